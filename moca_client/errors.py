@@ -154,7 +154,7 @@ class DimensionMismatch(Invalid):
 
 
 class LabelOutOfRange(Invalid):
-    """The label `y` is outside the range of the stream's model."""
+    """A label or an input is outside the range of the stream's model."""
 
 
 class UnfitSettings(Invalid):

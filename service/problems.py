@@ -285,7 +285,7 @@ class DimensionMismatch(StreamConflict):
 
 
 class LabelOutOfRange(StreamConflict):
-    """The label y is outside the range of the stream's model."""
+    """A label or an input is outside the range of the stream's model."""
 
     status = 422
     example = "y: expected 0 or 1, got 2"

@@ -257,7 +257,7 @@ MUTATIONS = [
     ),
     Mutation(
         "tail: a block that goes on is dropped",
-        "service/worker/streams/stream.py",
+        "service/worker/streams/history.py",
         "start + stored[dropped] <= end:",
         "start < end:",
         "tests/service/worker/streams/test_tail.py",

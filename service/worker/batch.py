@@ -432,7 +432,8 @@ class CommandBatch:
                 model = self.engine.catalogue.of(self._begun(queue, task, command))
             try:
                 y = outputs_of(seen.y)
-                check_label(y, model, len(y))
+                if y:
+                    check_label(y, model, len(y))
             except OutOfRange as misfit:
                 task.misfits.append(misfit)
                 metrics.OBSERVATIONS.labels("refused").inc()

@@ -198,6 +198,7 @@ CALLS = (
         (
             *READ,
             problems.DimensionMismatch,
+            problems.LabelOutOfRange,
             problems.NumericalFault,
             problems.UnfitModel,
             problems.WarmingUp,
@@ -233,7 +234,13 @@ CALLS = (
         f"{STREAM}/actions",
         reads.act,
         responses.Action,
-        (*READ, problems.DimensionMismatch, problems.UnfitModel, problems.WarmingUp),
+        (
+            *READ,
+            problems.DimensionMismatch,
+            problems.LabelOutOfRange,
+            problems.UnfitModel,
+            problems.WarmingUp,
+        ),
         scope="read",
     ),
     ApiCall(

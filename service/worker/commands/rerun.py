@@ -22,7 +22,6 @@ from model_core.stream.segmentation import NEAR
 from model_core.stream.slab import Slab
 from model_core.stream.warmup import Moments
 from model_core.upm.base import UnderlyingModel
-from service.store.streams import Stored
 from service.wire import Event, Head, KnownRegime, Record
 from service.worker.commands import set_belief
 from service.worker.filtering.pipeline import StoredPipeline, advance_head
@@ -133,7 +132,7 @@ def _anew(old: Head) -> Head:
 
 
 def _begun(stream: Stream, head: Head, records: list[Record], warm: int) -> Stream:
-    made = Stream(stream.partition, stream.name, Stored(None, None, [], {}))
+    made = Stream(stream.partition, stream.name)
     head.generation = stream.live().generation
     head.seq = records[0].seq if records else 0
     settled = head.seq + max(warm - 1, 0)
@@ -291,18 +290,14 @@ def adopt(
     changed = [event for event in new.values() if own.get(event.id) != event]
     if gone is not None:
         changed.append(gone._replace(state="withdrawn"))
-    stream.leave()
-    stream.head = head
-    stream.unserved = None
-    stream.slab = rerun.stream.slab
-    stream.row = rerun.stream.row
-    stream.next_look = 0  # that of before may be of another model, or of a season that is dropped
-    stream.buffer = ()
-    if stream.slab is None:
-        stream.buffer = list(rerun.records)
-        stream.begin_season()
-        stream.resume_season()
-    stream.relay(rerun.records)
+    made = rerun.stream
+    if made.slab is None:
+        made.begin_season()
+        made.resume_season()
+    else:
+        made.season_state = stream.season_state
+    stream.take_over(made)
+    stream.tail.relay(head, rerun.records)
     stream.drop_hindsight()
     pipeline = StoredPipeline(engine)
     for event in changed:

@@ -33,7 +33,6 @@ from service.wire import (
 from service.worker.commands import rerun
 from service.worker.commands.rerun import Steps
 from service.worker.filtering import seasons
-from service.worker.filtering.history import retained
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
@@ -81,7 +80,7 @@ def _retained(engine: Engine, stream: Stream) -> list[Record]:
     seq = stream.live().seq
     if stream.slab is None or seq == 0:
         raise WarmingUp(f"the stream has no belief yet at seq {seq}", seq=seq)
-    return retained(stream, engine.store, engine.settings.max_replay)
+    return stream.tail.retained(stream.live(), engine.store, engine.settings.max_replay)
 
 
 def _event(events: dict[int, Event], id_: int | None) -> Event | None:
@@ -265,7 +264,7 @@ def segment_history(
         return
     in_series = stream.slab is not None and stream.slab.in_series
     most = engine.settings.max_replay if in_series else min(UNCOMPILED, engine.settings.max_replay)
-    records = retained(stream, engine.store, most)
+    records = stream.tail.retained(head, engine.store, most)
     if not records:
         raise NotRetained("no observation is retained that could be segmented", first=head.seq)
     records = seasons.known_now(stream, records, head.settings.seasonal)
@@ -309,7 +308,7 @@ def _prepared(
         given = {**given, "model": head.settings.model}
     settings = updated(head.settings, given)
     checks.check_options(settings.model, settings)
-    records = retained(stream, engine.store, engine.settings.max_replay)
+    records = stream.tail.retained(head, engine.store, engine.settings.max_replay)
     stays = settings.model == head.settings.model and not anew
     digest = head.digest if stays else catalogue.digest(settings.model)
     x_dim, y_dim = catalogue.dimensions(settings.model, digest)

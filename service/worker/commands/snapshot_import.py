@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -27,7 +28,8 @@ from service.problems import StreamExists, UnfitSnapshot
 from service.schema import observations
 from service.schema.commands import RegimeForm
 from service.settings import Settings
-from service.store.streams import CHUNK, Stored
+from service.store import keys
+from service.store.streams import CHUNK
 from service.wire import (
     Event,
     Head,
@@ -64,22 +66,18 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
     head = made.live()
     head.generation = stream.head.generation + 1 if stream.head is not None else 1
     stream.create(head)
-    stream.slab = made.slab
-    stream.row = made.row
-    stream.buffer = made.buffer
-    stream.season_state = made.season_state
+    stream.take_over(made)
     for record in snapshot.records:
-        stream.put(record)
-    stream.keep_events(snapshot.events)
-    stream.keep_anomalies(snapshot.anomalies)
+        stream.tail.put(record)
+    stream.keep_events([*snapshot.events, *snapshot.anomalies])
     stream.keep_changes(snapshot.changes)
-    stream.recall(
-        {
-            field: wire.checksummed(record, "idempotency", stream.name)
-            for field, record in snapshot.idempotency.items()
-        }
-    )
-    stream.keep_remembered()
+    remembered = {
+        field: wire.checksummed(record, "idempotency", stream.name)
+        for field, record in snapshot.idempotency.items()
+    }
+    stream.recall(remembered)
+    if remembered:
+        stream.write("HSET", keys.idempotency, *chain.from_iterable(remembered.items()))
     stream.touch(now_ms)
     if stream.slab is not None and head.seq:
         engine.commit_state(stream)
@@ -114,13 +112,13 @@ def _restored(engine: Engine, stream: Stream, snapshot: StreamSnapshot) -> Strea
     except BadSnapshot as error:
         raise UnfitSnapshot(f"invalid snapshot: {error}") from error
     first = snapshot.records[0].seq if snapshot.records else head.seq
-    made = Stream(stream.partition, stream.name, Stored(None, None, [], {}))
+    made = Stream(stream.partition, stream.name)
     # Chunks are cut anew: where they end depends on the stream's name.
     head.sealed = first
-    head.oldest = (first + made.phase) // CHUNK
+    head.oldest = (first + made.tail.phase) // CHUNK
     head.pace = None  # counted anew: another service has other streams
     made.head = head
-    made.keep_tail(first, [wire.encode_row(record) for record in snapshot.records])
+    made.tail.keep(first, [wire.encode_row(record) for record in snapshot.records])
     try:
         engine.restore(made, snapshot.checkpoint)
     except (BadState, msgspec.MsgspecError, ValueError, RuntimeError) as error:

@@ -20,7 +20,6 @@ from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.store.streams import UnreadablePart
 from service.wire import Head, Record, latest, numbers, timestamps
-from service.worker.filtering import history
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.registry import Engine
@@ -144,7 +143,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         record = answer.record
         answer.enter(taken)
         advance_head(head, record, record.log_score if taken.warm else None)
-        stream.put(record)
+        stream.tail.put(record)
         if record.excluded is not None:
             metrics.EXCLUDED.labels("planned").inc()
         if not taken.warm:
@@ -156,11 +155,11 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             return stream.buffer
         self._engine.tick()
         try:
-            return history.retained(stream, self._engine.store, most)
+            return stream.tail.retained(stream.live(), self._engine.store, most)
         except UnreadablePart as error:
             # No request asked for them: the stream goes on with what it has.
             self._engine.note(stream, f"{error}; going on without it")
-            recent, _ = stream.recent()
+            recent = stream.tail.recent()
             head = stream.live()
             return [recent[seq] for seq in range(head.sealed, head.seq)]  # in no chunk yet
 
@@ -180,16 +179,16 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             last = kept[len(kept) - len(offsets) :]
             for record, offset in zip(last, offsets.tolist(), strict=True):
                 record.offset = offset
-                stream.put(record)
+                stream.tail.put(record)
         for record, start in zip(kept[len(kept) - len(previous) :], previous, strict=True):
             record.previous_start = start
-            stream.put(record)
+            stream.tail.put(record)
 
     def labels(self, stream: Stream, most: int) -> Floats | None:
         """Labels of the last records, fewer where `history` is shorter."""
         self._engine.tick()
         try:
-            values = history.labels(stream, self._engine.store, most)
+            values = stream.tail.labels(stream.live(), self._engine.store, most)
         except UnreadablePart as error:
             self._engine.note(stream, f"{error}; not looking for seasons")
             return None
@@ -198,13 +197,11 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def publish(self, stream: Stream, event: Event, time: str | None) -> bool:
         """Have an event written, told and counted."""
         model = stream.live().settings.model
+        stream.raise_events([event], time)
         if event.kind == "anomaly":
-            stream.raise_anomaly(event, time)
             metrics.ANOMALIES.labels(model).inc()
-        else:
-            stream.raise_events([event], time)
-            if event.news:
-                metrics.count_change(model, event, stream.name)
+        elif event.news:
+            metrics.count_change(model, event, stream.name)
         return False
 
     def time(self, item: PendingAnswer) -> str | None:
@@ -227,7 +224,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def take_back(self, stream: Stream, mark: StoredMark) -> None:
         """Have nothing of its last record written."""
         head = stream.live()
-        stream.take_back(head.seq - 1)
+        stream.tail.take_back(head.seq - 1)
         for name in head.__struct_fields__:
             setattr(head, name, getattr(mark.head, name))
         stream.buffer = mark.buffer
@@ -240,7 +237,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def begun_anew(self, stream: Stream, kept: Sequence[Record]) -> None:
         """Have all of it committed: observations alone do not lead to this state."""
         stream.come_back()
-        stream.relay([*kept])
+        stream.tail.relay(stream.live(), kept)
         stream.drop_hindsight()
         self._engine.commit_state(stream)
 

@@ -28,7 +28,8 @@ from service.wire.positions import TOO_MANY, numbers_of
 from service.wire.stored_records import PlainRows
 from service.worker.filtering.resampling import elapsed_of_each
 from service.worker.streams import alarm_period, answers, step_metrics
-from service.worker.streams.stream import ENTRY_BYTES, Stream, put_rows
+from service.worker.streams.history import ENTRY_BYTES
+from service.worker.streams.stream import Stream, put_rows
 from service.worker.streams.table import Table
 from service.worker.streams.task import RowsTask
 from service.worker.streams.validation import plain_number
@@ -101,7 +102,8 @@ def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
         head.checkpoint,
         head.checkpoint_ms or head.created_ms,
         0,
-        *stream.places,
+        stream.place,
+        stream.tail.place,
     )
     return Rest(values, hazard)
 

@@ -83,7 +83,7 @@ class Engine:
         readable: list[tuple[Stream, Stored]] = []
         for name, stored, wrong in self._fetch(partition, missing):
             self.tick()
-            stream = Stream(partition, name, stored)
+            stream = Stream(partition, name, stored.stale)
             self.streams[partition, name] = stream
             if self._usable(stream, partial(self._read, stream, stored, wrong)):
                 readable.append((stream, stored))
@@ -129,7 +129,7 @@ class Engine:
         if wrong:
             raise UnreadablePart(wrong)
         stream.recall(stored.idempotency)
-        stream.read_tail(stored.tail)
+        stream.tail.read(stored.tail)
         if stored.head is not None:
             stream.begin_with(head_of(stream.name, stored.head))
         elif stored.named or stored.tail:
@@ -228,9 +228,10 @@ class Engine:
             return
         head = stream.live()
         first = min(head.checkpoint, head.sealed)
-        if first < head.seq and not (stream.tail_start <= first and stream.tail_end == head.seq):
+        tail = stream.tail
+        if first < head.seq and not (tail.start <= first and tail.end == head.seq):
             raise UnreadablePart(f"its tail does not connect seq {first} with its head")
-        stream.buffer = stream.loose(head.checkpoint)
+        stream.buffer = tail.records(head.checkpoint)
         if head.warm:
             self.slab(head)  # raises where its model is missing
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from service.problems import ReadTimeout, UnknownStream
-from service.store.streams import Stored
 from service.wire import (
     READ_ONLY,
     Act,
@@ -158,7 +157,7 @@ def test_a_deadline_counts_from_the_log_by_the_clock_of_the_store(monkeypatch, n
     clock = SimpleNamespace(monotonic=lambda: now_ms / 1000)
     monkeypatch.setattr(dispatch, "time", clock)
     envelope = Envelope(1, 90_000, 92_000, "gaussian", RunLength("a"))
-    stream = Stream(0, "a", Stored(None, None, [], {}))
+    stream = Stream(0, "a")
     task = CommandTask(0, "api0", envelope, "5000-3", 0, envelope.command)
     with pytest.raises(ReadTimeout if late else UnknownStream):
         list(dispatch.control(SimpleNamespace(ahead_ms=ahead_ms), stream, task))

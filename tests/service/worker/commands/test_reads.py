@@ -106,7 +106,7 @@ def test_what_cannot_be_chosen_from(bench):
         ("none", [[1.0, 2.0]], 409, "warming-up"),
         ("warming", [[1.0, 2.0]], 409, "warming-up"),
         ("warming", [[1.0, 2.0], [1.0]], 422, "dimension-mismatch"),
-        ("warming", [[1.0, 1e300]], 422, "dimension-mismatch"),
+        ("warming", [[1.0, 1e300]], 422, "label-out-of-range"),
         ("without", [[1.0]], 422, "unfit-model"),
         ("several", [[1.0]], 422, "unfit-model"),
     ):

@@ -18,7 +18,6 @@ from service.wire import (
     WhatIf,
 )
 from service.worker.commands import rerun
-from service.worker.filtering.history import retained
 from tests.service.worker.conftest import Trouble
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
@@ -55,7 +54,8 @@ def same_belief(bench, close, one, other, x=None):
 
 def kept(bench, stream):
     engine = bench.worker.engine
-    return retained(engine.streams[bench.partition(stream), stream], engine.store, 5000)
+    own = engine.streams[bench.partition(stream), stream]
+    return own.tail.retained(own.live(), engine.store, 5000)
 
 
 # --- moves --------------------------------------------------------------------------------------

@@ -279,7 +279,7 @@ def test_what_is_due_comes_with_the_commit_of_its_observation(bench):
     bench.ask(Configure("a", {"model": "gaussian", "history": 100}), status=201)
     bench.observe("a", noise(160))
     (stream,) = bench.worker.engine.streams.values()
-    phase = stream.phase
+    phase = stream.tail.phase
     slept = 0
     for y in noise(140, seed=5):
         bench.observe("a", [y])

@@ -2,7 +2,7 @@
 
 from service import wire
 from service.store import keys
-from service.store.streams import Stored, in_tail, unseal
+from service.store.streams import in_tail, unseal
 from service.worker.streams.stream import Stream
 from tests.stored import record
 
@@ -15,13 +15,13 @@ def tail_effects(stream):
 def observe(stream, count):
     head = stream.live()
     for _ in range(count):
-        stream.put(record(head.seq, float(head.seq)))
+        stream.tail.put(record(head.seq, float(head.seq)))
         head.seq += 1
     stream.touch(1)
 
 
 def test_a_block_goes_when_all_of_it_is_sealed_and_in_a_checkpoint():
-    stream = Stream(0, "a", Stored(None, None, [], {}))  # its first chunk ends at 61
+    stream = Stream(0, "a")  # its first chunk ends at 61
     stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True))
     observe(stream, 70)
     ((push, _, *stored),) = tail_effects(stream)
@@ -35,27 +35,27 @@ def test_a_block_goes_when_all_of_it_is_sealed_and_in_a_checkpoint():
         assert tail_effects(stream) == []
     stream.live().checkpoint = 65
     assert tail_effects(stream) == [("LTRIM", keys.tail(0, "a"), 1, -1)]
-    assert (stream.tail_start, stream.tail_end) == (61, 70)
+    assert (stream.tail.start, stream.tail.end) == (61, 70)
     observe(stream, 1)
     ((push, _, *more),) = tail_effects(stream)
-    loaded = Stream(0, "a", Stored(None, None, [], {}))
-    loaded.read_tail([stored[1], *more])
-    assert loaded.loose(0) == [record(seq, float(seq)) for seq in range(61, 71)]
+    loaded = Stream(0, "a")
+    loaded.tail.read([stored[1], *more])
+    assert loaded.tail.records(0) == [record(seq, float(seq)) for seq in range(61, 71)]
 
 
 def test_a_corrected_record_has_the_tail_written_anew():
-    stream = Stream(0, "a", Stored(None, None, [], {}))
+    stream = Stream(0, "a")
     stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True))
     observe(stream, 5)
     stream.effects()
-    stream.put(record(3, -1.0))
+    stream.tail.put(record(3, -1.0))
     unlink, (push, _, blob) = tail_effects(stream)
     assert (unlink, push) == (("UNLINK", keys.tail(0, "a")), "RPUSH")
     assert [r.y for r in in_tail("a", [blob])] == [0.0, 1.0, 2.0, -1.0, 4.0]
 
 
 def test_what_is_sealed_and_in_a_checkpoint_at_once_never_comes_into_the_tail():
-    stream = Stream(0, "a", Stored(None, None, [], {}))
+    stream = Stream(0, "a")
     stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True))
     observe(stream, 70)
     stream.live().checkpoint = 70

@@ -1,0 +1,249 @@
+"""What a stream retains of its observations: its tail, and the chunks that are sealed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from service import wire
+from service.store import keys
+from service.store.log import Effect
+from service.store.streams import (
+    CHUNK,
+    Store,
+    UnreadablePart,
+    blocks,
+    decoded,
+    phase_of,
+    seal,
+    unseal,
+    unseal_labels,
+)
+from service.wire import Head, Label, Labelled, Record, stored_records
+
+ENTRY_BYTES = 110  # about, of an entry beside its own bytes
+# Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
+# takes 64 bytes. It cannot be written to by mistake.
+NOTHING: Any = MappingProxyType({})
+R = TypeVar("R", Record, Labelled)
+
+
+class Tail:
+    """Observations of a stream that are in no chunk yet, or not in its last checkpoint.
+
+    rows: encoded, of positions from `start` on. new: records since the last commit, by position;
+    they are encoded when their answers are complete, rows are already. stored: rows in each block
+    of the stored tail. relaid: whether the next commit writes all of it anew. sealing: chunks that
+    the last commit may be writing, by number.
+    """
+
+    __slots__ = (
+        "new", "partition", "phase", "place", "relaid", "rows", "sealing", "start", "stored",
+        "stream",
+    )  # fmt: skip
+
+    def __init__(self, partition: int, stream: str) -> None:
+        self.partition = partition
+        self.stream = stream
+        self.phase = phase_of(stream)  # of its checkpoints and chunks
+        self.place = wire.place_of("tail", stream)
+        self.keep(0, [])
+
+    def keep(self, start: int, rows: list[bytes]) -> None:
+        """Have these rows from position `start` on, none of which is stored, and no record."""
+        self.start = start
+        self.rows = rows
+        self.new: dict[int, Record | bytes] = NOTHING
+        self.stored: list[int] = []
+        self.relaid = False
+        self.sealing: dict[int, bytes] = NOTHING
+
+    def read(self, stored: Sequence[bytes]) -> None:
+        """Take stored blocks over; raises UnreadablePart."""
+        for blob in stored:
+            first, block = decoded(stored_records.split_block, blob, "tail", self.stream)
+            if not self.rows:
+                self.start = first
+            if first != self.end:
+                raise UnreadablePart(f"its tail goes on at seq {first}, expected {self.end}")
+            self.rows += block
+            self.stored.append(len(block))
+
+    @property
+    def end(self) -> int:
+        """Position after the last row."""
+        return self.start + len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory."""
+        parts = [*self.rows, *self.sealing.values()]
+        return sum(map(len, parts)) + ENTRY_BYTES * len(parts)
+
+    def put(self, record: Record) -> None:
+        """Keep a record that is new or was changed."""
+        if self.new:
+            self.new[record.seq] = record
+        else:
+            self.new = {record.seq: record}
+
+    def take_back(self, seq: int) -> None:
+        """Forget a record that was kept since the last commit."""
+        # A new dict: one that entries were taken from keeps their memory.
+        self.new = {at: new for at, new in self.new.items() if at != seq} or NOTHING
+
+    def relay(self, head: Head, records: Sequence[Record]) -> None:
+        """Have the last records written anew, in chunks and tail; the first begins a chunk.
+
+        Those before them that are in no chunk yet, as of a long batch, stay as they are.
+        """
+        first = records[0].seq if records else head.seq
+        head.sealed = min(head.sealed, first)
+        del self.rows[max(0, first - self.start) :]
+        self.relaid = True
+        for record in records:
+            self.put(record)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def records(self, first: int) -> list[Record]:
+        """Decode the rows from position `first` on."""
+        begin = max(first, self.start)
+        return [
+            wire.decode_row(seq, row)
+            for seq, row in enumerate(self.rows[begin - self.start :], begin)
+        ]
+
+    def recent(self) -> dict[int, Record]:
+        """Records that are in no chunk yet, by position."""
+        records = {record.seq: record for record in self.records(0)}
+        for seq, new in self.new.items():
+            records[seq] = wire.decode_row(seq, new) if isinstance(new, bytes) else new
+        return records
+
+    def retained(self, head: Head, store: Store, most: int) -> list[Record]:
+        """The last `most` records, and those before them in the same chunk; ascending.
+
+        Raises UnreadablePart where one of them cannot be read, or is gone.
+        """
+        return self._last(head, store, most, unseal, self.recent())
+
+    def labels(self, head: Head, store: Store, most: int) -> list[Label]:
+        """Labels of the last `most` records at most; raises UnreadablePart as `retained` does."""
+        loose = {seq: Labelled(seq, record.y) for seq, record in self.recent().items()}
+        labelled = self._last(head, store, most, unseal_labels, loose)
+        return [record.y for record in labelled[max(0, len(labelled) - most) :]]
+
+    def _last(
+        self,
+        head: Head,
+        store: Store,
+        most: int,
+        decode: Callable[[str, int, bytes], Sequence[R]],
+        recent: Mapping[int, R],
+    ) -> list[R]:
+        """Records or their labels as `retained`; recent: in no chunk yet."""
+        phase = self.phase
+        first = max(0, head.seq - min(head.settings.history, most))
+        wanted = range((first + phase) // CHUNK, (head.sealed - 1 + phase) // CHUNK + 1)
+        missing = [number for number in wanted if number not in self.sealing]
+        stored = store.chunks(self.partition, self.stream, missing)
+        blobs = dict(self.sealing)
+        for number, blob in zip(missing, stored, strict=True):
+            if blob is not None:
+                blobs[number] = blob
+            elif head.oldest <= number < (head.sealed + phase) // CHUNK:
+                raise UnreadablePart(f"chunk {number} of {self.stream!r} is missing")
+        chunks = [decode(self.stream, number, blob) for number, blob in blobs.items()]
+        records = {record.seq: record for chunk in chunks for record in chunk} | dict(recent)
+        newest_first: list[R] = []
+        for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
+            if seq not in records:
+                # Of the oldest chunk the first may never have been here: those of an imported
+                # stream.
+                if (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq:
+                    raise UnreadablePart(f"observation {seq} of {self.stream!r} is missing")
+                break
+            newest_first.append(records[seq])
+        return newest_first[::-1]
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def encode(self) -> None:
+        """Take what is new into the rows: answers are complete by now."""
+        for seq in sorted(self.new):  # those that are corrected may come before others
+            new = self.new[seq]
+            row = new if isinstance(new, bytes) else wire.encode_row(new)
+            if not self.rows:
+                self.start = seq
+            at = seq - self.start
+            if at == len(self.rows):
+                self.rows.append(row)
+                continue
+            if not 0 <= at < len(self.rows):
+                raise AssertionError(f"a record at seq {seq}, beside a tail to {self.end}")
+            self.rows[at] = row
+            self.relaid = True
+        self.new = NOTHING
+        self.sealing = NOTHING
+
+    def seal(self, head: Head) -> list[Effect]:
+        """Seal complete chunks, drop those past the retained history, trim the rows.
+
+        Of a stream in its warm-up none is complete. Returns the effects, but for those of `write`.
+        """
+        if not head.warm:
+            return []
+        phase = self.phase
+        key = keys.history(self.partition, self.stream)
+        effects: list[Effect] = []
+        complete = (head.seq + phase) // CHUNK
+        for number in range((head.sealed + phase) // CHUNK, complete):
+            end = (number + 1) * CHUNK - phase
+            part = self.rows[head.sealed - self.start : end - self.start]
+            blob = seal(self.stream, number, head.sealed, part)
+            self.sealing = {**self.sealing, number: blob}
+            effects.append(("HSET", key, str(number), blob))
+            head.sealed = end
+        oldest = min((max(0, head.seq - head.settings.history) + phase) // CHUNK, complete)
+        if head.oldest < oldest:
+            effects.append(("HDEL", key, *map(str, range(head.oldest, oldest))))
+            head.oldest = oldest
+        end = min(head.sealed, head.checkpoint)
+        if self.start < end and self.rows:
+            effects += self._trim(end)
+        return effects
+
+    def _trim(self, end: int) -> list[Effect]:
+        """Drop the rows before position `end`, but for those of a stored block that goes on."""
+        stored = [] if self.relaid else self.stored
+        dropped = 0
+        start = self.start
+        while dropped < len(stored) and start + stored[dropped] <= end:
+            start += stored[dropped]
+            dropped += 1
+        kept = stored[dropped:]
+        if kept and not dropped:
+            return []
+        if not kept:
+            start = end
+        self.rows = self.rows[start - self.start :]
+        self.start = start
+        self.stored = kept
+        return [("LTRIM", keys.tail(self.partition, self.stream), dropped, -1)] if dropped else []
+
+    def write(self) -> list[Effect]:
+        """Effects that store the rows that are not yet; all of them where it was laid anew."""
+        key = keys.tail(self.partition, self.stream)
+        effects: list[Effect] = []
+        if self.relaid:
+            effects.append(("UNLINK", key))
+            self.stored = []
+            self.relaid = False
+        stored = sum(self.stored)
+        if stored < len(self.rows):
+            new = blocks(self.place, self.phase, self.start + stored, self.rows[stored:])
+            effects.append(("RPUSH", key, *[blob for _, blob in new]))
+            self.stored += [count for count, _ in new]
+        return effects
