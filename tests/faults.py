@@ -159,10 +159,11 @@ class Proxy:
         connection = _Connection(self, writer, up_writer)
         self._connections.add(connection)
         try:
-            await asyncio.gather(
-                connection.run(REQUESTS, reader, up_writer),
-                connection.run(REPLIES, up_reader, writer),
-            )
+            with contextlib.suppress(asyncio.CancelledError):  # by `close`: nobody waits for it
+                await asyncio.gather(
+                    connection.run(REQUESTS, reader, up_writer),
+                    connection.run(REPLIES, up_reader, writer),
+                )
         finally:
             connection.abort()
             self._connections.discard(connection)

@@ -177,6 +177,7 @@ class Pause(NamedTuple):
 class Faults:
     """Begins a fault of each kind, and returns what it is and what ends it.
 
+    One of those `on_store` is begun at a time: together they would lose what was acknowledged.
     What a killed worker owned, and what was stolen, is free once the lease ends: at `leases_end`.
     """
 
@@ -188,17 +189,15 @@ class Faults:
         self._hurt: set[str] = set()  # processes that do not run as they should
         self.leases_end = 0.0
         self.pauses: list[Pause] = []
-        self.on_store = [self.steal]  # of which there is one at a time
-        self.kinds = [self.kill, self.kill_thrice, self.terminate, self.pause]
+        self.of_processes = [self.kill, self.kill_thrice, self.terminate, self.pause]
         if isinstance(deployment.store, OneServer):
-            self.on_store += [self.stop_store, self.kill_store, self.fill_disk]
-            self.kinds += [self.lose, self.cut, self.slow, self.refuse]
+            self.of_paths = [self.lose, self.cut, self.slow, self.refuse]
+            self.on_store = [self.steal, self.stop_store, self.kill_store, self.fill_disk]
         else:
-            self.on_store += [self.fail_over]
-            self.kinds += [self.drop]
+            self.of_paths = [self.drop]
+            self.on_store = [self.steal, self.fail_over]
         if victims:
             self.on_store += [self.flip]
-        self.kinds += self.on_store
 
     def kill(self) -> Fault:
         """SIGKILL a process, and start it again."""

@@ -277,7 +277,7 @@ def rage(faults: Faults, clients: Clients, seconds: float, rng: random.Random, s
     begun: list[Begun] = []
     while time.monotonic() < end:
         clients.raise_failure()
-        kind = rng.choice(faults.kinds)
+        kind = rng.choice([*faults.of_processes, *faults.of_paths, *faults.on_store])
         on_store = kind in faults.on_store
         if len(begun) < 2 and not (on_store and any(each.on_store for each in begun)):
             fault = kind()
