@@ -40,17 +40,21 @@ from service.wire import (
 )
 from service.wire.answers import quiet_bytes
 from service.worker.commands.dispatch import control, observed, usable
-from service.worker.filtering import calendar, delayed_labels, events, quiet
+from service.worker.filtering import calendar, delayed_labels, quiet
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.filtering.quiet import Entered, Wave
 from service.worker.filtering.resampling import resampled
 from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer
-from service.worker.streams.limits import check_details, check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask, RowsTask, Task, key_field
-from service.worker.streams.validation import check_position, plain
+from service.worker.streams.validation import (
+    check_details,
+    check_position,
+    check_sizes,
+    plain,
+)
 
 _applied = metrics.OBSERVATIONS.labels("applied")
 Ints = NDArray[np.int64]
@@ -348,7 +352,7 @@ class CommandBatch:
     ) -> None:
         """Have a queue's next observation count as applied, or refused."""
         task = queue.tasks[0]
-        events.publish(queue.stream, task)
+        task.publish(queue.stream)
         if refusal is not None:
             self._refuse(queue, refusal)
             return
@@ -371,7 +375,7 @@ class CommandBatch:
         metrics.BATCH_SIZE.observe(len(coming))
         assert isinstance(task.command, Observe)
         applied, refusal = self.pipeline.step_series(stream, coming, task.command.belief)
-        events.publish(stream, task)
+        task.publish(stream)
         if applied:
             task.take(coming[0].model, coming[:applied], applied)
             self.filling.add(*coming[:applied])
@@ -412,7 +416,7 @@ class CommandBatch:
                         continue
                     return self._observations(queue, task, task.command)
                 yield from control(self.engine, queue.stream, task)
-                events.publish(queue.stream, task)
+                task.publish(queue.stream)
                 self._done(queue)
             except (ServiceError, Unfit) as refusal:
                 self._refuse(queue, refusal)
@@ -493,7 +497,7 @@ class CommandBatch:
                 answer, refusal = delayed_labels.label(
                     self.engine, stream, at, seen, self.filling.add, command
                 )
-            events.publish(stream, task)
+            task.publish(stream)
             if refusal is not None:
                 raise refusal
             task.take(answer.model, [answer], 1)

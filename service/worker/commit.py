@@ -16,7 +16,6 @@ from service.store import keys
 from service.store.log import Commit, Effect, Lease, Log, Offset
 from service.store.streams import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
-from service.worker.filtering import events
 from service.worker.results import Answered, Results
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask, LogItem, Lost, key_field
@@ -52,7 +51,12 @@ def commit_of(
             aside = ("HSET", keys.quarantine(p), str(item.offset), item.payload)
             effects.append(aside)
     effects += changes
-    effects += events.effects(lease.partition, streams, feed_events)
+    entries = sorted(entry for stream in streams for entry in stream.feed)  # as in the log
+    for stream in streams:
+        stream.feed = ()
+    if entries:
+        parts = [part for id_, blob in entries for part in (str(id_), blob)]
+        effects.append(("FEED", keys.feed(p), feed_events, *parts))
     done = sum(task.units for task in tasks)
     done += sum(item.lost.units for item in items if item.lost)
     new = items[-1].offset

@@ -24,11 +24,10 @@ from service.worker.commands import (
 )
 from service.worker.commands.rerun import Steps
 from service.worker.filtering import delayed_labels
-from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask
-from service.worker.streams.validation import check_fixed, same_model
+from service.worker.streams.validation import check_fixed, check_sizes, same_model
 
 CREATES_STREAM = (wire.Configure, wire.Import)  # need no stream
 

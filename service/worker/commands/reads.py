@@ -33,7 +33,7 @@ from service.problems import NumericalFault, UnfitModel, WarmingUp
 from service.wire import LEVELS, Act, Predict, Record, RunLength, SetBelief
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.pipeline import StoredPipeline
-from service.worker.streams import limits, step_inputs
+from service.worker.streams import step_inputs, validation
 from service.worker.streams.answers import components, predictives, summarise
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
@@ -87,7 +87,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     inputs = command.x if command.x is not None else [[]]
     for i, x in enumerate(inputs):
         check_input(x, head.x_dim, f"x[{i}]")
-    limits.check_predictions(engine, stream, command, len(inputs))
+    validation.check_predictions(engine, stream, command, len(inputs))
     StoredPipeline(engine).wake([stream])
     predicted = [Prediction() for _ in inputs]
     slab = stream.slab or engine.slab(head)
@@ -134,9 +134,9 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> bytes:
         detail = f"horizon: the stream is still warming up at seq {head.seq}"
         raise WarmingUp(detail, seq=head.seq)
     count = max(command.samples, 0 if model.exchangeable else forecasts.PATHS)
-    limits.check_predictions(engine, stream, command, command.horizon)
+    validation.check_predictions(engine, stream, command, command.horizon)
     if count:
-        limits.check_paths(engine, stream, command, count)
+        validation.check_paths(engine, stream, command, count)
     slab = stream.slab
     row = delayed_labels.newest(engine, stream)
     coming = step_inputs.coming(model, head, command.elapsed)

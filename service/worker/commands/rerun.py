@@ -27,7 +27,7 @@ from service.worker.commands import set_belief
 from service.worker.filtering.pipeline import StoredPipeline, advance_head
 from service.worker.streams import step_inputs
 from service.worker.streams.registry import Engine
-from service.worker.streams.series import past_of
+from service.worker.streams.step_inputs import past_of
 from service.worker.streams.stream import Stream
 
 T = TypeVar("T")

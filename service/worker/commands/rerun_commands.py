@@ -33,10 +33,9 @@ from service.wire import (
 from service.worker.commands import rerun
 from service.worker.commands.rerun import Steps
 from service.worker.filtering import seasons
-from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.validation import same_model
+from service.worker.streams.validation import check_sizes, same_model
 
 # Observations segmented in hindsight where torch steps each: about a second, for which the other
 # commands of the partition wait.

@@ -44,9 +44,9 @@ from service.wire import (
 )
 from service.wire import snapshot as snapshots
 from service.wire.snapshot import BadSnapshot, StreamSnapshot
-from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
+from service.worker.streams.validation import check_sizes
 
 LAST_MS = 253_402_300_799_999  # of the year 9999
 MOST = 2**53  # of what counts observations and events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,10 @@ from service.store.streams import UnreadablePart
 from service.wire import Head, Record, latest, numbers, timestamps
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import PendingAnswer
-from service.worker.streams.registry import Engine
-from service.worker.streams.series import by_slab, past_of
+from service.worker.streams.registry import Engine, by_slab
 from service.worker.streams.step_metrics import gathered
 from service.worker.streams.stream import Stream
 
-T = TypeVar("T")
 Work = tuple[Stream, PendingAnswer]  # the next observation of a stream
 
 
@@ -65,7 +63,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             taken = self.observe(slab, group, self._columns(slab, group), _detailed(group))
             gathered.add_readouts(group[0][1].model, _readouts(taken))
             refusals.update(_refusals(group, taken))
-        for slab, group in self._by_future_slab(cold):
+        for slab, group in by_slab(cold, self._engine.slab):
             taken = self.warm_up(slab, group, self._columns(slab, group), _detailed(group))
             refusals.update(_refusals(group, taken))
         return [refusals.get(id(answer)) for _, answer in work]
@@ -98,7 +96,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def wake(self, streams: Iterable[Stream]) -> None:
         """Begin filtering where no warm-up is needed, or none any more."""
         ready = [(stream, None) for stream in streams if self._needs_no_warmup(stream)]
-        for slab, group in self._by_future_slab(ready):
+        for slab, group in by_slab(ready, self._engine.slab):
             self.begin(slab, [stream for stream, _ in group])
 
     def _needs_no_warmup(self, stream: Stream) -> bool:
@@ -124,16 +122,6 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
 
     def _columns(self, slab: Slab, work: Sequence[Work]) -> Columns:
         return step_inputs.columns_of(slab.model, [answer.record for _, answer in work])
-
-    def _by_future_slab(
-        self, work: Iterable[tuple[Stream, T]]
-    ) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
-        """Group streams without filters by the slab that theirs will be in."""
-        groups: dict[int, tuple[Slab, list[tuple[Stream, T]]]] = {}
-        for stream, item in work:
-            slab = self._engine.slab(stream.live())
-            groups.setdefault(id(slab), (slab, []))[1].append((stream, item))
-        return [*groups.values()]
 
     # --- storage of observations ----------------------------------------------------------------
 
@@ -165,7 +153,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
 
     def past(self, slab: Slab, kept: Sequence[Record]) -> Past:
         """Records as a filter takes them."""
-        return past_of(slab.model, kept)
+        return step_inputs.past_of(slab.model, kept)
 
     def correct(
         self,

@@ -29,7 +29,7 @@ from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.ledger import Ledger
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.memory import Room, give_back, room
-from service.worker.streams.series import by_slab, replay_buffers
+from service.worker.streams.step_inputs import past_of
 from service.worker.streams.stream import Stream
 from service.worker.streams.table import Table
 
@@ -72,13 +72,7 @@ class Engine:
 
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
-        missing = []
-        for name in dict.fromkeys(names):
-            stream = self.streams.pop((partition, name), None)
-            if stream is not None:
-                self.streams[partition, name] = stream
-            else:
-                missing.append(name)
+        missing = self._missing(partition, names)
         self._ledger.mark({(partition, name) for name in missing})
         readable: list[tuple[Stream, Stored]] = []
         for name, stored, wrong in self._fetch(partition, missing):
@@ -95,10 +89,22 @@ class Engine:
         ]
         for stream in loaded:
             if stream.slab is not None and stream.slab.in_series:
-                self._usable(stream, partial(self._replay, [stream]))
-        self._replay_together([s for s in loaded if s.slab is not None and s.buffer])
+                self._usable(stream, partial(self._replay_alone, stream))
+        for stream in self._replay([s for s in loaded if s.slab is not None and s.buffer]):
+            self._break(stream, CANNOT_REPLAY)
         for name in missing:
             self.streams[partition, name].count()
+
+    def _missing(self, partition: int, names: Iterable[str]) -> list[str]:
+        """Names of streams that are not in memory; those that are count as used now."""
+        missing = []
+        for name in dict.fromkeys(names):
+            stream = self.streams.pop((partition, name), None)
+            if stream is not None:
+                self.streams[partition, name] = stream
+            else:
+                missing.append(name)
+        return missing
 
     def load_all(self, keys: Iterable[tuple[int, str]]) -> None:
         """Have streams, by partition and name, in memory; those that are stay where they are."""
@@ -147,21 +153,14 @@ class Engine:
 
     def begin(self, streams: Iterable[Stream]) -> None:
         """Put streams on the device, as before any observation; location and scale are known."""
-        groups: dict[int, tuple[Slab, list[Stream]]] = {}
-        for stream in streams:
-            slab = self.slab(stream.live())
-            groups.setdefault(id(slab), (slab, []))[1].append(stream)
-        for slab, group in groups.values():
-            for i in range(0, len(group), slab.step_rows):
-                self.tick()
-                part = group[i : i + slab.step_rows]
-                heads = [stream.live() for stream in part]
-                rows = slab.begin(
-                    [head.location or [] for head in heads], [head.scale or [] for head in heads]
-                )
-                for stream, row in zip(part, rows, strict=True):
-                    stream.slab = slab
-                    stream.row = row
+        for slab, group in by_slab(((stream, stream.live()) for stream in streams), self.slab):
+            self.tick()
+            rows = slab.begin(
+                [head.location or [] for _, head in group], [head.scale or [] for _, head in group]
+            )
+            for (stream, _), row in zip(group, rows, strict=True):
+                stream.slab = slab
+                stream.row = row
 
     def note(self, stream: Stream, reason: str) -> None:
         """Log and count a damaged part of a stream; its bytes stay where they are."""
@@ -261,20 +260,30 @@ class Engine:
             self._put_checkpoint(stream, checkpoint)
         stream.resume_season()
         if warm:
-            self._replay([stream])
+            self._replay_alone(stream)
 
-    def _replay(self, streams: list[Stream]) -> None:
+    def _replay(self, streams: Sequence[Stream]) -> list[Stream]:
         """Step streams through the tail beyond their checkpoints; raises no events again.
 
-        Raises UnreadablePart where the filter takes none of it.
+        Returns those whose filters take none of it.
         """
-        if replay_buffers(streams, self.tick):
-            raise UnreadablePart(CANNOT_REPLAY)
+        refused = []
+        for slab, group in by_slab((stream, stream.live()) for stream in streams):
+            watched = [lambda head=head: head.watch for _, head in group]
+            pasts = [past_of(slab.model, stream.buffer) for stream, _ in group]
+            replayed = slab.replay_each([stream.row for stream, _ in group], pasts, watched)
+            for i, _, line in replayed:
+                self.tick()
+                if line is None:
+                    refused.append(group[i][0])
+        for stream in streams:
+            stream.buffer = ()
+        return refused
 
-    def _replay_together(self, streams: list[Stream]) -> None:
-        """As `_replay`, of streams without kernels; one that takes none of it is broken."""
-        for stream in replay_buffers(streams, self.tick):
-            self._break(stream, CANNOT_REPLAY)
+    def _replay_alone(self, stream: Stream) -> None:
+        """As `_replay`; raises UnreadablePart where the filter takes none of it."""
+        if self._replay([stream]):
+            raise UnreadablePart(CANNOT_REPLAY)
 
     def forget(self, partition: int) -> None:
         """Drop everything of a partition that is lost; nothing is written."""
@@ -502,6 +511,25 @@ class Engine:
         del self.streams[stream.partition, stream.name]
         stream.leave()
         stream.unserved = None  # its traceback holds the stream
+
+
+def by_slab(
+    work: Iterable[tuple[Stream, T]], coming: Callable[[Head], Slab] | None = None
+) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
+    """Group work by the slab that its streams are in, large states a few at a time.
+
+    coming: where streams have none yet, which one they will be in.
+    """
+    groups: dict[int, tuple[Slab, list[tuple[Stream, T]]]] = {}
+    for stream, item in work:
+        slab = stream.slab if coming is None else coming(stream.live())
+        assert slab is not None
+        groups.setdefault(id(slab), (slab, []))[1].append((stream, item))
+    parts = []
+    for slab, group in groups.values():
+        most = slab.step_rows
+        parts += [(slab, group[i : i + most]) for i in range(0, len(group), most)]
+    return parts
 
 
 def _encoded(streams: Iterable[Stream]) -> Iterator[tuple[Stream, bytes]]:

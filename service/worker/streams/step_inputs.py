@@ -10,7 +10,7 @@ import numpy as np
 from model_core.filter import Inputs
 from model_core.stream import columns
 from model_core.stream.columns import Columns
-from model_core.stream.slab import Slab
+from model_core.stream.slab import Past, Slab
 from model_core.upm.base import UnderlyingModel
 from service.problems import TimeBackwards
 from service.wire import (
@@ -60,6 +60,20 @@ def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
         hazard=columns.hazard_table(model, [record.hazard for record in records]),
         offset=np.array([record.offset for record in records]),
     )
+
+
+def past_of(
+    model: UnderlyingModel,
+    records: Sequence[Record],
+    last: list[tuple[int, float]] | None = None,
+) -> Past:
+    """Records as what counts as applied; last: override of the belief after them, if any."""
+    made = [*(record.belief_override for record in records), last]
+    overrides = {at: belief for at, belief in enumerate(made) if belief}
+    previous = [record.previous_start for record in records]
+    times = [record.time for record in records]
+    accepted = [record.accepted_ms for record in records]
+    return Past(columns_of(model, records), previous, overrides, times, accepted)
 
 
 def inputs(slab: Slab, records: Sequence[Record]) -> Inputs:

@@ -33,10 +33,12 @@ from service.wire import (
     QuietAnswers,
     QuietRows,
     StoredAnswer,
+    event_entries,
     rows,
 )
 from service.wire.answers import QuietNumbers, quiet_bytes, quiet_row
 from service.worker.streams.answers import PendingAnswer
+from service.worker.streams.stream import Stream
 
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
 OUTCOME_BYTES = 32 << 10  # of the answers to rows that have one outcome together
@@ -119,6 +121,24 @@ class CommandTask:
         self.model = model
         self.parts += parts
         self.applied += count
+
+    def publish(self, stream: Stream) -> None:
+        """Make what the stream has raised just now entries of the feed, under this command."""
+        for event, time in stream.take_raised():
+            head = stream.live()
+            id_ = event_entries.id_of(self.entry, self.index, self.raised)
+            self.raised += 1
+            raised = event_entries.Raised(
+                stream.name,
+                head.settings.model,
+                head.generation,
+                event,
+                time,
+                self.envelope.time_ms,
+                head.settings.tags,
+            )
+            number = event_entries.number_of(stream.partition, id_)
+            stream.feed += ((id_, event_entries.encode(raised, number)),)
 
     def repeat(self, earlier: CommandTask | IdempotencyRecord) -> None:
         """Come to what an earlier command of the same key came to."""

@@ -1,15 +1,24 @@
-"""What only a stream of the service is checked by: see `model_core.stream.checks` for all else."""
+"""What only a stream of the service is checked by: see `model_core.stream.checks` for all else.
+
+What a read or a step may cost is bounded: its worker answers nobody else meanwhile, and has to keep
+its leases.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from model_core.labels import LARGEST
 from model_core.stream.checks import Dimensions
 from model_core.upm.base import UnderlyingModel
-from service.problems import SeqConflict, SettingsConflict
-from service.wire import Head, Observation
+from model_core.upm.builtin import BUILTIN
+from service.problems import SeqConflict, SettingsConflict, UnfitModel, UnfitSettings
+from service.wire import LEVELS, Head, Observation, Observe, Predict
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
 
 REMEDY = {"model": "move it to another model by POST /v1/streams/{id}/model"}
 DELETE = "delete the stream first"
@@ -17,6 +26,18 @@ FIXED = (
     "model", "warmup", "location", "scale", "classes", "order", "trend", "season", "seasonal",
     "regimes",
 )  # fmt: skip
+STATE_BYTES = 32 << 20  # of one stream's hypotheses: a step goes through all of them
+# Inputs x hypotheses x outputs x quantiles of one read, about 1 us each: some 2 s, while its worker
+# has to keep leases of 5 s.
+MAX_READ_EVALUATIONS = 2_000_000
+# Hypotheses x outputs x 3, of `averaged` x 54, for one observation, about 0.4 us each: 0.4 s.
+MAX_STEP_EVALUATIONS = 1_000_000
+# In evaluations of a quantile of one component, about 1 us each on one core.
+COVARIANCE = 1 / 32  # of an entry, for each component
+NUMBER = 4  # in the answer
+COMPONENT = 64  # its moments and its family's parameters in the answer
+PATH = 1 / 4  # of a step of one component on a path
+PATH_BYTES = 1 << 30  # of the states of all paths
 
 
 def check_position(expected: int | None, current: int) -> None:
@@ -56,3 +77,84 @@ def check_fixed(head: Head, given: dict[str, Any]) -> None:
                 f"{name} cannot change on a stream with observations; {REMEDY.get(name, DELETE)}",
                 field=name,
             )
+
+
+# --- costs ----------------------------------------------------------------------------------------
+
+
+def check_predictions(engine: Engine, stream: Stream, command: Predict, points: int) -> None:
+    """Raise UnfitModel for predictions of so many labels that they would take too long."""
+    head = stream.live()
+    outputs = head.y_dim or 1
+    hypotheses = head.settings.max_hypotheses
+    levels = len(command.quantiles) + 1 + COMPONENT * command.components
+    cost = hypotheses * levels + outputs * (hypotheses * COVARIANCE + NUMBER)
+    work = points * outputs * (cost + NUMBER * command.samples)
+    _check(engine, work, f"{points} predictions of {outputs} numbers")
+
+
+def check_details(engine: Engine, head: Head, command: Observe) -> None:
+    """Raise UnfitModel for quantiles or components of observations that would take too long."""
+    levels = len(command.quantiles or ()) + COMPONENT * command.components
+    count = len(command.observations)
+    work = count * (head.y_dim or 1) * head.settings.max_hypotheses * levels
+    _check(engine, work, f"quantiles or components of {count} observations")
+
+
+def check_paths(engine: Engine, stream: Stream, command: Predict, count: int) -> None:
+    """Raise UnfitModel for so many paths that they would take too long, or too much memory."""
+    assert stream.slab is not None
+    head = stream.live()
+    steps = count * command.horizon * (head.y_dim or 1)
+    what = f"{count} paths of {command.horizon} labels"
+    _check(engine, steps * head.settings.max_hypotheses * PATH, what)
+    if count * stream.slab.row_bytes > PATH_BYTES:
+        raise UnfitModel(
+            f"horizon: {what} do not fit into memory; reduce the horizon or the samples",
+            field="horizon",
+        )
+
+
+def _check(engine: Engine, work: float, what: str) -> None:
+    limit = MAX_READ_EVALUATIONS
+    if work > limit:
+        raise UnfitModel(
+            f"{what}, with this many hypotheses, quantiles and samples, cost {work:.0f} "
+            f"evaluations, at most {limit}: split the request"
+        )
+
+
+def check_sizes(engine: Engine, head: Head, dimensions: Dimensions, max_hypotheses: int) -> None:
+    """Raise UnfitSettings where a stream with these dimensions would be too large to step."""
+    shaped = replace(head, x_dim=dimensions.x_dim, y_dim=dimensions.y_dim)
+    settings = head.settings
+    outputs = dimensions.y_dim or 1
+    limit = engine.settings.max_dimension
+    lags = settings.order * outputs
+    built_in = BUILTIN.get(settings.model)
+    if built_in is not None and "order" in built_in.takes and lags > limit:
+        detail = f"{settings.order} labels of {outputs} numbers are {lags} inputs"
+        raise UnfitSettings(f"order: {detail}, expected at most {limit}", field="order")
+    model = engine.catalogue.of(shaped)
+    hypothesis_bytes = engine.catalogue.hypothesis_bytes(model, settings.regimes)
+    work = _work(model)
+    # In memory there is a slot for the one that is born, and two for each regime.
+    beside = 2 * settings.regimes
+    most = min(
+        STATE_BYTES // hypothesis_bytes - 1 - beside,
+        MAX_STEP_EVALUATIONS // max(work, 1) - beside,
+    )
+    if max_hypotheses > most:
+        fit = f"at most {most} fit" if most > 1 else "not even 2 fit"
+        raise UnfitSettings(
+            f"max_hypotheses: {max_hypotheses} of {hypothesis_bytes} bytes and {work} evaluations "
+            f"each, with these lengths of x and y; {fit}",
+            field="max_hypotheses",
+        )
+
+
+def _work(model: UnderlyingModel) -> int:
+    """Evaluations for the quantiles of an answer, of one hypothesis."""
+    if model.label in ("class", "binary"):
+        return 0
+    return len(LEVELS) * model.y_dim * model.parts

@@ -8,7 +8,7 @@ import pytest
 from model_core.upm.builtin import Options
 from model_core.upm.conjugate import Gaussian
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
-from service.worker.streams import limits
+from service.worker.streams import validation
 from tests.service.worker.conftest import BAD, Fragile, slug
 from tests.service.worker.kinds import KINDS, configure, series
 
@@ -144,7 +144,7 @@ def test_the_work_of_an_answer_is_bounded(make_bench, monkeypatch, model, most):
     bench.ask(Configure("a", {**given, "max_hypotheses": most}), status=201)
     answer = bench.ask(Configure("b", {**given, "max_hypotheses": most + 1}), status=422)
     assert (slug(answer), answer["field"]) == ("unfit-settings", "max_hypotheses")
-    monkeypatch.setattr(limits, "MAX_STEP_EVALUATIONS", 2_000_000)
+    monkeypatch.setattr(validation, "MAX_STEP_EVALUATIONS", 2_000_000)
     bench.ask(Configure("b", {**given, "max_hypotheses": most + 1}), status=201)
 
 

@@ -15,7 +15,7 @@ from model_core.stream.state import StatedMoments
 from model_core.upm.builtin import Options, build
 from service.wire import Configure, Observation, Record
 from service.worker.streams.answers import LEVELS
-from service.worker.streams.series import past_of
+from service.worker.streams.step_inputs import past_of
 from tests.answers import close
 
 MIB = 1 << 20
