@@ -8,20 +8,21 @@ In the model of *nothing* both regimes share every parameter. Each other model s
 the mean (a), the spread (s), the slope (b, with or without a step) or the autocorrelation (phi, at
 the same s or at the same spread of u); in one more mean and spread change together. a, b and s^2
 are integrated out in closed form (normal and inverse gamma priors), phi and ratios of spreads over
-a grid. The model of highest evidence is the explanation. Counts and durations are compared by
+a grid. The most probable model is the explanation; slope and autocorrelation, which few labels look
+like by chance, are less probable before. Counts and durations are compared by
 their rates, classes by their shares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from math import exp, inf, isfinite, lgamma, log, sqrt
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.sentences import UNCLEAR, Explanation, Moments, moved, ratio, scaled
+from model_core.sentences import UNCLEAR, Explanation, Moments, either, moved, ratio, scaled
 
 Array = NDArray[np.float64]
 Labels = Literal["numbers", "counts", "durations", "classes"]
@@ -29,13 +30,15 @@ Labels = Literal["numbers", "counts", "durations", "classes"]
 # Labels that are looked at: the last before a change, the first after it.
 BEFORE = 200
 AFTER = 100
-FEWEST = 4  # labels of a regime that is explained
+FEWEST = 4  # labels before a change that is explained
+LEAST = 2  # those after it; with fewer than FEWEST it is explained "so far"
 OUTPUTS = 8  # that are explained at most
 PHI = np.linspace(-0.6, 0.95, 12)  # autocorrelations
 # Of the spread after a change to that before: closer to one each other, wide apart beyond six.
 _FAR = np.geomspace(10, 1000, 5)
 RATIO = np.concatenate([1 / _FAR[::-1], np.geomspace(1 / 6, 6, 13), _FAR])
 OUTLIER = 6.0  # robust standard deviations from the median of its neighbours
+TOLD = 10  # labels of a regime in which an outlier is told from a larger spread
 # Prior standard deviations, in those of the innovations: of the level, of what a trend adds over
 # all labels, of a step (more where the means are further apart), and of what a change of slope
 # adds until the last label.
@@ -48,8 +51,10 @@ SHAPE = 1.0
 RATE = 0.5
 ROUNDING = 1e-13  # as a share of the labels: what is less is no spread, and no change
 CLEAR = log(3.0)  # of a log Bayes factor, from which a second change is mentioned
-# Of one of a slope against a mean: few labels after a step look as if they rose to it.
-BENT = log(10.0)
+# Log Bayes factor of a mean against a spread, either way, up to which the sentence names both: of
+# a few labels far off on one side either may be the reason.
+ALIKE = log(10.0)
+RARE = -log(5.0)  # log prior odds of a slope or an autocorrelation to a mean or a spread
 
 
 def moments(labels: Array) -> Moments:
@@ -88,9 +93,11 @@ def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanat
     for i in _candidates(before, after):
         old = before[~np.isnan(before[:, i]), i]
         new = after[~np.isnan(after[:, i]), i]
-        if min(len(old), len(new)) >= FEWEST:
+        if len(old) >= FEWEST and len(new) >= LEAST:
             with np.errstate(over="ignore", invalid="ignore"):
                 clear, one = _RULES[labels](old, new)
+            if one.kind is not None and len(new) < FEWEST:
+                one = one._replace(text=f"{one.text} so far")
             if before.shape[1] > 1:
                 one = one._replace(text=f"output {i + 1}: {one.text}", output=i)
             explanations.append((clear, one))
@@ -121,37 +128,17 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     old = old - centre
     new = new - centre
     usual = [_without_outliers(old), _without_outliers(new)]
-    cleaned = np.concatenate(usual)
     scale = _within(usual[0], usual[1])
     if not isfinite(scale):
         return -inf, Explanation("labels too large to compare")
     if scale <= ROUNDING * largest:  # constant within both regimes
         return _constant(centre + float(usual[0].mean()), centre + float(usual[1].mean()))
-    # The smaller spread is the unit: in one of both a regime that is quiet beside the other would
-    # be less than the priors of its noise and of a step.
-    unit = max(min(float(usual[0].std()), float(usual[1].std())), scale / RATIO[-1])
-    shift = abs(float(usual[1].mean() - usual[0].mean())) / unit
-    pair = _Pair((cleaned - np.median(cleaned)) / unit, len(old), max(STEP, shift))
-    shared = pair.evidence(points=slice(None))
-    step = pair.evidence("step", points=slice(0, _SPREAD.stop))
-    bend = np.concatenate([pair.evidence("bend"), pair.evidence("step", "bend")])
-    nothing = _mean(shared[_SHARED])
-    evidence = {
-        "mean": _mean(step[_SHARED]),
-        "spread": _mean(shared[_SPREAD]),
-        "slope": _mean(bend),
-        "autocorrelation": _mean(shared[_PHIS]),
-    }
-    # A change of both counts as one of the mean where that is clear, else of what says more.
-    both = _mean(step[_SPREAD])
-    clearly = both - max(evidence["mean"], evidence["spread"]) > CLEAR
-    more = "mean" if clearly or evidence["mean"] > evidence["spread"] else "spread"
-    alone = evidence[more]
-    evidence[more] = float(np.logaddexp(evidence[more], both)) - log(2)
-    kind = _kind(evidence, nothing)
-    clear = evidence[kind] - nothing
-    total = float(np.logaddexp.reduce([nothing, *evidence.values()]))
-    probability = exp(max(evidence[kind], nothing) - total)
+    weighed = _weighed(usual, scale)
+    evidence = weighed.evidence
+    kind = max(evidence, key=lambda name: evidence[name])
+    clear = evidence[kind] - weighed.nothing
+    total = float(np.logaddexp.reduce([weighed.nothing, *evidence.values()]))
+    probability = exp(max(evidence[kind], weighed.nothing) - total)
     if clear <= 0:
         return clear, Explanation(UNCLEAR, probability=probability)
     means = centre + float(old.mean()), centre + float(new.mean())
@@ -173,19 +160,58 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
         size = ends[1] - ends[0]
         text = f"{moved('slope', ends)} per observation"
     else:
-        ends = _autocorrelations(shared[_PHIS])
+        ends = _autocorrelations(weighed.phis)
         size = ends[1] - ends[0]
         text = moved("autocorrelation", ends)
-    if kind == more and both - alone > CLEAR:
-        text = f"{text}; {second}"
+    if kind == weighed.with_both:
+        text = weighed.choose(text, f"{text}; {second}", either(means, spreads))
     return clear, Explanation(text, kind, ends[0], ends[1], probability, size=size)
 
 
-def _kind(evidence: Mapping[str, float], nothing: float) -> str:
-    """The kind of highest evidence; a slope only where it is well ahead of a mean that changed."""
-    kind = max(evidence, key=lambda name: evidence[name])
-    bent = evidence["slope"] - evidence["mean"] > BENT or evidence["mean"] <= nothing
-    return "mean" if kind == "slope" and not bent else kind
+class _Weighed(NamedTuple):
+    """Log evidence of nothing and, with the prior odds, of each kind of change.
+
+    with_both: mean or spread, whichever a change of both counts as. second: log Bayes factor of
+    a change of both against one of that alone. phis: at the points where phi differs.
+    """
+
+    nothing: float
+    evidence: dict[str, float]
+    with_both: str
+    second: float
+    phis: Array
+
+    def choose(self, one: str, both: str, either: str) -> str:
+        """Choose what is said of a mean or a spread: that it changed, or both, or one of them."""
+        if self.second > CLEAR:
+            return both
+        alike = abs(self.evidence["mean"] - self.evidence["spread"]) < ALIKE
+        return either if alike else one
+
+
+def _weighed(usual: Sequence[Array], scale: float) -> _Weighed:
+    """Weigh the kinds of changes between two regimes' numbers, of which scale is the spread."""
+    old, new = usual
+    cleaned = np.concatenate(usual)
+    # The smaller spread is the unit: in one of both a regime that is quiet beside the other would
+    # be less than the priors of its noise and of a step.
+    unit = max(min(float(old.std()), float(new.std())), scale / RATIO[-1])
+    shift = abs(float(new.mean() - old.mean())) / unit
+    pair = _Pair((cleaned - np.median(cleaned)) / unit, len(old), max(STEP, shift))
+    shared = pair.evidence(points=slice(None))
+    step = pair.evidence("step", points=slice(0, _SPREAD.stop))
+    evidence = {"mean": _mean(step[_SHARED]), "spread": _mean(shared[_SPREAD])}
+    # A change of both counts as one of the mean where that is clear, else of what says more.
+    both = _mean(step[_SPREAD])
+    clearly = both - max(evidence["mean"], evidence["spread"]) > CLEAR
+    more = "mean" if clearly or evidence["mean"] > evidence["spread"] else "spread"
+    second = both - evidence[more]
+    evidence[more] = float(np.logaddexp(evidence[more], both)) - log(2)
+    if len(new) >= FEWEST:
+        bend = np.concatenate([pair.evidence("bend"), pair.evidence("step", "bend")])
+        evidence["slope"] = _mean(bend) + RARE
+        evidence["autocorrelation"] = _mean(shared[_PHIS]) + RARE
+    return _Weighed(_mean(shared[_SHARED]), evidence, more, second, shared[_PHIS])
 
 
 def _constant(old: float, new: float) -> tuple[float, Explanation]:
@@ -298,7 +324,9 @@ def _mean(logs: Array) -> float:
 
 def _without_outliers(labels: Array) -> Array:
     """Labels of one regime, single outliers replaced by the median of their neighbours."""
-    padded = np.pad(labels, 2, mode="reflect" if len(labels) > 2 else "edge")
+    if len(labels) < TOLD:
+        return labels
+    padded = np.pad(labels, 2, mode="reflect")
     middle = np.sort(np.stack([padded[i : i + len(labels)] for i in range(5)]), axis=0)[2]
     off = np.abs(labels - middle)
     robust = 1.4826 * float(np.median(off))

@@ -76,6 +76,15 @@ def scaled(name: str, ends: tuple[float, float]) -> str:
     return f"{name} × {_digits(factor)}, {_from_to(ends)}" if factor else moved(name, ends)
 
 
+def either(means: tuple[float, float], spreads: tuple[float, float]) -> str:
+    """Return that the mean or the spread changed, with both on each side."""
+    old, new = (
+        f"{_number(mean, max(spreads))} ± {_number(spread, max(spreads))}"
+        for mean, spread in zip(means, spreads, strict=True)
+    )
+    return f"mean or spread changed, {old} → {new}"
+
+
 def ratio(ends: tuple[float, float]) -> float | None:
     """Return the factor by which a parameter changed; None: from nothing."""
     return ends[1] / ends[0] if ends[0] > 0 else None

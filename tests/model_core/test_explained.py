@@ -81,7 +81,7 @@ def test_labels_that_depend_on_inputs_and_classes():
 
 
 def test_a_confirmed_change_is_looked_at_again_until_all_is_there():
-    """A spread that quadrupled: right after the alarm two labels say nothing but a direction."""
+    """A spread that quadrupled: right after the alarm there are two labels."""
     rng = np.random.default_rng(0)
     detector = Detector("gaussian")
     answers = detector.update_many(np.concatenate([rng.normal(size=300), 4 * rng.normal(size=99)]))

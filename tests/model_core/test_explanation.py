@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from model_core.explanation import AFTER, BEFORE, FEWEST, explain, moments
+from model_core import Detectors
+from model_core.explanation import AFTER, BEFORE, FEWEST, LEAST, explain, moments
 from model_core.sentences import Explanation, sentence
 
 KINDS = ("mean", "spread", "slope", "autocorrelation")
@@ -46,6 +47,77 @@ def test_four_of_five_changes_are_explained_as_they_were_made(before, outliers):
         matrix[kind] = {other: kinds.count(other) / 60 for other in (*KINDS, None)}
     assert all(matrix[kind][kind] >= 0.8 for kind in KINDS), matrix
     assert matrix[None][None] >= 0.7
+
+
+# Of changes by mean (sd), spread (factor) and slope (sd a step), the words that are right.
+FAMILIES = {
+    (2, 1, 0): {"mean"},
+    (3, 1, 0): {"mean"},
+    (4, 1, 0): {"mean"},
+    (0, 2, 0): {"spread"},
+    (0, 4, 0): {"spread"},
+    (0, 1 / 4, 0): {"spread"},
+    (0, 1, 0.1): {"slope"},
+    (3, 1 / 4, 0): {"mean", "spread"},
+    (3, 4, 0): {"mean", "spread"},
+}
+
+
+def words(text):
+    """The parameters that a sentence names."""
+    return {word for word in (*KINDS, "unclear") if word in text}
+
+
+@pytest.mark.parametrize(
+    ("after", "right", "wrong"),
+    [
+        (3, [0.35, 0.75, 0.85, 0.1, 0.5, 0.4, 0.0, 0.2, 0.2], 0.1),
+        (6, [0.8, 0.9, 0.9, 0.3, 0.9, 0.9, 0.0, 0.8, 0.2], 0.1),
+        (12, [0.9, 0.9, 0.9, 0.5, 0.9, 0.95, 0.0, 0.9, 0.5], 0.15),
+        (30, [0.95, 0.95, 0.95, 0.9, 0.95, 0.95, 0.9, 0.95, 0.85], 0.0),
+        (100, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 0.0),
+    ],
+)
+def test_the_sentence_names_what_changed(after, right, wrong):
+    """right: least share of changes of which exactly that is named. wrong: most with none of it.
+
+    Of few labels the sentence may name the mean or the spread; those of a slope are above the mean.
+    """
+    shares = []
+    for (mean, spread, slope), changed in FAMILIES.items():
+        rng = np.random.default_rng(1)
+        said = []
+        for _ in range(60):
+            before = rng.normal(size=(200, 1))
+            labels = spread * rng.normal(size=after) + slope * np.arange(1, after + 1)
+            labels += mean * rng.choice([-1.0, 1.0])
+            said.append(words(explain(before, labels[:, None]).text))
+        fitting = {"unclear", *changed, *(["mean"] if slope else [])}
+        unlike = sum(not names & fitting for names in said)
+        shares.append((said.count(changed) / 60, unlike / 60))
+    rights, wrongs = zip(*shares, strict=True)
+    assert all(np.array(rights) >= right), rights
+    assert max(wrongs) <= wrong, wrongs
+
+
+def test_the_first_sentence_of_a_spread_that_quadrupled_is_of_the_spread():
+    """As it is confirmed, of two to five labels: when people are told."""
+    rng = np.random.default_rng(3)
+    detectors = Detectors([str(i) for i in range(40)])
+    said = []
+    for i in range(40):
+        labels = rng.normal(size=260)
+        labels[200:] *= 4
+        confirmed = [
+            event
+            for answer in detectors.update_many(i, labels)
+            for event in answer.events
+            if event.kind == "change" and event.state == "confirmed" and event.start > 190
+        ]
+        said.append([words(event.sentence) for event in (confirmed[0], confirmed[-1])])
+    first, last = zip(*said, strict=True)
+    assert sum("spread" in names for names in first) >= 32, first
+    assert sum("spread" in names for names in last) >= 38, last
 
 
 def test_a_large_change_of_one_parameter_is_none_of_another():
@@ -173,6 +245,8 @@ def test_without_a_change_none_is_said(labels):
 def test_few_labels_and_long_regimes():
     few = np.arange(float(FEWEST))[:, None]
     assert explain(few, np.arange(50.0)[:, None]) is not None
+    assert explain(few, 90 + few[:LEAST]).text.endswith(" so far")
+    assert explain(few, few[: LEAST - 1]) is None
     assert explain(few[1:], np.arange(50.0)[:, None]) is None
     assert explain(np.empty((0, 1)), few) is None
     long = np.random.default_rng(5).normal(size=(1000, 1))
