@@ -168,6 +168,20 @@ def packed(
     return inputs
 
 
+def plain(y: Floats, elapsed: Floats, rates: Floats) -> Floats:
+    """Inputs (B, 8) of a step, as of `packed`, by single numbers of which nothing is stated.
+
+    y, elapsed: (B,). rates: (B, 4) outlier rate and numbers of `Watch`.
+    """
+    inputs = np.empty((len(y), places.LABEL + 1))
+    inputs[:, places.LABELLED] = 1.0
+    inputs[:, places.ELAPSED] = elapsed
+    inputs[:, places.CHANGEPOINT] = np.nan
+    inputs[:, places.OUTLIER_RATE : places.LABEL] = rates
+    inputs[:, places.LABEL] = y
+    return inputs
+
+
 def inputs_of(
     model: UnderlyingModel, packed: Floats, hazard: Floats, device: torch.device | str = "cpu"
 ) -> Inputs:

@@ -146,6 +146,12 @@ class Stepped(NamedTuple):
         """Which steps were taken (B,)."""
         return self.table[:, OK_COLUMN] > 0
 
+    def part(self, chosen: NDArray[np.int64]) -> Stepped:
+        """Some of them."""
+        predicted = None if self.predicted is None else self.predicted.rows(chosen.tolist())
+        memories = None if self.memories is None else self.memories[chosen]
+        return Stepped(self.table[chosen], predicted, self.anomaly[chosen], memories)
+
     def first(self, count: int) -> Stepped:
         """The first of them; predictives may be of more."""
         memories = None if self.memories is None else self.memories[:count]
@@ -437,26 +443,27 @@ class Slab:
         if any(detailed):
             compiled &= ~np.array(detailed, dtype=bool)
         if compiled.all():
-            return self._stepped(rows, seen, inputs, summarised).steps()
+            return self._stepped(rows, seen.y, seen.hazard, inputs, summarised).steps()
         stepped: dict[int, Step] = {}
         for wanted in filter(len, (np.flatnonzero(compiled), np.flatnonzero(~compiled))):
             own = [rows[i] for i in wanted.tolist()]
             part = seen.part(wanted)
             if compiled[wanted[0]]:
-                steps = self._stepped(own, part, inputs[wanted], summarised).steps()
+                chosen = inputs[wanted]
+                steps = self._stepped(own, part.y, part.hazard, chosen, summarised).steps()
             else:
                 details = [bool(detailed) and detailed[i] for i in wanted.tolist()]
                 steps = self._step_eagerly(own, part, inputs[wanted], details, summarised)
             stepped.update(zip(wanted.tolist(), steps, strict=True))
         return [stepped[i] for i in range(len(rows))]
 
-    def stepped(self, rows: Sequence[int], seen: Columns, watched: Floats) -> Stepped:
-        """Step rows by one observation each, by the kernel of a model that has one.
+    def stepped(self, rows: Sequence[int], inputs: Floats, hazard: Floats) -> Stepped:
+        """Step rows by one label each, by the kernel of a model of single numbers that has one.
 
-        watched: (B, 3) numbers of `Watch`, of each.
-        One that is named again is stepped again, in order. Labels are whole; see `whole`.
+        A row that is named again is stepped again, in order. inputs: (B, 8) as of `columns.plain`.
+        hazard: (B, H) as of `Columns`.
         """
-        return self._stepped(rows, seen, columns.packed(self.model, seen, watched), True)
+        return self._stepped(rows, inputs[:, places.LABEL :], hazard, inputs, True)
 
     def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
         """Steps of a row by each of several observations alone; the row stays as it is."""
@@ -651,7 +658,8 @@ class Slab:
     ) -> list[Step]:
         """Steps of a row by the kernel, before the first that it refuses; all are made."""
         room = np.empty((seen.rows if believed else 0, 2, self._layout.slots))
-        stepped = self._stepped([row] * seen.rows, seen, inputs, summarised, room)
+        rows = [row] * seen.rows
+        stepped = self._stepped(rows, seen.y, seen.hazard, inputs, summarised, room)
         ok = stepped.ok
         fine = seen.rows if ok.all() else int(ok.argmin())
         steps = stepped.first(fine).steps()
@@ -682,23 +690,24 @@ class Slab:
     def _stepped(
         self,
         rows: Sequence[int],
-        seen: Columns,
+        y: Floats,
+        hazard: Floats,
         inputs: Floats,
         summarised: bool,
         room: Floats = places.NO_BELIEFS,
     ) -> Stepped:
-        """Step rows where they lie; room: for beliefs, of rows that lie together."""
+        """Step rows where they lie by labels y; room: for beliefs, of rows that lie together."""
         memories = self._settled(rows, inputs)
         groups = self._chunks.groups(rows)
         parts = [
-            self._advance(chunk, lying, inputs[at], seen.hazard[at], summarised, room)
+            self._advance(chunk, lying, inputs[at], hazard[at], summarised, room)
             for chunk, lying, at in groups
         ]
         table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
         refused = table[:, OK_COLUMN] <= 0
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
         table[refused] = 0.0  # the rest of it is undefined
-        anomalies = self._anomalies(rows, seen.y, surprises)
+        anomalies = self._anomalies(rows, y, surprises)
         return Stepped(table, predicted, anomalies, memories)
 
     def _settled(self, rows: Sequence[int], inputs: Floats) -> Floats | None:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.stream_settings import Hazard
+from service.wire.answers import QuietNumbers
 from service.wire.records import Labelled, Record
 
 COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
@@ -37,39 +38,37 @@ TIMED = 4  # time of the observation as text, after its length (u8), instead of 
 LEVELS = ("0.05", "0.5", "0.95")
 LONGEST_TIME = 63  # characters: of UTF-8 at most 255 bytes, and more than any time has
 RATES = ("elapsed", "changepoint", "hazard", "offset")
-SCORES = (
-    "y",
-    "outlier_rate",
-    "log_score",
-    "changed_probability",
-    "evidence",
-    "changepoint_probability",
-    "recent_change_probability",
-    "anomaly",
-)
+MET = ("y", "outlier_rate")
+BELIEVED = ("changed_probability", "evidence", "anomaly")
+SCORES = ("log_score", "changepoint_probability", "recent_change_probability")
 OTHERS = {"seq", "map_run_length", "previous_start", "accepted_ms", "time"}
 OTHERS |= {"mean", "variance", "quantiles"}
 # All else, which an ordinary record has not got.
-RARE = [f for f in Record.__struct_fields__ if f not in {*RATES, *SCORES, *OTHERS}]
+RARE = [f for f in Record.__struct_fields__ if f not in {*RATES, *MET, *BELIEVED, *SCORES, *OTHERS}]
 _rates = attrgetter(*RATES)
 _ORDINARY_RATES = (1.0, None, None, 0.0)
+_met = attrgetter(*MET)
+_believed = attrgetter(*BELIEVED)
 _scores = attrgetter(*SCORES)
 _rare = attrgetter(*RARE)
 _NOTHING = (None,) * len(RARE)
-_PLAIN = Struct("<BIiq13d")  # kind, map run length, previous start, accepted at, numbers
+# Kind, map run length, previous start, accepted at; MET; numbers as they begin in `QuietNumbers`.
+_PLAIN = Struct("<BIiq2d11d")
 _OTHER_RATES = Struct("<4d")
+NUMBERS_KEPT = 11  # the first of `QuietNumbers`: mean, quantiles, BELIEVED, variance, SCORES
 # The same as columns; rates: of rows that have STATED.
-_NUMBERS = 13
 _PLAIN_COLUMNS = [
     ("kind", "u1"),
     ("map_run_length", "<u4"),
     ("previous_start", "<i4"),
     ("accepted_ms", "<i8"),
-    ("numbers", "<f8", _NUMBERS),
+    ("y", "<f8"),
+    ("outlier_rate", "<f8"),
+    ("numbers", "<f8", NUMBERS_KEPT),
 ]
 _STATED_ROW = np.dtype([*_PLAIN_COLUMNS, ("rates", "<f8", len(RATES))])
 _PLAIN_ROW = np.dtype(_PLAIN_COLUMNS)
-_VARIANCE = len(SCORES) + 1
+_VARIANCE = QuietNumbers._fields.index("variance")
 _MOST_LENGTH = 2**32 - 1
 _LATEST_START = 2**31 - 1
 _LABEL = Struct("<d")
@@ -115,12 +114,14 @@ def encode_row(record: Record) -> bytes:
             record.map_run_length,
             record.previous_start,
             accepted_ms,
-            *_scores(record),
+            *_met(record),
             own_mean,
-            own_variance,
             low,
             middle,
             high,
+            *_believed(record),
+            own_variance,
+            *_scores(record),
         )
         if kind & STATED:
             row += _OTHER_RATES.pack(*(math.nan if rate is None else rate for rate in rates))
@@ -132,10 +133,13 @@ def encode_row(record: Record) -> bytes:
 class PlainRows(NamedTuple):
     """Ordinary records (N,) as columns, which have neither supervision nor a season.
 
-    numbers: (N, 13) `SCORES`, mean, variance and quantiles at LEVELS. elapsed: time since the one
-    before. hazard: nan where the model's own was met. times: as text, where any record has one.
+    y, outlier_rate: (N,). numbers: (N, 11) as they begin in `QuietNumbers`. elapsed: time since
+    the one before. hazard: nan where the model's own was met. times: as text, where any record has
+    one.
     """
 
+    y: NDArray[np.float64]
+    outlier_rate: NDArray[np.float64]
     numbers: NDArray[np.float64]
     map_run_length: NDArray[np.int64]
     previous_start: NDArray[np.int64]
@@ -156,12 +160,13 @@ class PlainRows(NamedTuple):
 
     def record(self, at: int, seq: int, hazard: Hazard | None) -> Record:
         """One of them, with a hazard that may be none of the numbers; its season is none."""
-        variance = float(self.numbers[at, _VARIANCE])
-        scores = dict(zip(SCORES, self.numbers[at].tolist(), strict=False))
-        mean, _, low, middle, high = self.numbers[at, len(SCORES) :].tolist()
+        mean, low, middle, high, *others = self.numbers[at].tolist()
+        variance = others.pop(len(BELIEVED))
         time = None if self.times is None else self.times[at]
         return Record(
             seq=seq,
+            y=float(self.y[at]),
+            outlier_rate=float(self.outlier_rate[at]),
             x=None,
             time=time,
             elapsed=float(self.elapsed[at]),
@@ -173,19 +178,23 @@ class PlainRows(NamedTuple):
             previous_start=int(self.previous_start[at]),
             variance=[[variance]] if math.isfinite(variance) else None,
             accepted_ms=int(self.accepted_ms[at]) if time is None else None,
-            **scores,
+            **dict(zip(BELIEVED + SCORES, others, strict=True)),
         )
 
     def encoded(self) -> list[bytes]:
         """Rows as `encode_row` makes them; undefined of those that do not fit."""
         stated = ~np.isnan(self.hazard) | (self.elapsed != 1.0)
-        table = np.empty(len(self.numbers), _STATED_ROW if stated.any() else _PLAIN_ROW)
-        table["kind"] = NUMBERS + STATED * stated
+        some = stated.any()
+        table = np.empty(len(self.numbers), _STATED_ROW if some else _PLAIN_ROW)
+        table["kind"] = NUMBERS
         table["map_run_length"] = self.map_run_length
         table["previous_start"] = self.previous_start
         table["accepted_ms"] = self.accepted_ms
+        table["y"] = self.y
+        table["outlier_rate"] = self.outlier_rate
         table["numbers"] = self.numbers
-        if stated.any():
+        if some:
+            table["kind"][stated] += STATED
             table["rates"] = (1.0, math.nan, math.nan, 0.0)
             table["rates"][:, RATES.index("elapsed")] = self.elapsed
             table["rates"][:, RATES.index("hazard")] = self.hazard
@@ -194,7 +203,7 @@ class PlainRows(NamedTuple):
             table["kind"][timed] += TIMED
             table["accepted_ms"][timed] = 0
         rows: list[bytes] = table.view(f"V{table.itemsize}").tolist()
-        if stated.any() and not stated.all():
+        if some and not stated.all():
             pairs = zip(rows, stated.tolist(), strict=True)
             rows = [row if own else row[: _PLAIN.size] for row, own in pairs]
         if self.times is not None:
@@ -238,21 +247,21 @@ def decode_row(seq: int, row: bytes) -> Record:
         changepoint=changepoint,
         hazard=hazard,
         outlier_rate=numbers[1],
-        log_score=numbers[2],
-        changed_probability=numbers[3],
-        evidence=numbers[4],
-        changepoint_probability=numbers[5],
-        recent_change_probability=numbers[6],
+        log_score=numbers[10],
+        changed_probability=numbers[6],
+        evidence=numbers[7],
+        changepoint_probability=numbers[11],
+        recent_change_probability=numbers[12],
         map_run_length=run_length,
-        mean=[numbers[8]],
+        mean=[numbers[2]],
         quantiles={
-            LEVELS[0]: [numbers[10]],
-            LEVELS[1]: [numbers[11]],
-            LEVELS[2]: [numbers[12]],
+            LEVELS[0]: [numbers[3]],
+            LEVELS[1]: [numbers[4]],
+            LEVELS[2]: [numbers[5]],
         },
         previous_start=previous_start,
         variance=[[numbers[9]]],
-        anomaly=numbers[7],
+        anomaly=numbers[8],
         offset=offset,
         accepted_ms=None if timed else accepted_ms,
     )

@@ -19,18 +19,19 @@ from numpy.typing import NDArray
 
 from model_core import readout
 from model_core.stream import explained
-from model_core.stream.columns import Columns, effective_rates, hazard_table
-from model_core.stream.slab import AT_ONCE, SCORE_COLUMN, Slab, Step, Stepped, SummaryRow
+from model_core.stream.columns import effective_rates, hazard_table
+from model_core.stream.columns import plain as plain_inputs
+from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
 from model_core.stream_settings import Hazard
 from service.wire import Envelope, Head, Observation, encode_row, timestamps
 from service.wire.answers import QuietNumbers
 from service.wire.positions import TOO_MANY, numbers_of
-from service.wire.stored_records import PlainRows
+from service.wire.stored_records import NUMBERS_KEPT, PlainRows
 from service.worker.filtering.resampling import elapsed_of_each
 from service.worker.streams import alarm_period, answers, step_metrics
 from service.worker.streams.history import ENTRY_BYTES
 from service.worker.streams.stream import Stream, put_rows
-from service.worker.streams.table import Table
+from service.worker.streams.table import GROUPS, Table
 from service.worker.streams.task import RowsTask
 from service.worker.streams.validation import plain_number
 
@@ -42,25 +43,14 @@ Rows = NDArray[Any]  # of `table.ROW`
 _COLUMN = {name: place for place, name in enumerate(readout.NUMBERS)}
 _EVENT_RUN_LENGTH = _COLUMN["event_run_length"]
 _PREVIOUS_START = _COLUMN["born_previous_start"]
+_BEST_START = _COLUMN["best_start"]
 _EVIDENCE = _COLUMN["evidence"]
-# Fields of a position that a step sets, each with its column.
-_READ = {
-    name: _COLUMN[name]
-    for name in (
-        "best_start", "map_run_length", "changed_probability", "evidence", "pruned_mass",
-    )
-}  # fmt: skip
-_SUMMED = {"log_score_sum": SCORE_COLUMN, "pruned_mass_sum": _COLUMN["pruned_mass"]}
 _COUNTED = [_COLUMN[name] for name in step_metrics.NUMBERS]
 _QUIET = {name: place for place, name in enumerate(QuietNumbers._fields)}
-# Where the numbers of `PlainRows` after label and outlier rate are among `QuietNumbers`.
-_STORED = [
-    _QUIET[name]
-    for name in (
-        "log_score", "changed_probability", "evidence", "changepoint_probability",
-        "recent_change_probability", "anomaly", "mean", "variance", "lower", "median", "upper",
-    )
-]  # fmt: skip
+_MAP_RUN_LENGTH = _QUIET["map_run_length"]
+# Those of `QuietNumbers` that a position has of the last step, and those it has the sums of.
+_READ = [_QUIET[name] for name in ("changed_probability", "evidence", "pruned_mass")]
+_SUMMED = [_QUIET[name] for name in ("log_score", "pruned_mass")]
 
 
 # --- rest -----------------------------------------------------------------------------------------
@@ -90,10 +80,10 @@ def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
         position,
         min(int(until), TOO_MANY - 1),
         stream.due(checkpoint_every),
+        outlier_rate,
         *head.watch,
         -1 if track.event is None else track.event.start,
         hazard if isinstance(hazard, float) else nan,
-        outlier_rate,
         inf if alarm is None else alarm,
         nan if head.settings.interval is None else head.settings.interval,
         head.own_rule,
@@ -163,19 +153,24 @@ class Wave(NamedTuple):
         """Where each run ends in `y`."""
         return self.counts.cumsum()
 
+    @property
+    def in_runs(self) -> bool:
+        """Whether a run is of several numbers."""
+        return len(self.y) != len(self.streams)
+
     def part(self, chosen: Sequence[int]) -> Wave:
         """Some of the runs."""
         if len(chosen) == len(self.streams):
             return self
         numbers: list[int] | Ints = [*chosen]
-        if len(self.y) != len(self.streams):
+        if self.in_runs:
             starts = self.ends - self.counts
             numbers = np.concatenate([np.arange(self.counts[i]) + starts[i] for i in chosen])
         return Wave(
             [self.streams[i] for i in chosen],
             self.y[numbers],
             self.elapsed[numbers],
-            self.counts[numbers] if len(self.y) == len(self.streams) else self.counts[[*chosen]],
+            self.counts[[*chosen]],
             None if self.times is None else [self.times[i] for i in numbers],
             [self.envelopes[i] for i in chosen],
         )
@@ -318,69 +313,86 @@ class Entered(NamedTuple):
         return self.counts.cumsum()
 
 
+class _Labels(NamedTuple):
+    """Labels of a wave (N,), run after run.
+
+    owner: run of each. seqs: their positions. own: rows of the table, and hazards, of their
+    streams as these are before the wave. times: if any has one.
+    """
+
+    owner: Ints
+    seqs: Ints
+    y: Floats
+    elapsed: Floats
+    own: Rows
+    hazards: list[Hazard | None]
+    times: Sequence[str | None] | None
+
+    def part(self, chosen: Ints) -> _Labels:
+        """Some of them."""
+        places = chosen.tolist()
+        return _Labels(
+            self.owner[chosen],
+            self.seqs[chosen],
+            self.y[chosen],
+            self.elapsed[chosen],
+            self.own.take(chosen),
+            [self.hazards[i] for i in places],
+            None if self.times is None else [self.times[i] for i in places],
+        )
+
+
+def _labels(table: Table, wave: Wave) -> _Labels:
+    """Labels of a wave."""
+    places = np.array([stream.at for stream in wave.streams])
+    own = table.of(places)
+    seqs = own["position"]["seq"].astype(np.int64)
+    owner = np.arange(len(places))
+    hazards = _hazards(table, places, own)
+    if wave.in_runs:
+        owner = owner.repeat(wave.counts)
+        own = own.take(owner)
+        seqs = seqs[owner] + np.arange(len(owner)) - (wave.ends - wave.counts)[owner]
+        hazards = [hazards[i] for i in owner.tolist()]
+    return _Labels(owner, seqs, wave.y, wave.elapsed, own, hazards, wave.times)
+
+
 def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     """Step distinct streams of a slab by their runs; enter the quiet observations of each.
 
     The row of a run of several is left before the first that is not quiet.
     """
     streams = wave.streams
-    places = np.array([stream.at for stream in streams])
-    own = table.of(places)
-    hazards = _hazards(table, places, own)
+    labels = _labels(table, wave)
     rows = [stream.row for stream in streams]
-    firsts = own["position"]["seq"].astype(np.int64)
-    starts = wave.ends - wave.counts
-    owner = np.repeat(np.arange(len(streams)), wave.counts)
-    within = np.arange(len(wave.y)) - starts[owner]
-    each = own.take(owner)
     before = {i: slab.read([rows[i]]) for i in np.flatnonzero(wave.counts > 1).tolist()}
-    stepped = _stepped(slab, rows, each, hazards, owner, wave.y, wave.elapsed)
-    assert stepped.predicted is not None
-
-    still = _quiet(each, firsts[owner] + within, stepped)
-    counts = wave.counts
-    chosen = np.arange(len(owner))
+    firsts = labels.seqs[wave.ends - wave.counts]
+    stepped = _stepped(slab, rows, labels)
+    still = _quiet(labels, stepped)
     steps: dict[int, Step] = {}
-    if not still.all():
-        counts = counts.copy()
-        np.minimum.at(counts, owner[~still], within[~still])
-        chosen = np.flatnonzero(within < counts[owner])
+    if still.all():
+        return Entered(
+            firsts, wave.counts, _enter(table, wave, wave.counts, labels, stepped), steps
+        )
+
+    counts = wave.counts.copy()
+    within = labels.seqs - firsts[labels.owner]
+    np.minimum.at(counts, labels.owner[~still], within[~still])
+    starts = wave.ends - wave.counts
     for i in np.flatnonzero(counts < wave.counts).tolist():
         at = int(starts[i])
         if i not in before:
             (line,) = readout.rows(stepped.table[at : at + 1])
+            assert stepped.predicted is not None
             steps[i] = Step(line, SummaryRow(stepped.predicted, at), float(stepped.anomaly[at]))
             continue
         slab.write([rows[i]], before[i])
         if counts[i]:
-            again = slice(at, at + counts[i])
-            y = wave.y[again]
-            _stepped(slab, rows, each[again], hazards, owner[again], y, wave.elapsed[again])
-
+            _stepped(slab, rows, labels.part(np.arange(at, at + counts[i])))
+    chosen = np.flatnonzero(within < counts[labels.owner])
     if not len(chosen):
         return Entered(firsts, counts, np.empty((0, len(QuietNumbers._fields))), steps)
-    predicted = stepped.predicted.rows(chosen.tolist())
-    numbers = answers.quiet_rows(predicted, stepped, chosen)
-    model = streams[0].settings.model
-    step_metrics.gathered.add(model, stepped.table[chosen][:, _COUNTED])
-    step_metrics.gathered.add_pits(model, predicted)
-    owner = owner[chosen]
-    records = _records(each.take(chosen), wave, owner, chosen, numbers, stepped)
-    encoded = _encoded(records, [hazards[i] for i in owner], firsts[owner] + within[chosen])
-    entered = np.flatnonzero(counts)
-    number = counts[entered]
-    moved = own.take(entered)
-    left = entered[_move(moved, wave, entered, starts[entered], number, stepped)]
-    sizes = np.array(list(map(len, encoded)))
-    moved["slept_bytes"] += np.add.reduceat(sizes, number.cumsum() - number)
-    moved["slept_bytes"] += ENTRY_BYTES * number
-    table.rows[places[entered]] = moved
-    moved_streams = [streams[i] for i in entered.tolist()]
-    put_rows(moved_streams, firsts[entered].tolist(), number.tolist(), encoded)
-    for i in left.tolist():
-        time = None if wave.times is None else wave.times[starts[i]]
-        seen = [Observation(float(wave.y[starts[i]]), time=time)]
-        alarm_period.follow(streams[i].live(), wave.envelopes[i], seen)
+    numbers = _enter(table, wave, counts, labels.part(chosen), stepped.part(chosen))
     return Entered(firsts, counts, numbers, steps)
 
 
@@ -393,37 +405,17 @@ def _hazards(table: Table, places: Ints, own: Rows) -> list[Hazard | None]:
     return hazards
 
 
-def _stepped(
-    slab: Slab,
-    rows: Sequence[int],
-    each: Rows,
-    hazards: Sequence[Hazard | None],
-    owner: Ints,
-    y: Floats,
-    elapsed: Floats,
-) -> Stepped:
-    """Steps of the rows of streams by labels, one after the other.
-
-    rows, hazards: of the streams. owner: (N,) of each label; each: (N,) its row of the table.
-    """
-    count = len(owner)
-    owners = owner.tolist()
-    seen = Columns(
-        y=y[:, None],
-        x=np.empty((count, 0)),
-        elapsed=elapsed,
-        changepoint=np.full(count, nan),
-        outlier_rate=each["outlier_rate"],
-        hazard=hazard_table(slab.model, [hazards[i] for i in owners]),
-        offset=np.zeros(count),
-    )
-    watched = np.array([each["settled"], each["since"], each["threshold"]]).T
-    return slab.stepped([rows[i] for i in owners], seen, watched)
+def _stepped(slab: Slab, rows: Sequence[int], labels: _Labels) -> Stepped:
+    """Steps of the rows of streams, of each run, by labels, one after the other."""
+    inputs = plain_inputs(labels.y, labels.elapsed, labels.own.view(GROUPS)["rates"])
+    stepped_rows = [rows[i] for i in labels.owner.tolist()]
+    return slab.stepped(stepped_rows, inputs, hazard_table(slab.model, labels.hazards))
 
 
-def _quiet(own: Rows, seqs: Ints, stepped: Stepped) -> Bools:
+def _quiet(labels: _Labels, stepped: Stepped) -> Bools:
     """Which steps were taken, move no event and alarm nobody (N,)."""
-    starts = seqs - stepped.table[:, _EVENT_RUN_LENGTH].astype(np.int64)
+    own = labels.own
+    starts = labels.seqs - stepped.table[:, _EVENT_RUN_LENGTH]
     suspected = own["suspected"]
     still = np.where(
         suspected < 0,
@@ -433,65 +425,90 @@ def _quiet(own: Rows, seqs: Ints, stepped: Stepped) -> Bools:
     return np.asarray(still & stepped.ok & (stepped.anomaly < own["alarm"]))
 
 
-def _records(
-    own: Rows, wave: Wave, owner: Ints, chosen: Ints, numbers: Floats, stepped: Stepped
-) -> PlainRows:
-    """Records of quiet observations; own, owner: (N,) of each of them."""
+def _enter(table: Table, wave: Wave, counts: Ints, labels: _Labels, stepped: Stepped) -> Floats:
+    """Enter quiet observations; returns their `QuietNumbers` (N, 15).
+
+    counts: (B,) the first of each run of the wave. labels, stepped: of these alone.
+    """
+    assert stepped.predicted is not None
+    numbers = answers.quiet_rows(stepped, stepped.predicted)
+    model = wave.streams[0].settings.model
+    step_metrics.gathered.add(model, stepped.table[:, _COUNTED])
+    step_metrics.gathered.add_pits(model, stepped.predicted)
+    runs = np.flatnonzero(counts)
+    number = counts[runs]
+    ends = number.cumsum()
     accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])
-    return PlainRows(
-        np.column_stack((wave.y[chosen], own["outlier_rate"], numbers[:, _STORED])),
-        numbers[:, _QUIET["map_run_length"]].astype(np.int64),
-        stepped.table[chosen, _PREVIOUS_START].astype(np.int64),
-        accepted_ms[owner],
-        wave.elapsed[chosen],
+    encoded = _encoded(labels, numbers, stepped, accepted_ms)
+
+    streams = [wave.streams[i] for i in runs.tolist()]
+    places = np.array([stream.at for stream in streams])
+    firsts = labels.seqs[ends - number]
+    own = labels.own.take(ends - 1)
+    groups = own.view(GROUPS)
+    groups["counts"] = groups["counts"] + number[:, None]
+    groups["lengths"][:, 0] = numbers[ends - 1, _MAP_RUN_LENGTH]
+    groups["lengths"][:, 1] = stepped.table[ends - 1, _BEST_START]
+    groups["read"] = numbers[ends - 1][:, _READ]
+    groups["sums"] = _added(groups["sums"], numbers[:, _SUMMED], number)
+    sizes = np.array(list(map(len, encoded)))
+    own["slept_bytes"] += np.add.reduceat(sizes, ends - number) + ENTRY_BYTES * number
+    position = own["position"]
+    position["last_label"] = labels.y[ends - 1]
+    position["updated_ms"] = accepted_ms[runs]
+    now = accepted_ms[runs] / 1000
+    timed = np.zeros(len(runs), dtype=bool)
+    if labels.times is not None:
+        timed = _enter_times(position, now, _seconds(labels.times), number)
+    days = _quiet_days([wave.envelopes[i] for i in runs.tolist()])
+    left = alarm_period.follow_all(position, own["own_rule"], own["stale"], now, timed, days)
+    table.rows[places] = own
+    put_rows(streams, firsts.tolist(), number.tolist(), encoded)
+    for i in np.flatnonzero(left).tolist():
+        at = int(ends[i]) - 1
+        time = None if labels.times is None else labels.times[at]
+        seen = [Observation(float(labels.y[at]), time=time)]
+        alarm_period.follow(streams[i].live(), wave.envelopes[runs[i]], seen)
+    return numbers
+
+
+def _encoded(labels: _Labels, numbers: Floats, stepped: Stepped, accepted_ms: Ints) -> list[bytes]:
+    """Rows of the tail; accepted_ms: of runs."""
+    own = labels.own
+    records = PlainRows(
+        labels.y,
+        own["outlier_rate"],
+        numbers[:, :NUMBERS_KEPT],
+        numbers[:, _MAP_RUN_LENGTH].astype(np.int64),
+        stepped.table[:, _PREVIOUS_START].astype(np.int64),
+        accepted_ms[labels.owner],
+        labels.elapsed,
         own["hazard"],
-        None if wave.times is None else [wave.times[i] for i in chosen.tolist()],
+        labels.times,
     )
-
-
-def _encoded(records: PlainRows, hazards: Sequence[Hazard | None], seqs: Ints) -> list[bytes]:
-    """Rows of records, also of those that are no ordinary ones."""
     rows = records.encoded()
-    tables = [i for i, hazard in enumerate(hazards) if type(hazard) in (tuple, dict)]
-    for i in {*np.flatnonzero(~records.fit).tolist(), *tables}:
-        rows[i] = encode_row(records.record(i, int(seqs[i]), hazards[i]))
+    others = {i for i, own in enumerate(labels.hazards) if type(own) in (tuple, dict)}
+    for i in others.union(np.flatnonzero(~records.fit).tolist()):
+        rows[i] = encode_row(records.record(i, int(labels.seqs[i]), labels.hazards[i]))
     return rows
 
 
-def _move(
-    own: Rows, wave: Wave, entered: Ints, starts: Ints, counts: Ints, stepped: Stepped
-) -> Bools:
-    """Enter quiet observations into rows of the table; returns which are left to `alarm_period`.
+def _enter_times(position: Rows, now: Floats, times: Floats, counts: Ints) -> Bools:
+    """Enter times (N,) of runs, nan where an observation has none, into positions and `now`.
 
-    own: (R,) rows of the runs `entered`, which are moved. starts, counts: (R,) of these.
+    Returns which runs end with one that has a time.
     """
-    last = starts + counts - 1
-    lines = stepped.table[last]
-    position = own["position"]
-    for name, column in _READ.items():
-        position[name] = lines[:, column]
-    for name, column in _SUMMED.items():
-        position[name] = _added(position[name], stepped.table[:, column], starts, counts)
-    for name in ("seq", "scored"):
-        position[name] = position[name] + counts
-    position["last_label"] = wave.y[last]
-    envelopes = [wave.envelopes[i] for i in entered.tolist()]
-    position["updated_ms"] = [envelope.time_ms for envelope in envelopes]
-    now = position["updated_ms"] / 1000
-    timed = np.zeros(len(last), dtype=bool)
-    if wave.times is not None:
-        times = _seconds(wave.times)
-        timed = ~np.isnan(times[last])
-        now[timed] = times[last][timed]
-        position["last_time"][timed] = now[timed]
-        for i in np.flatnonzero(~timed & (counts > 1)).tolist():  # one before the last may have one
-            known = times[starts[i] : last[i]]
-            known = known[~np.isnan(known)]
-            if len(known):
-                position["last_time"][i] = known[-1]
-    return alarm_period.follow_all(
-        position, own["own_rule"], own["stale"], now, timed, _quiet_days(envelopes)
-    )
+    ends = counts.cumsum()
+    last = times[ends - 1]
+    timed = ~np.isnan(last)
+    now[timed] = last[timed]
+    position["last_time"][timed] = last[timed]
+    for i in np.flatnonzero(~timed & (counts > 1)).tolist():  # one before the last may have one
+        known = times[ends[i] - counts[i] : ends[i]]
+        known = known[~np.isnan(known)]
+        if len(known):
+            position["last_time"][i] = known[-1]
+    return np.asarray(timed)
 
 
 def _seconds(times: Sequence[str | None]) -> Floats:
@@ -500,11 +517,11 @@ def _seconds(times: Sequence[str | None]) -> Floats:
     return np.array([nan if time is None else read[time] for time in times])
 
 
-def _added(sums: Floats, values: Floats, starts: Ints, counts: Ints) -> Floats:
-    """Sums to which the values of runs are added, one after the other."""
-    if (counts == 1).all():
-        return np.asarray(sums + values[starts])
-    runs = zip(sums.tolist(), starts.tolist(), counts.tolist(), strict=True)
-    return np.array(
-        [np.add.accumulate([total, *values[at : at + count]])[-1] for total, at, count in runs]
-    )
+def _added(sums: Floats, values: Floats, counts: Ints) -> Floats:
+    """Sums (B, k) to which the values (N, k) of runs are added, one after the other."""
+    if len(values) == len(sums):
+        return np.asarray(sums + values)
+    ends = counts.cumsum().tolist()
+    starts = [0, *ends[:-1]]
+    runs = zip(sums, starts, ends, strict=True)
+    return np.array([np.add.accumulate([own, *values[at:end]])[-1] for own, at, end in runs])

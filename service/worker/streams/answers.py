@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from moca_client.members import ABSENT
 from moca_client.responses import Component, Predictive
@@ -137,20 +136,16 @@ def of_record(
     return answer
 
 
-def quiet_rows(predicted: Summary, stepped: Stepped, chosen: NDArray[np.int64]) -> Floats:
-    """Return the `QuietNumbers` of some rows of a step, whose labels are single numbers.
-
-    predicted: of these rows.
-    """
-    table: Floats = stepped.table[chosen]
+def quiet_rows(stepped: Stepped, predicted: Summary) -> Floats:
+    """Return the `QuietNumbers` of steps, by labels that are single numbers."""
     return np.concatenate(
         (
             predicted.mean,
             np.maximum.accumulate(predicted.quantiles, 1)[:, :, 0],
-            table[:, _SUMMARY],
-            stepped.anomaly[chosen, None],
+            stepped.table[:, _SUMMARY],
+            stepped.anomaly[:, None],
             predicted.covariance[:, 0],
-            table[:, _DETAILS],
+            stepped.table[:, _DETAILS],
         ),
         1,
         dtype="<f8",

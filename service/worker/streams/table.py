@@ -21,12 +21,12 @@ ROW = np.dtype(
         ("position", POSITION),
         ("until", "<i8"),  # position of the first observation that has to be looked at
         ("due", "<i8"),  # position at which a commit writes more than position and tail
-        ("settled", "<i8"),  # this and the next two: as of `Watch`
-        ("since", "<i8"),
+        ("outlier_rate", "<f8"),
+        ("settled", "<f8"),  # this and the next two: as of `Watch`
+        ("since", "<f8"),
         ("threshold", "<f8"),
         ("suspected", "<i8"),  # start of the event under suspicion; -1: none
         ("hazard", "<f8"),  # nan: it is no number; see `Table.hazards`
-        ("outlier_rate", "<f8"),
         ("alarm", "<f8"),  # least anomaly of an alarm; inf: none is one
         ("interval", "<f8"),  # as of `StreamSettings`; nan: times do not count
         ("own_rule", "?"),  # as of `Head`
@@ -38,6 +38,29 @@ ROW = np.dtype(
         ("position_place", "<u4"),  # of checksums: of its position, and of its tail
         ("tail_place", "<u4"),
     ]
+)
+
+
+def _places(first: str, of: np.dtype[Any] = ROW) -> int:
+    """Where a field begins."""
+    assert of.fields is not None
+    return int(of.fields[first][1])
+
+
+# The same rows, of which fields that lie together are read and written together.
+GROUPS = np.dtype(
+    {
+        "names": ["counts", "lengths", "read", "sums", "rates"],
+        "formats": [("<u4", 2), ("<u4", 2), ("<f8", 3), ("<f8", 2), ("<f8", 4)],
+        "offsets": [
+            _places("seq", POSITION),  # and scored
+            _places("map_run_length", POSITION),  # and best_start
+            _places("changed_probability", POSITION),  # evidence, pruned_mass
+            _places("log_score_sum", POSITION),  # and pruned_mass_sum
+            _places("outlier_rate"),  # and numbers of `Watch`
+        ],
+        "itemsize": ROW.itemsize,
+    }
 )
 
 

@@ -181,11 +181,14 @@ def test_columns_are_encoded_as_each_record_alone(seed):
             record.accepted_ms = None
         record.variance = None if rng.random() < 0.1 else [[rng.random()]]
         records.append(record)
-    middle = [[*record.mean, (record.variance or [[np.inf]])[0][0]] for record in records]
-    quantiles = [[value for (value,) in record.quantiles.values()] for record in records]
+    middle = [[*record.mean, *sum(record.quantiles.values(), [])] for record in records]
+    believed = [[getattr(record, name) for name in rows.BELIEVED] for record in records]
+    variance = [(record.variance or [[np.inf]])[0] for record in records]
     scores = [[getattr(record, name) for name in rows.SCORES] for record in records]
     columns = rows.PlainRows(
-        np.hstack((scores, middle, quantiles)),
+        np.array([record.y for record in records]),
+        np.array([record.outlier_rate for record in records]),
+        np.hstack((middle, believed, variance, scores)),
         np.array([record.map_run_length for record in records]),
         np.array([record.previous_start for record in records]),
         np.array([record.accepted_ms or 0 for record in records]),
