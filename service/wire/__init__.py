@@ -74,6 +74,7 @@ from service.wire.records import (
     TaggedHead,
     joined,
     settled_values,
+    shared,
     updated,
 )
 from service.wire.stored_records import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +35,16 @@ def updated(settings: StreamSettings, changes: dict[str, Any]) -> StreamSettings
     if all(values[rule] is None for rule in CONFIRMATION):
         values["false_alarm_every"] = DEFAULTS.false_alarm_every
     return convert(list(values.values()), StreamSettings)
+
+
+@lru_cache(maxsize=1024)
+def _settings(encoded: bytes) -> StreamSettings:
+    return msgspec.msgpack.decode(encoded, type=StreamSettings)
+
+
+def shared(settings: StreamSettings) -> StreamSettings:
+    """Return the same settings: one object for many streams, which nearly all have few others."""
+    return _settings(msgspec.msgpack.encode(settings))
 
 
 class SettingsChange(Struct, array_like=True, gc=False):

@@ -81,7 +81,7 @@ def measure(folder: Path) -> dict[str, Any]:
             before = _reset_peak(pid)
             answer = client.post(path, content=body, headers=headers)
             assert answer.status_code < 500, (name, answer.text)
-            grown[name] = round(_mib(pid, "VmHWM") - before, 1)
+            grown[name] = round(mib(pid, "VmHWM") - before, 1)
     return grown
 
 
@@ -104,10 +104,10 @@ def _api_pid(processes: Processes) -> int:
 
 def _reset_peak(pid: int) -> float:
     Path(f"/proc/{pid}/clear_refs").write_text("5")
-    return _mib(pid, "VmRSS")
+    return mib(pid, "VmRSS")
 
 
-def _mib(pid: int, field: str) -> float:
+def mib(pid: int, field: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024

@@ -163,6 +163,8 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         previous: Sequence[int],
     ) -> None:
         """Have the last records written anew."""
+        if not stream.live().warm:
+            stream.tail.restore(kept)
         if offsets is not None:
             last = kept[len(kept) - len(offsets) :]
             for record, offset in zip(last, offsets.tolist(), strict=True):

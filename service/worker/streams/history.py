@@ -26,6 +26,8 @@ ENTRY_BYTES = 110  # about, of an entry beside its own bytes
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
+# Three quarters of a record's memory.
+PREDICTIVE = ("mean", "variance", "quantiles", "probabilities")
 R = TypeVar("R", Record, Labelled)
 
 
@@ -55,7 +57,7 @@ class Tail:
         self.start = start
         self.rows = rows
         self.new: dict[int, Record | bytes] = NOTHING
-        self.stored: list[int] = []
+        self.stored = bytearray()  # no block has more rows than a chunk
         self.relaid = False
         self.sealing: dict[int, bytes] = NOTHING
 
@@ -104,6 +106,14 @@ class Tail:
         self.relaid = True
         for record in records:
             self.put(record)
+
+    def restore(self, records: Sequence[Record]) -> None:
+        """Give records of a warm-up the predictives back that were committed with them."""
+        committed = {record.seq: record for record in self.records(0)}
+        for record in records:
+            if record.seq in committed and record.seq not in self.new:
+                for part in PREDICTIVE:
+                    setattr(record, part, getattr(committed[record.seq], part))
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -170,11 +180,18 @@ class Tail:
 
     # --- writing --------------------------------------------------------------------------------
 
-    def encode(self) -> None:
-        """Take what is new into the rows: answers are complete by now."""
+    def encode(self, waiting: bool) -> None:
+        """Take what is new into the rows: answers are complete by now.
+
+        waiting: the records stay in the buffer of a warm-up, but for their predictives, which the
+        rows alone have from here on: see `restore`.
+        """
         for seq in sorted(self.new):  # those that are corrected may come before others
             new = self.new[seq]
             row = new if isinstance(new, bytes) else wire.encode_row(new)
+            if waiting and not isinstance(new, bytes):
+                for part in PREDICTIVE:
+                    setattr(new, part, None)
             if not self.rows:
                 self.start = seq
             at = seq - self.start
@@ -217,7 +234,7 @@ class Tail:
 
     def _trim(self, end: int) -> list[Effect]:
         """Drop the rows before position `end`, but for those of a stored block that goes on."""
-        stored = [] if self.relaid else self.stored
+        stored = bytearray() if self.relaid else self.stored
         dropped = 0
         start = self.start
         while dropped < len(stored) and start + stored[dropped] <= end:
@@ -239,11 +256,11 @@ class Tail:
         effects: list[Effect] = []
         if self.relaid:
             effects.append(("UNLINK", key))
-            self.stored = []
+            self.stored = bytearray()
             self.relaid = False
         stored = sum(self.stored)
         if stored < len(self.rows):
             new = blocks(self.place, self.phase, self.start + stored, self.rows[stored:])
             effects.append(("RPUSH", key, *[blob for _, blob in new]))
-            self.stored += [count for count, _ in new]
+            self.stored += bytes(count for count, _ in new)
         return effects

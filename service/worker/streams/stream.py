@@ -194,6 +194,7 @@ class Stream:
 
     def begin_with(self, head: Head) -> None:
         """Take the stored head over."""
+        head.settings = wire.shared(head.settings)
         self._was = head.settings
         self._settled = wire.encode_settled(head)
         self.head = head
@@ -201,6 +202,7 @@ class Stream:
 
     def create(self, head: Head) -> None:
         """Start a new generation of the stream."""
+        head.settings = wire.shared(head.settings)
         self.head = head
         self.tail.keep(0, [])
         self.buffer = ()
@@ -441,7 +443,7 @@ class Stream:
             self._read_through(table)
         head = self._head
         tail = self.tail
-        tail.encode()
+        tail.encode(waiting=head is not None and not head.warm)
         effects = [*self._effects]
         self._effects = ()
         if head is not None and self.alive and self.broken is None and self.unserved is None:
@@ -516,7 +518,7 @@ def take_rows(streams: Iterable[Stream]) -> list[bytes]:
         rows = stream.tail.rows
         taken += [rows[-1] if count == 1 else b"".join(rows[-count:])]
         stream.moved = 0
-        stream.tail.stored += [count]
+        stream.tail.stored.append(count)
     return taken
 
 

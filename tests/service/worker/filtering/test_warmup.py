@@ -1,5 +1,6 @@
 """Warm-up of the zero-training models: location and scale from the first labels of a stream."""
 
+import math
 import random
 import statistics
 
@@ -144,3 +145,23 @@ def test_a_stream_without_labels_does_not_grow_for_ever(bench):
     (first, *_) = bench.observe("a", [1e6, None])
     assert first["seq"] == 2112
     assert first["log_score"] is not None
+
+
+@pytest.mark.parametrize("seasonal", [False, True])
+def test_predictives_are_kept_once_and_outlast_corrections(bench, seasonal):
+    """Of a commit for each observation; a season that is found corrects those before it."""
+    bench.ask(Configure("a", {"model": "gaussian", "warmup": 60, "seasonal": seasonal}), status=201)
+    y = [100.0 * math.sin(math.tau * i / 8) + noise for i, noise in enumerate(labels(59, 0.0))]
+    answers = [answer for value in y for answer in bench.observe("a", [value])]
+    (stream,) = bench.worker.engine.streams.values()
+    assert [record.y for record in stream.buffer] == y
+    assert {record.mean for record in stream.buffer[:-1]} == {None}
+    answers += bench.observe("a", labels(2, 0.0, seed=3))
+    assert warming(answers[-2:]) == [True, False]
+    records = bench.records("a")
+    assert any(record.offset for record in records) == seasonal
+    for record, answer in zip(records, answers, strict=True):
+        predictive = answer["predictive"] or {}
+        assert record.mean == predictive.get("mean")
+        assert record.variance == predictive.get("variance")
+        assert record.quantiles == predictive.get("quantiles")
