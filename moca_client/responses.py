@@ -286,6 +286,13 @@ class Answer(Response, gc=False):
             "remembered; of streams with `regimes`"
         ),
     ] = None
+    return_evidence: Annotated[
+        float | None,
+        doc(
+            "evidence of a return to a remembered regime since the last confirmed change; of "
+            "streams with `regimes`, whose `evidence` is of a change to a new one"
+        ),
+    ] = None
     anomaly: Anomaly = sent(None)
     event: Annotated[
         Event | None, doc("the changepoint event whose state this observation changed")

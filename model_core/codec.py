@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from model_core import anomaly
 from model_core.errors import BadState
-from model_core.regimes import FRESH, NEXT_ID, OF_EACH, REGIMES, RETURNS, SETTLED
+from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED
 from model_core.stream import season
 from model_core.table import (
     CHANGES,
@@ -37,7 +37,7 @@ from model_core.table import (
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
 MAGIC = b"MOCA"
-VERSION = 4
+VERSION = 5
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": np.dtype("<f8"), "i64": np.dtype("<i8")}
@@ -141,7 +141,8 @@ def _check_memory(layout: Layout, kept: Floats, head: Floats) -> None:
     _check_whole("ids of regimes", ids, 0, numbers[NEXT_ID] - 1)
     _check_whole("times that regimes were seen", seen, 0, most)
     _check_whole("positions of regimes", last_seen, 0, most)
-    if (numbers[[RETURNS, FRESH]] < 0).any():
+    returns = kept[layout.returns]
+    if ((returns < 0) | (returns > kept[CHANGES] + 1e-6)).any():
         raise BadState("state has numbers of returns that no stream has")
     there = ids[ids > 0]
     if len(np.unique(there)) < len(there) or (seen[ids > 0] < 1).any():

@@ -133,9 +133,12 @@ def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState,
         grown, growth = beliefs.grow(state.belief, state.seq, change, survival)
         stats = select(growth.born, prior.stats, state.stats)
     else:
-        grown, growth, began = regimes.grow(state.belief, memory, state.seq, change, survival)
+        origin = memory.origin
+        grown, growth, memory, began = regimes.grow(
+            state.belief, memory, state.seq, change, survival
+        )
         memory, stats = regimes.begin(
-            memory, state.belief, state.seq, prior.stats, state.stats, began
+            memory, state.belief, origin, state.seq, prior.stats, state.stats, began
         )
     born = growth.born
     at_start = torch.where(
@@ -351,8 +354,8 @@ def leaves(state: FilterState) -> list[Tensor]:
     memory = state.memory
     if memory is None:
         return own
-    parts = memory.origin, *memory.stored, memory.ended_origin, *memory.ended, memory.numbers
-    return [*own, *parts]
+    begun = memory.origin, memory.returns, *memory.stored
+    return [*own, *begun, memory.ended_origin, *memory.ended, memory.numbers]
 
 
 def rebuild(like: FilterState, tensors: list[Tensor]) -> FilterState:
@@ -367,5 +370,7 @@ def rebuild(like: FilterState, tensors: list[Tensor]) -> FilterState:
 
     stats = statistics()
     if memory is not None:
-        memory = Memory(next(left), statistics(), next(left), statistics(), next(left))
+        origin = next(left)
+        returns = next(left)
+        memory = Memory(origin, returns, statistics(), next(left), statistics(), next(left))
     return FilterState(belief, seq, steps, totals, at_start, context, stats, memory)

@@ -22,14 +22,15 @@ from model_core.upm.base import UnderlyingModel
 class Readout(NamedTuple):
     """One stream's numbers after a step.
 
-    evidence: of a change since the last confirmation, see `belief.evidence_of_change`. event_*,
-    start_totals: of the start that events are about, the most probable one unless the evidence has
-    reached the stream's threshold. longest, shortest, coverage: where that may be, see
-    `belief.likely_starts`; all 0 where it is not asked. totals, start_totals: count, sums and
-    sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes, or the
-    stored one that the stream is in. Of a filter with a memory: new_probability: of a change to a
-    new regime since the last confirmation. returned: the stored regime that began since then, if
-    that is more probable than a new one, with its share of the probability.
+    evidence: of a change since the last confirmation, see `belief.evidence_of_change`; of a filter
+    with a memory of one to a new regime. event_*, start_totals: of the start that events are about,
+    the most probable one unless the `decisive` evidence has reached the stream's threshold.
+    longest, shortest, coverage: where that may be, see `belief.likely_starts`; all 0 where it is
+    not asked. totals, start_totals: count, sums and sums of squares of the labels, 1 + 2d numbers.
+    regime: of a model with typical regimes, or the stored one that the stream is in. Of a filter
+    with a memory: new_probability: of a change to a new regime since the last confirmation.
+    return_evidence: of a return. returned: the stored regime that began since then, if that is more
+    probable than a new one, with its share of the probability.
     """
 
     log_score: float
@@ -54,7 +55,15 @@ class Readout(NamedTuple):
     start_totals: list[float]
     regime: KnownRegime | None = None
     new_probability: float | None = None
+    return_evidence: float | None = None
     returned: KnownRegime | None = None
+
+    @property
+    def decisive(self) -> float:
+        """Evidence of the more probable kind of change, by which one is confirmed."""
+        if self.returned is None or self.return_evidence is None:
+            return self.evidence
+        return self.return_evidence
 
     def reading(self, seq: int, time: str | None = None, quantity: bool = True) -> Reading:
         """Return what events follow; quantity: whether labels are numbers with a mean."""
@@ -66,7 +75,7 @@ class Readout(NamedTuple):
             self.event_previous_start,
             self.totals if quantity else None,
             self.start_totals if quantity else None,
-            self.evidence,
+            self.decisive,
             earliest=seq - self.longest if self.coverage else None,
             latest=seq - self.shortest if self.coverage else None,
             coverage=self.coverage or None,
@@ -99,9 +108,15 @@ def table(
     # Starts after the settled ones: run lengths below seq - settled.
     below = seq - settled
     rate = hazards.greatest(hazard, expected_hazard(state, hazard))
-    evidence = beliefs.evidence_of_change(belief, below, rate)
-    slot = beliefs.suspected(belief, below, evidence, thresholds)
-    asked = (evidence >= thresholds) | (since < settled)
+    known = None
+    if state.memory is None:
+        evidence = beliefs.evidence_of_change(belief, below, rate)
+        decisive = evidence
+    else:
+        known, evidence = regimes.origins(belief, state.memory, below, rate)
+        decisive = torch.where(known.since > 0, known.returned, evidence)
+    slot = beliefs.suspected(belief, below, decisive, thresholds)
+    asked = (decisive >= thresholds) | (since < settled)
     stream = torch.arange(len(slot), device=slot.device)
     # Of a new change none are those of the one before, whose start is not looked at again yet.
     new = belief.run_length[stream, slot] < below
@@ -133,9 +148,7 @@ def table(
     columns |= {"longest": longest, "shortest": shortest, "coverage": coverage}
     numbers = torch.stack([columns[name].double() for name in NUMBERS], 1)
     parts = [numbers, state.totals, state.totals_at_start[stream, slot]]
-    memory = state.memory
-    if memory is not None:
-        known = regimes.origins(belief, memory.origin, below, memory.stored[0].shape[1])
+    if known is not None:
         parts.append(torch.stack([column.double() for column in known], 1))
     return torch.cat(parts, 1)
 
@@ -169,7 +182,7 @@ def rows(
 
 def _recalled(read: Sequence[float], memory: NDArray[np.float64]) -> dict[str, Any]:
     """Fields of a readout by numbers of `regimes.Origins`, and those of the memory."""
-    fresh, since, since_share, now, now_probability = read
+    fresh, returned, since, since_share, now, now_probability = read
     ids, seen, last = memory[regimes.REGIMES :].reshape(regimes.OF_EACH, -1).astype(int).tolist()
 
     def regime(origin: float, probability: float) -> KnownRegime | None:
@@ -178,6 +191,7 @@ def _recalled(read: Sequence[float], memory: NDArray[np.float64]) -> dict[str, A
 
     return {
         "new_probability": fresh,
+        "return_evidence": returned,
         "returned": regime(since, since_share),
         "regime": regime(now, now_probability),
     }

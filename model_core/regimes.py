@@ -4,43 +4,48 @@ A hypothesis is a start and an origin `z`: 0 is fresh, m = 1..M a stored regime.
 probability that a regime of origin z ends before the coming observation,
 
     birth[m] = sum_z A[z] pi(m | z),    pi(0 | z) = 1 - q,    pi(m | z) = q n_m / sum_{k != z} n_k,
-    q = (1 + returns) / (2 + returns + fresh),
+    q = (1 + returns) / (2 + changes),
 
 where `n_m` is how often regime m was seen. No regime is followed by itself; where none could
-follow, `pi(0 | z)` is 1. `returns` and `fresh` are the expected numbers of confirmed changes of
-either kind since there is a stored regime. A birth from a stored regime has its statistics, which
-`stream.memory` makes. With stored regimes that stay as they are this is exact; that they are
-learned from the stream itself makes it empirical Bayes.
+follow, `pi(0 | z)` is 1. Each hypothesis has a `q` of its own: a hypothesis keeps the mean number
+of changes behind it, as for the hazard, and how many of them were `returns`. So a hazard is that of
+changes of either kind, and `1 - q` of it that of new regimes. A birth from a stored regime has its
+statistics, which `stream.memory` makes. With stored regimes that stay as they are this is exact;
+that they are learned from the stream itself makes it empirical Bayes.
 
 This is the eager filter's part, and where the numbers of a memory lie.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from model_core import belief as beliefs
 from model_core.belief import NEG_INF, Belief, Growth
 from model_core.lazy import Tensor, torch
-from model_core.upm.base import Stats, select, tree_map
+from model_core.upm.base import Floats, Stats, select, tree_map
 
+N = TypeVar("N", Tensor, Floats)
 # Places in the numbers of a memory: last position up to which changes are confirmed (-1: not known
-# yet), expected returns and fresh changes, the next id. Those of stored regimes follow, M each: ids
-# (0: there is none), how often it was seen, and the position of its last observation.
-SETTLED, RETURNS, FRESH, NEXT_ID, REGIMES = range(5)
+# yet), the next id. Those of stored regimes follow, M each: ids (0: there is none), how often it
+# was seen, and the position of its last observation.
+SETTLED, NEXT_ID, REGIMES = range(3)
 OF_EACH = 3
+OF_HYPOTHESIS = 3  # numbers beside statistics: origin, returns and the origin of what ended
 
 
 class Memory(NamedTuple):
     """What a filter with a memory keeps beside its hypotheses.
 
-    origin: (B, S) int64 of each hypothesis, 0: fresh. stored: statistics (B, M, ...) that returns
-    begin with. ended_origin: (B, S) int64 and ended: (B, S, ...) origin and statistics, as of the
-    observation before, of the regime that a hypothesis began after: of the most probable that began
-    up to what is settled. numbers: (B, 4 + 3 M), see `SETTLED`.
+    origin: (B, S) int64 of each hypothesis, 0: fresh. returns: (B, S) mean number of returns among
+    the changes behind it. stored: statistics (B, M, ...) that returns begin with. ended_origin:
+    (B, S) int64 and ended: (B, S, ...) origin and statistics, as of the observation before, of the
+    regime that a hypothesis began after: of the most probable that began up to what is settled.
+    numbers: (B, 2 + 3 M), see `SETTLED`.
     """
 
     origin: Tensor
+    returns: Tensor
     stored: Stats
     ended_origin: Tensor
     ended: Stats
@@ -52,41 +57,45 @@ def size(regimes: int) -> int:
     return REGIMES + OF_EACH * regimes if regimes else 0
 
 
-def shares(numbers: Tensor) -> Tensor:
-    """`pi(m | z)` (B, M + 1, M + 1) by [z, m]; numbers: of a memory."""
-    ids, seen, _ = numbers[:, REGIMES:].chunk(OF_EACH, -1)
+def returning(returns: N, changes: N) -> N:
+    """`q` of hypotheses with so many returns among the changes behind them: tensors or arrays."""
+    return (1 + returns) / (2 + changes)
+
+
+def shares(memory: Memory, changes: Tensor) -> Tensor:
+    """`pi(m | z)` (B, S, M + 1) of what follows each hypothesis; changes: (B, S) behind it."""
+    ids, seen, _ = memory.numbers[:, REGIMES:].chunk(OF_EACH, -1)
     seen = torch.where(ids > 0, seen, 0.0)
-    regimes = seen.shape[1]
-    itself = torch.eye(regimes + 1, dtype=torch.bool, device=numbers.device)[:, 1:]
+    itself = torch.arange(1, seen.shape[1] + 1, device=seen.device) == memory.origin.unsqueeze(-1)
     others = seen.unsqueeze(1).masked_fill(itself, 0.0)
     total = others.sum(-1, keepdim=True)
-    returns = numbers[:, RETURNS, None, None]
-    fresh = numbers[:, FRESH, None, None]
-    back = torch.where(total > 0, (1 + returns) / (2 + returns + fresh), 0.0)
+    q = returning(memory.returns, changes).unsqueeze(-1)
+    back = torch.where(total > 0, q, 0.0)
     return torch.cat((1 - back, back * others / total.clamp(min=1e-300)), -1)
 
 
 def grow(
     belief: Belief, memory: Memory, seq: Tensor, log_hazard: Tensor, log_survival: Tensor
-) -> tuple[Belief, Growth, Tensor]:
-    """As `belief.grow`, with a birth from each stored regime; then what each slot (B, S) begins as.
+) -> tuple[Belief, Growth, Memory, Tensor]:
+    """As `belief.grow`, with a birth from each stored regime.
 
-    That is -1 of those that go on.
+    The memory has its new origins and returns; then what each slot (B, S) begins as, -1 of those
+    that go on.
     """
     plain, growth = beliefs.grow(belief, seq, log_hazard, log_survival)
     first = (seq == 0).unsqueeze(-1)
-    share = shares(memory.numbers).log()
+    share = shares(memory, belief.changes).log()
     every = share.shape[-1]
-    share = share.gather(1, memory.origin.unsqueeze(-1).expand(-1, -1, every))
     ways = (belief.log_prob + log_hazard).unsqueeze(-1) + share
     birth = torch.logsumexp(ways.masked_fill(first.unsqueeze(-1), NEG_INF), 1)
     weight = torch.exp(ways - birth.unsqueeze(1)).nan_to_num(0.0)
     changes = (weight * (belief.changes + 1).unsqueeze(-1)).sum(1)
+    fresh = torch.arange(every, device=seq.device) == 0
+    returns = (weight * memory.returns.unsqueeze(-1)).sum(1) + (~fresh).to(weight.dtype)
     paths = ((belief.score + log_hazard).unsqueeze(-1) + share).mT
     best = paths.amax(-1)
     came_from = beliefs.likeliest(paths, belief.run_length.unsqueeze(1).expand_as(paths))
     previous = seq.unsqueeze(-1) - 1 - belief.run_length.gather(1, came_from)
-    fresh = torch.arange(every, device=seq.device) == 0
     birth = torch.where(first, torch.where(fresh, 0.0, NEG_INF), birth)
     best = torch.where(first, torch.where(fresh, 0.0, NEG_INF), best)
     began = _places(belief, growth.born, torch.isfinite(birth))
@@ -103,7 +112,11 @@ def grow(
         of_births(torch.where(first, -1, previous), plain.previous_start),
         of_births(torch.where(first, 0.0, changes), plain.changes),
     )
-    return grown, Growth(born, growth.previous_start), began
+    memory = memory._replace(
+        origin=torch.where(born, began, memory.origin),
+        returns=of_births(torch.where(first, 0.0, returns), memory.returns),
+    )
+    return grown, Growth(born, growth.previous_start), memory, began
 
 
 def _places(belief: Belief, fresh: Tensor, possible: Tensor) -> Tensor:
@@ -123,11 +136,17 @@ def _places(belief: Belief, fresh: Tensor, possible: Tensor) -> Tensor:
 
 
 def begin(
-    memory: Memory, belief: Belief, seq: Tensor, prior: Stats, stats: Stats, began: Tensor
+    memory: Memory,
+    belief: Belief,
+    origin: Tensor,
+    seq: Tensor,
+    prior: Stats,
+    stats: Stats,
+    began: Tensor,
 ) -> tuple[Memory, Stats]:
-    """Statistics of births, and the memory with where they come from.
+    """Statistics of births, and the memory with what they come after.
 
-    belief: before growth; stats: (B, S, ...) as of then. began: by `grow`.
+    memory, began: by `grow`. belief, origin, stats: (B, S, ...) as of before it.
     """
     born = began >= 0
     start = seq.unsqueeze(-1) - 1 - belief.run_length
@@ -135,16 +154,13 @@ def begin(
     known = settled & torch.isfinite(belief.log_prob)
     candidates = torch.where(known | ~known.any(-1, keepdim=True), belief.log_prob, NEG_INF)
     ended = candidates.argmax(-1, keepdim=True)
-    origin = torch.where(born, began, memory.origin)
-    ended_origin = torch.where(born, memory.origin.gather(1, ended), memory.ended_origin)
+    ended_origin = torch.where(born, origin.gather(1, ended), memory.ended_origin)
     last = tree_map(lambda own: _taken(own, ended), stats)
     taken = began.clamp(min=0)
     beginnings = tree_map(
         lambda fresh, stored: _taken(torch.cat((fresh, stored), 1), taken), prior, memory.stored
     )
-    memory = memory._replace(
-        origin=origin, ended_origin=ended_origin, ended=select(born, last, memory.ended)
-    )
+    memory = memory._replace(ended_origin=ended_origin, ended=select(born, last, memory.ended))
     return memory, select(born, beginnings, stats)
 
 
@@ -168,32 +184,49 @@ def prune(belief: Belief, most: int) -> tuple[Belief, Tensor]:
 class Origins(NamedTuple):
     """Which origins are probable, (B,) each; 0: fresh.
 
-    fresh: probability of a fresh start below `below` run lengths. since: most probable origin of
-    starts below it, with its share of their probability. now: most probable origin of all, with its
-    probability.
+    fresh: probability of a fresh start below `below` run lengths. returned: evidence of any other
+    there. since: most probable origin of starts below it, with its share of their probability. now:
+    most probable origin of all, with its probability.
     """
 
     fresh: Tensor
+    returned: Tensor
     since: Tensor
     since_share: Tensor
     now: Tensor
     now_probability: Tensor
 
 
-def origins(belief: Belief, origin: Tensor, below: Tensor, regimes: int) -> Origins:
-    """Read origins off a belief; origin: (B, S). below: (B,) run length."""
+def origins(
+    belief: Belief, memory: Memory, below: Tensor, hazard: Tensor
+) -> tuple[Origins, Tensor]:
+    """Read origins off a belief, and the evidence (B,) of a change to a fresh regime.
+
+    Evidence is as of `belief.evidence_of_change`: odds over the hazard of changes of the kind, to
+    those who know of none. That of a return is theirs even where only the regime that the stream is
+    in is stored, since it can return by a detour. below: (B,) run length. hazard: (B, 1) or (B, S).
+    """
     mass = belief.log_prob.exp()
     inside = torch.where(belief.run_length < below.unsqueeze(-1), mass, 0.0)
+    unchanged = (mass - inside) * hazard
+    fresh_rate = (unchanged * shares(memory, belief.changes)[..., 0]).sum(-1)
+    return_rate = (unchanged * returning(memory.returns, belief.changes)).sum(-1)
+    origin = memory.origin
+    regimes = memory.stored[0].shape[1]
     nothing = mass.new_zeros(len(mass), regimes + 1)
     since = nothing.scatter_add(1, origin, inside)
     every = nothing.scatter_add(1, origin, mass)
     best_since = since.argmax(-1)
     best_now = every.argmax(-1)
     total = inside.sum(-1).clamp(min=1 / beliefs.GREATEST)
-    return Origins(
-        since[:, 0].clamp(max=1.0),
+    fresh = since[:, 0].clamp(max=1.0)
+    back = since[:, 1:].sum(-1).clamp(max=1.0)
+    read = Origins(
+        fresh,
+        back / return_rate.clamp(min=1 / beliefs.GREATEST),
         best_since,
         (since.amax(-1) / total).clamp(max=1.0),
         best_now,
         every.amax(-1).clamp(max=1.0),
     )
+    return read, fresh / fresh_rate.clamp(min=1 / beliefs.GREATEST)

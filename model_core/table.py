@@ -10,8 +10,8 @@ exact up to 2^53.
 
 Rows with a memory of M regimes (`model_core.regimes`) have a slot more for each, and a column for
 each before the two that no hypothesis has, with the statistics that its returns begin with. After
-the statistics are the lines of the origin, then those of the regime that ended: its origin and its
-statistics. The head ends with the numbers of the memory.
+the statistics are the lines of the origin and the returns, then those of the regime that ended: its
+origin and its statistics. The head ends with the numbers of the memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from model_core.belief import Belief
 from model_core.filter import FilterState, Prior
 from model_core.lazy import Tensor, torch
-from model_core.regimes import NEXT_ID, SETTLED, Memory, size
+from model_core.regimes import NEXT_ID, OF_HYPOTHESIS, SETTLED, Memory, size
 from model_core.upm.base import Stats, UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -114,9 +114,10 @@ class Layout:
                 self.kept += math.prod(shape)
         self.beside = range(self.width - BESIDE, self.width)
         self.origin = at
-        self.ended = at + 1
+        self.returns = at + 1
+        self.ended = at + 2
         count = at - statistics_line(self.outputs)
-        self.height = at + (2 + count if regimes else 0)
+        self.height = at + (OF_HYPOTHESIS + count if regimes else 0)
         self.numbers = context_place(self.outputs) + 2 * self.context
         self.head = self.numbers + size(regimes)
 
@@ -161,6 +162,7 @@ class Layout:
         memory = state.memory
         if memory is not None:
             own[:, self.origin] = memory.origin
+            own[:, self.returns] = memory.returns
             lines[:, self.origin, self.stored] = torch.arange(
                 1.0, self.regimes + 1, dtype=lines.dtype, device=lines.device
             )
@@ -197,6 +199,7 @@ class Layout:
             shift = self.ended + 1 - statistics_line(self.outputs)
             memory = Memory(
                 own[:, self.origin].long(),
+                own[:, self.returns],
                 self._statistics(torch.as_tensor(lines)[..., self.stored]),
                 own[:, self.ended].long(),
                 self._statistics(own[:, shift:]),

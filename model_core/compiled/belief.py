@@ -352,18 +352,26 @@ def _mass_below(mass: Floats, age: Floats, below: float, spare: Floats) -> float
 
 
 @compiled
-def _unchanged(
-    lines: Floats, steps: float, below: float, hazard: Floats, mass: Floats, spare: Floats
-) -> float:
-    """Hazard of those who know of no change, as `belief.evidence_of_change` divides by it."""
-    age, n = lines[RUN_LENGTH], whole(mass)
+def rates(lines: Floats, steps: float, hazard: Floats, out: Floats) -> None:
+    """Hazards by which evidence is measured, as `hazard.greatest`."""
     if hazard[0] == LEARNED:
-        _expected(lines, steps, hazard, spare)
+        _expected(lines, steps, hazard, out)
     else:
-        arithmetic.fill(spare, arithmetic.largest(hazard, hazard.shape[0]))
+        arithmetic.fill(out, arithmetic.largest(hazard, hazard.shape[0]))
+
+
+@compiled
+def evidence_of_change(
+    lines: Floats, head: Floats, number: Floats, hazard: Floats, work: Floats
+) -> float:
+    """As `belief.evidence_of_change`, after the step."""
+    age, mass, spare = lines[RUN_LENGTH], work[MASS], work[SPARE]
+    n, below = whole(mass), head[SEQ] - 1.0 - number[SETTLED]
+    changed = _mass_below(mass, age, below, spare)
+    rates(lines, head[STEPS], hazard, spare)
     for i in range(n):
         spare[i] = spare[i] * mass[i] if age[i] >= below else 0.0
-    return max(arithmetic.total(spare, n), 1.0 / GREATEST)
+    return changed / max(arithmetic.total(spare, n), 1.0 / GREATEST)
 
 
 @compiled
@@ -396,14 +404,15 @@ def read_out(
     head: Floats,
     totals: Floats,
     number: Floats,
-    hazard: Floats,
+    evidence: float,
     window: int,
     work: Floats,
     table: Floats,
 ) -> None:
     """Fill the table's numbers that are of the belief after the step, as `readout.table` does.
 
-    lines, head: after the step. totals: of the labels, after it.
+    lines, head: after the step. totals: of the labels, after it. evidence: that a change is
+    confirmed by.
     """
     seq = head[SEQ] - 1.0
     log_prob, age, score = work[POSTERIOR], lines[RUN_LENGTH], work[PATH]
@@ -411,8 +420,6 @@ def read_out(
     n, below = whole(mass), seq - number[SETTLED]
     likeliest = _likeliest(log_prob, age, INF, spare)
     best = _likeliest(score, age, INF, spare)
-    changed = _mass_below(mass, age, below, spare)
-    evidence = changed / _unchanged(lines, head[STEPS], below, hazard, mass, spare)
     event = likeliest
     if number[THRESHOLD] > 0 and evidence >= number[THRESHOLD]:
         event = _likeliest(log_prob, age, below, spare)
@@ -425,8 +432,7 @@ def read_out(
     alive = 0
     for i in range(n):
         alive += 1 if log_prob[i] > -INF else 0
-    table[CHANGED] = changed
-    table[EVIDENCE] = evidence
+    table[CHANGED] = _mass_below(mass, age, below, spare)
     table[MEAN_RUN_LENGTH] = arithmetic.total(spare, n)
     table[RECENT] = _mass_below(mass, age, window, spare)
     table[MAP_RUN_LENGTH] = age[likeliest]

@@ -18,7 +18,7 @@ from model_core.compiled.regimes import COLUMNS
 from model_core.compiled.step import Functions, Model, driver
 from model_core.lazy import Tensor, torch
 from model_core.maths.families import EXACT_COUNTS
-from model_core.regimes import size
+from model_core.regimes import OF_HYPOTHESIS, size
 from model_core.summary import Summary
 from model_core.table import (
     BESIDE,
@@ -151,7 +151,7 @@ class Kernel:
         slots, lines, heads, regimes = held
         batch = len(rows)
         height = self._layout.height
-        height += 2 + height - self._first if regimes else 0
+        height += OF_HYPOTHESIS + height - self._first if regimes else 0
         _check("lines", lines, (len(lines), height, padded(slots + regimes + BESIDE)))
         _check("heads", heads, (len(lines), self._layout.head + size(regimes)))
         _check("rows", rows, (batch,), INT)

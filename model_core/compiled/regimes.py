@@ -21,9 +21,10 @@ from model_core.compiled.belief import (
     POSTERIOR,
     SHARE,
     SPARE,
+    rates,
 )
 from model_core.compiled.jit import Floats, compiled, totals_place
-from model_core.regimes import FRESH, REGIMES, RETURNS
+from model_core.regimes import REGIMES
 from model_core.regimes import SETTLED as KNOWN
 from model_core.table import (
     BESIDE,
@@ -32,11 +33,15 @@ from model_core.table import (
     PREVIOUS,
     RUN_LENGTH,
     SEQ,
+    STEPS,
     TOTALS_AT_START,
 )
 
 # Columns of the table of a readout after the totals, as `regimes.Origins` has them.
-FRESH_PROBABILITY, SINCE, SINCE_SHARE, NOW, NOW_PROBABILITY, COLUMNS = range(6)
+(
+    FRESH_PROBABILITY, RETURN_EVIDENCE, SINCE, SINCE_SHARE, NOW, NOW_PROBABILITY, COLUMNS,
+) = range(7)  # fmt: skip
+RETURNS, ENDED = 1, 2  # lines after that of the origin; the statistics of what ended follow
 UNBORN = -1.0  # run length of a hypothesis that begins with this step
 
 
@@ -47,15 +52,23 @@ def _seen(numbers: Floats, regimes: int, m: int) -> float:
 
 
 @compiled
-def _share(numbers: Floats, regimes: int, total: float, z: int, m: int) -> float:
-    """`pi(m | z)`; total: of times that regimes were seen."""
-    others = total - _seen(numbers, regimes, z) if z > 0 else total
-    if others <= 0:
-        return 1.0 if m == 0 else 0.0
-    back = float((1.0 + numbers[RETURNS]) / (2.0 + numbers[RETURNS] + numbers[FRESH]))
-    if m == 0:
-        return 1.0 - back
-    return 0.0 if m == z else back * _seen(numbers, regimes, m) / others
+def _others(numbers: Floats, regimes: int, total: float, z: int) -> float:
+    """How often those were seen that may follow origin z; total: all of them."""
+    return total - _seen(numbers, regimes, z) if z > 0 else total
+
+
+@compiled
+def _total(numbers: Floats, regimes: int) -> float:
+    total = 0.0
+    for m in range(1, regimes + 1):
+        total += _seen(numbers, regimes, m)
+    return total
+
+
+@compiled
+def _returning(lines: Floats, origin: int, i: int) -> float:
+    """As `regimes.returning`, of the hypothesis in slot i."""
+    return float((1.0 + lines[origin + RETURNS, i]) / (2.0 + lines[CHANGES, i]))
 
 
 @compiled
@@ -92,69 +105,104 @@ def begin(
     seq, origin = head[SEQ], first + own.shape[0]
     ended, column = _ended(lines, slots, seq, numbers[KNOWN]), lines.shape[1] - BESIDE - regimes
     each, share, run_length = work[EACH], work[SHARE], lines[RUN_LENGTH]
-    mass, behind, best, start = work[INSIDE], work[OUTSIDE], work[MASS], work[POSTERIOR]
-    top = arithmetic.largest(each, slots) if seq > 0 else -INF
     if seq == 0:
         lines[origin, slot] = 0.0
         lines[origin + 1 :, slot] = 0.0
         return -1.0, 0.0
+    # Of returns, by the origin of what ended: probability, with it the changes and the returns
+    # behind them, best path and its start.
+    mass, behind, returns = work[INSIDE], work[OUTSIDE], work[SPARE]
+    best, start = work[MASS], work[POSTERIOR]
     for z in range(regimes + 1):
         mass[z] = 0.0
         behind[z] = 0.0
+        returns[z] = 0.0
         best[z] = -INF
         start[z] = -1.0
+    top, total = arithmetic.largest(each, slots), _total(numbers, regimes)
+    fresh, changes, returned, fresh_best, fresh_start = 0.0, 0.0, 0.0, -INF, -1.0
     for i in range(slots):
         if lines[LOG_PROB, i] == -INF:
             continue
         z = int(lines[origin, i])
+        back = 0.0
+        if _others(numbers, regimes, total, z) > 0:
+            back = _returning(lines, origin, i)
         chance = math.exp(each[i] - top) if top > -INF else 0.0
-        mass[z] += chance
-        behind[z] += chance * lines[CHANGES, i]
+        anew = chance * (1.0 - back)
+        fresh += anew
+        changes += anew * lines[CHANGES, i]
+        returned += anew * lines[origin + RETURNS, i]
         began = seq - 1.0 - run_length[i]
-        if share[i] > best[z] + TIE or (share[i] >= best[z] - TIE and began < start[z]):
-            best[z] = max(share[i], best[z])
-            start[z] = began
-    total = 0.0
-    for m in range(1, regimes + 1):
-        total += _seen(numbers, regimes, m)
+        way = share[i] + math.log1p(-back)
+        if way > fresh_best + TIE or (way >= fresh_best - TIE and began < fresh_start):
+            fresh_best = max(way, fresh_best)
+            fresh_start = began
+        if back > 0:
+            mass[z] += chance * back
+            behind[z] += chance * back * lines[CHANGES, i]
+            returns[z] += chance * back * lines[origin + RETURNS, i]
+            way = share[i] + math.log(back)
+            if way > best[z] + TIE or (way >= best[z] - TIE and began < start[z]):
+                best[z] = max(way, best[z])
+                start[z] = began
     totals, free = head[totals_place(outputs) :], 0
-    previous, changes = -1.0, 0.0
-    for m in range(regimes + 1):
-        chance, count, path, came_from = 0.0, 0.0, -INF, -1.0
+    for m in range(1, regimes + 1):
+        seen = _seen(numbers, regimes, m)
+        chance, count, back, path, came_from = 0.0, 0.0, 0.0, -INF, -1.0
+        if seen <= 0:
+            continue
         for z in range(regimes + 1):
-            prior = _share(numbers, regimes, total, z, m)
+            if z == m or best[z] == -INF:
+                continue
+            prior = seen / _others(numbers, regimes, total, z)
             chance += mass[z] * prior
             count += behind[z] * prior
-            way = best[z] + math.log(prior) if prior > 0 else -INF
-            if way > path + TIE or (way >= path - TIE and way > -INF and start[z] < came_from):
+            back += returns[z] * prior
+            way = best[z] + math.log(prior)
+            if way > path + TIE or (way >= path - TIE and start[z] < came_from):
                 path = max(way, path)
                 came_from = start[z]
-        at = slot
-        if m > 0:
-            if chance <= 0:
-                continue
-            while free == slot or lines[LOG_PROB, free] > -INF:
-                free += 1
-            at = free
+        if chance <= 0:
+            continue
+        while free == slot or lines[LOG_PROB, free] > -INF:
             free += 1
-            for k in range(own.shape[0]):
-                own[k, at] = own[k, column + m - 1]
-            run_length[at] = UNBORN
-            lines[PREVIOUS, at] = came_from
-            lines[CHANGES, at] = count / chance + 1.0
-            for k in range(1 + 2 * outputs):
-                lines[TOTALS_AT_START + k, at] = totals[k]
-        else:
-            previous = came_from
-            changes = count / chance + 1.0 if chance > 0 else 0.0
-        work[GROWN, at] = top + math.log(chance) if chance > 0 else -INF
-        work[CHANCE, at] = math.exp(work[GROWN, at])
-        work[PATH, at] = path
-        lines[origin + 1, at] = lines[origin, ended]
-        lines[origin, at] = m
         for k in range(own.shape[0]):
-            lines[origin + 2 + k, at] = lines[first + k, ended]
-    return previous, changes
+            own[k, free] = own[k, column + m - 1]
+        run_length[free] = UNBORN
+        lines[PREVIOUS, free] = came_from
+        lines[CHANGES, free] = count / chance + 1.0
+        for k in range(1 + 2 * outputs):
+            lines[TOTALS_AT_START + k, free] = totals[k]
+        _enter(lines, origin, free, m, back / chance + 1.0, ended, own.shape[0])
+        _birth(work, free, top, chance, path)
+        free += 1
+    _birth(work, slot, top, fresh, fresh_best)
+    if fresh > 0:
+        changes = changes / fresh + 1.0
+        returned = returned / fresh
+    _enter(lines, origin, slot, 0, returned, ended, own.shape[0])
+    return fresh_start, changes
+
+
+@compiled
+def _birth(work: Floats, slot: int, top: float, chance: float, path: float) -> None:
+    """Probability, in units of exp(top), and best path of a hypothesis that begins."""
+    work[GROWN, slot] = top + math.log(chance) if chance > 0 else -INF
+    work[CHANCE, slot] = math.exp(work[GROWN, slot])
+    work[PATH, slot] = path
+
+
+@compiled
+def _enter(
+    lines: Floats, origin: int, slot: int, m: int, returns: float, ended: int, statistics: int
+) -> None:
+    """Origin and returns of a hypothesis that begins, and the regime that ended before it."""
+    lines[origin, slot] = m
+    lines[origin + RETURNS, slot] = returns
+    lines[origin + ENDED, slot] = lines[origin, ended]
+    for k in range(statistics):
+        lines[origin + ENDED + 1 + k, slot] = lines[origin - statistics + k, ended]
 
 
 @compiled
@@ -196,12 +244,21 @@ def read_out(
     regimes: int,
     head: Floats,
     number: Floats,
+    hazard: Floats,
+    numbers: Floats,
     work: Floats,
     out: Floats,
-) -> None:
-    """Fill the table's last columns, of the belief after the step; origin: its line."""
-    mass, since, every = work[MASS], work[INSIDE], work[SPARE]
+) -> tuple[float, float]:
+    """Fill the table's last columns, of the belief after the step; origin: its line.
+
+    numbers: of the memory. Returns the evidence of a change to a fresh regime, and that of the more
+    probable kind of change; see `regimes.origins`.
+    """
+    mass, since, every, rate = work[MASS], work[INSIDE], work[SPARE], work[OUTSIDE]
     below = head[SEQ] - 1.0 - number[SETTLED]
+    total_seen = _total(numbers, regimes)
+    fresh_rate, return_rate = 0.0, 0.0
+    rates(lines, head[STEPS], hazard, rate)
     for z in range(regimes + 1):
         since[z] = 0.0
         every[z] = 0.0
@@ -212,6 +269,12 @@ def read_out(
         every[z] += mass[i]
         if lines[RUN_LENGTH, i] < below:
             since[z] += mass[i]
+            continue
+        back = _returning(lines, origin, i)
+        return_rate += mass[i] * rate[i] * back
+        if _others(numbers, regimes, total_seen, z) <= 0:
+            back = 0.0
+        fresh_rate += mass[i] * rate[i] * (1.0 - back)
     best_since, best_now, total = 0, 0, 0.0
     for z in range(regimes + 1):
         total += since[z]
@@ -219,8 +282,12 @@ def read_out(
             best_since = z
         if every[z] > every[best_now]:
             best_now = z
+    evidence = min(since[0], 1.0) / max(fresh_rate, 1.0 / GREATEST)
+    returned = min(total - since[0], 1.0) / max(return_rate, 1.0 / GREATEST)
     out[FRESH_PROBABILITY] = min(since[0], 1.0)
+    out[RETURN_EVIDENCE] = returned
     out[SINCE] = best_since
     out[SINCE_SHARE] = min(since[best_since] / max(total, 1.0 / GREATEST), 1.0)
     out[NOW] = best_now
     out[NOW_PROBABILITY] = min(every[best_now], 1.0)
+    return evidence, returned if best_since > 0 else evidence

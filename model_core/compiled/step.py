@@ -20,6 +20,7 @@ from model_core.compiled.belief import (
     BORN_PREVIOUS_START,
     CHANGEPOINT_PROBABILITY,
     EACH,
+    EVIDENCE,
     LOG_SCORE,
     OK,
     PATH,
@@ -293,13 +294,20 @@ def advance(
         belief.keep(line, head, slots, slot, previous, changes, number[ELAPSED], totals, work, out)
         _store(own, first, slots, line)
         call(remember, step)
-        belief.read_out(line, head, totals, number, hazards[b], window, work, out)
         if recalled > 0:
             out[CHANGEPOINT_PROBABILITY] = born
             out[PRUNED_MASS] = lost
             out[BORN_PREVIOUS_START] = born_previous
             columns = out[out.shape[0] - regimes.COLUMNS :]
-            regimes.read_out(line, origin, slots, recalled, head, number, work, columns)
+            evidence, decisive = regimes.read_out(
+                line, origin, slots, recalled, head, number, hazards[b], head[memory_at:], work,
+                columns,
+            )  # fmt: skip
+        else:
+            evidence = belief.evidence_of_change(line, head, number, hazards[b], work)
+            decisive = evidence
+        out[EVIDENCE] = evidence
+        belief.read_out(line, head, totals, number, decisive, window, work, out)
         belief.copy(line, beliefs[b : b + 1])
         out[LOG_SCORE] = log_score if labelled else np.nan
         out[OK] = 1.0

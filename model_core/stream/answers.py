@@ -194,6 +194,15 @@ class Answer:
         return None if line is None else line.new_probability
 
     @property
+    def return_evidence(self) -> float | None:
+        """Evidence of a return since the last confirmed change, of series that remember regimes.
+
+        `evidence` is then of a change to a new regime alone.
+        """
+        line = self._taken.readout
+        return None if line is None else line.return_evidence
+
+    @property
     def event(self) -> Event | None:
         """The change whose state this observation changed last."""
         return self._taken.event
@@ -237,6 +246,7 @@ class Answer:
             answer["regime"] = self.regime.plain()
         if self.new_probability is not None:
             answer["new_probability"] = self.new_probability
+            answer["return_evidence"] = self.return_evidence
         return answer | ({"season": {"periods": self.season}} if self.season else {})
 
     def __repr__(self) -> str:

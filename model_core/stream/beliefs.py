@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from model_core.belief import GREATEST, TIE
 from model_core.hazard import LEARNED
-from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SCORE
+from model_core.stream import memory
+from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SCORE, STEPS, Layout
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,7 +24,6 @@ class Hypotheses(NamedTuple):
     log_prob: Floats
     run_length: Ints
     score: Floats
-    changes: Floats
 
     @property
     def likeliest(self) -> Ints:
@@ -40,18 +40,6 @@ class Hypotheses(NamedTuple):
         inside = self.run_length < np.expand_dims(run_length, -1)
         mass: Floats = np.where(inside, np.exp(self.log_prob), 0.0).sum(-1)
         return np.minimum(mass, 1.0)
-
-    def evidence_of_change(self, run_length: int, hazard: Floats, steps: float) -> float:
-        """As `model_core.belief.evidence_of_change`, of one belief (S,).
-
-        hazard: (H,), as of `Inputs`. steps: of the hazard so far.
-        """
-        rate: Floats | float = hazard.max()
-        if hazard[0] == LEARNED:
-            rate = (hazard[1] + self.changes) / (hazard[1] + hazard[2] + steps)
-        outside = np.exp(self.log_prob) * (self.run_length >= run_length)
-        unchanged = max(float((outside * rate).sum()), 1 / GREATEST)
-        return float(self.mass_below(run_length)) / unchanged
 
     @staticmethod
     def _at(values: NDArray[Any], slot: Ints) -> NDArray[Any]:
@@ -76,8 +64,28 @@ def of_lines(lines: Floats, slots: int) -> Hypotheses:
         own[..., LOG_PROB, :].copy(),
         own[..., RUN_LENGTH, :].astype(np.int64),
         own[..., SCORE, :].copy(),
-        own[..., CHANGES, :].copy(),
     )
+
+
+def evidence_of_change(
+    layout: Layout, lines: Floats, head: Floats, run_length: int, hazard: Floats
+) -> float:
+    """As `model_core.belief.evidence_of_change`, of a row (L, W) and (H,).
+
+    Of one with a memory that of a change to a new regime. hazard: (H,), as of `Inputs`.
+    """
+    own = lines[:, : layout.slots]
+    mass = np.exp(own[LOG_PROB])
+    inside = own[RUN_LENGTH] < run_length
+    rate: Floats | float = hazard.max()
+    if hazard[0] == LEARNED:
+        rate = (hazard[1] + own[CHANGES]) / (hazard[1] + hazard[2] + head[STEPS])
+    changed = np.where(inside, mass, 0.0)
+    if layout.regimes:
+        changed[own[layout.origin] > 0] = 0.0
+        rate = rate * memory.novelty(layout, lines, head)
+    unchanged = max(float((mass * ~inside * rate).sum()), 1 / GREATEST)
+    return min(float(changed.sum()), 1.0) / unchanged
 
 
 def probabilities(log_prob: Floats, run_length: Ints) -> list[Probabilities]:

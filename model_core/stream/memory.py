@@ -17,9 +17,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.regimes import FRESH, NEXT_ID, OF_EACH, REGIMES, RETURNS, SETTLED
+from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, returning
 from model_core.stream.state import KnownRegime
-from model_core.table import LOG_PROB, RUN_LENGTH, SEQ, Layout
+from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SEQ, Layout
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -44,13 +44,7 @@ def settle(
     began = np.flatnonzero(alive & (starts > known) & (starts > 0))
     if not len(began):
         return
-    mass = np.exp(lines[LOG_PROB, began])
-    origin = lines[layout.origin, began]
-    if numbers[NEXT_ID] > 1:  # something is stored that could return
-        back = float(mass[origin > 0].sum() / mass.sum())
-        numbers[RETURNS] += back
-        numbers[FRESH] += 1.0 - back
-    newest = int(began[mass.argmax()])
+    newest = int(began[lines[LOG_PROB, began].argmax()])
     ids, seen, last_seen = numbers[REGIMES:].reshape(OF_EACH, -1)
     place = _place(model, layout, lines, ids, last_seen, newest)
     if ids[place] == 0:
@@ -81,6 +75,19 @@ def remembered(layout: Layout, lines: Floats, head: Floats) -> list[KnownRegime]
         for m in np.flatnonzero(ids).tolist()
     ]  # fmt: skip
     return sorted(known, key=lambda regime: regime.id or 0)
+
+
+def novelty(layout: Layout, lines: Floats, head: Floats) -> Floats:
+    """Probability (S,) that what follows each hypothesis of a row (L, W) and (H,) is new.
+
+    As `regimes.shares` has it.
+    """
+    ids, seen, _ = head[layout.numbers + REGIMES :].reshape(OF_EACH, -1)
+    known = np.concatenate(([0.0], np.where(ids > 0, seen, 0.0)))
+    own = lines[:, : layout.slots]
+    others = known.sum() - known[own[layout.origin].astype(int)]
+    q: Floats = returning(own[layout.returns], own[CHANGES])
+    return 1 - np.where(others > 0, q, 0.0)
 
 
 def number(layout: Layout, head: Floats, ids: Mapping[int, int], following: int) -> None:

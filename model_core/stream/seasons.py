@@ -18,7 +18,7 @@ from model_core.stream.columns import Floats
 from model_core.stream.series import State
 from model_core.stream.slab import Past, Refused, Slab, StreamRow
 from model_core.stream.state import SeasonPeriods
-from model_core.table import PREVIOUS, RUN_LENGTH, SEQ, STEPS
+from model_core.table import PREVIOUS, RUN_LENGTH, SEQ
 from model_core.upm.base import UnderlyingModel
 
 
@@ -159,7 +159,9 @@ def begin_anew(
     series.best_start = _position(last.best_start, base, joined)
     series.map_run_length = int(belief.likeliest)
     series.changed_probability = float(belief.mass_below(newest - settled))
-    series.evidence = belief.evidence_of_change(newest - settled, seen.hazard[-1], now.head[STEPS])
+    series.evidence = beliefs.evidence_of_change(
+        slab.layout, now.lines, now.head, newest - settled, seen.hazard[-1]
+    )
     return Anew(offsets, [_position(line.born_previous_start, base, joined) for line in lines])
 
 

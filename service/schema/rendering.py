@@ -225,6 +225,7 @@ def _answer(
         season=season(stored.season),
         regime=regime(stored.regime),
         new_probability=stored.new_probability,
+        return_evidence=stored.return_evidence,
     )
 
 

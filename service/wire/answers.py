@@ -121,6 +121,7 @@ class StoredAnswer(Struct, array_like=True, tag=1, gc=False):
     season: SeasonPeriods | None = None
     regime: KnownRegime | None = None
     new_probability: float | None = None
+    return_evidence: float | None = None
 
 
 class Answers(Struct, array_like=True, gc=False):

@@ -243,6 +243,7 @@ class Record(Struct, array_like=True, gc=False):
     accepted_ms: int | None = None  # when it was accepted, where it has no time
     excluded: Excluded | None = None
     new_probability: float | None = None  # of a change to a regime that is not remembered
+    return_evidence: float | None = None  # of a change to one that is
 
     @property
     def posted(self) -> Label:

@@ -128,7 +128,7 @@ def test_it_is_what_loops_over_the_hypotheses_find(name, hazard):
 
 
 def test_the_columns_are_the_numbers_of_a_readout_in_order():
-    others = ("totals", "start_totals", "regime", "new_probability", "returned")
+    others = ("totals", "start_totals", "regime", "new_probability", "return_evidence", "returned")
     assert (*NUMBERS, *others) == Readout._fields
     values = torch.arange(len(NUMBERS) + 6, dtype=torch.float64)
     (found,) = readout.rows(values.unsqueeze(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -14,15 +13,17 @@ from model_core import Detector, compiled, readout
 from model_core import filter as moca
 from model_core.compiled.kernel import Kernel
 from model_core.errors import BadInput
-from model_core.regimes import FRESH, NEXT_ID, OF_EACH, REGIMES, RETURNS
+from model_core.hazard import LEARNED
+from model_core.regimes import NEXT_ID, OF_EACH, REGIMES
 from model_core.stream import beliefs
-from model_core.table import LOG_PROB, RUN_LENGTH, SCORE, Layout, Rows
+from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SCORE, Layout, Rows
 from tests.model_core.references import Window
 from tests.model_core.registry import Case, case
 
 STEPS, HAZARD, ROOM = 7, 0.15, 400
 MODELS = ("gaussian-3", "exponential", "bernoulli", "categorical")
-SEEN, COUNTS = (3.0, 1.0), (4.5, 1.25)  # of two stored regimes; returns and fresh
+SEEN = (3.0, 1.0)  # of two stored regimes
+HAZARDS = [(HAZARD,), (LEARNED, 0.5, 4.0)]
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +71,7 @@ def began(stream: Stream, order=(0, 1), room: int = ROOM) -> tuple[Layout, np.nd
     layout = Layout(stream.case.model, room, regimes=len(order))
     lines, heads = layout.begin(stream.case.location[None], stream.case.scale[None])
     numbers = heads[0, layout.numbers :]
-    numbers[[RETURNS, FRESH, NEXT_ID]] = *COUNTS, 9
+    numbers[NEXT_ID] = 9
     ids, seen, _ = numbers[REGIMES:].reshape(OF_EACH, -1)
     for place, which in enumerate(order):
         ids[place], seen[place] = which + 1, SEEN[which]
@@ -79,19 +80,21 @@ def began(stream: Stream, order=(0, 1), room: int = ROOM) -> tuple[Layout, np.nd
     return layout, lines, heads
 
 
-def eager(stream: Stream, order=(0, 1), room: int = ROOM) -> list[dict[tuple[int, int], tuple]]:
+def eager(stream: Stream, order=(0, 1), room: int = ROOM, hazard=(HAZARD,)) -> list[tuple]:
+    """Log score, belief and counts after each label."""
     layout, lines, heads = began(stream, order, room)
     states = []
     for y in stream.y:
         state, prior = layout.state(lines, heads), layout.prior(lines, heads)
-        state, info = moca.step(stream.case.model, state, prior, inputs_of(y))
+        state, info = moca.step(stream.case.model, state, prior, inputs_of(y, hazard))
         assert bool(info.ok)
         lines, heads = (part.numpy() for part in layout.packed(state, prior))
-        states.append((float(info.log_score), believed(layout, lines, order)))
+        states.append((float(info.log_score), *believed(layout, lines, order)))
     return states
 
 
-def kernel(stream: Stream, order=(0, 1), room: int = ROOM) -> list[dict[tuple[int, int], tuple]]:
+def kernel(stream: Stream, order=(0, 1), room: int = ROOM, hazard=(HAZARD,)) -> list[tuple]:
+    """As `eager`."""
     layout, lines, heads = began(stream, order, room)
     step = compiled.kernel_of(stream.case.model)
     assert isinstance(step, Kernel)
@@ -99,94 +102,154 @@ def kernel(stream: Stream, order=(0, 1), room: int = ROOM) -> list[dict[tuple[in
     for y in stream.y:
         given = np.concatenate(([1.0, 1.0, np.nan, 0.0, 0.0, 0.0, 0.0], np.ravel(y)))[None]
         rows = Rows(layout.slots, lines, heads, layout.regimes)
-        table, _ = step.advance(rows, np.zeros(1, np.int64), given, np.array([[HAZARD]]), 5)
+        table, _ = step.advance(rows, np.zeros(1, np.int64), given, np.array([hazard]), 5)
         assert table[0, list(readout.NUMBERS).index("ok")] == 1
-        states.append((table[0, 0], believed(layout, lines, order)))
+        states.append((table[0, 0], *believed(layout, lines, order)))
     return states
 
 
-def believed(layout: Layout, lines: np.ndarray, order) -> dict[tuple[int, int], tuple]:
-    """Probability and score by run length and stored regime (0: fresh)."""
+def believed(layout: Layout, lines: np.ndarray, order) -> tuple[dict, dict]:
+    """Probability and score, then changes and returns, by run length and regime (0: fresh)."""
     own = lines[0, :, : layout.slots]
     names = (0, *(which + 1 for which in order))
-    return {
-        (int(own[RUN_LENGTH, i]), names[int(own[layout.origin, i])]): (
-            np.exp(own[LOG_PROB, i]), own[SCORE, i],
-        )
+    slots = {
+        (int(own[RUN_LENGTH, i]), names[int(own[layout.origin, i])]): own[:, i]
         for i in np.flatnonzero(np.isfinite(own[LOG_PROB]))
-    }  # fmt: skip
+    }
+    belief = {end: (np.exp(slot[LOG_PROB]), slot[SCORE]) for end, slot in slots.items()}
+    return belief, {end: slot[[CHANGES, layout.returns]] for end, slot in slots.items()}
 
 
-def enumerated(  # noqa: C901  # a table of everything
-    stream: Stream,
-) -> list[tuple[float, dict[tuple[int, int], tuple]]]:
-    """The same as sums and maxima over all segmentations and origins of their segments."""
-    reference = stream.case.reference
+class Path(NamedTuple):
+    """A segmentation with the origins of its segments: starts and origins, and its log weight."""
+
+    segments: tuple[tuple[int, int], ...]
+    weight: float
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Changes, and returns among them."""
+        return np.array([len(self.segments) - 1.0, sum(z > 0 for _, z in self.segments)])
+
+
+def hazard_of(hazard: tuple[float, ...], counts: np.ndarray, t: int) -> float:
+    """Of one that is stated or learned, of a hypothesis before observation t."""
+    if hazard[0] != LEARNED:
+        return hazard[0]
+    return (hazard[1] + counts[0]) / (hazard[1] + hazard[2] + t - 1)
+
+
+def enumerated(
+    stream: Stream, hazard: tuple[float, ...] = (HAZARD,), exact: bool = False
+) -> list[tuple[float, dict[tuple[int, int], tuple], dict[tuple[int, int], np.ndarray]]]:
+    """Log score, belief and counts as sums and maxima over all segmentations and origins.
+
+    exact: every path has a hazard and returns by its own counts; else by their mean over the paths
+    to the same start and origin, as the filter keeps it.
+    """
+    density = densities(stream)
     total = sum(SEEN)
-    back = (1 + COUNTS[0]) / (2 + sum(COUNTS))
-
-    def prior(m: int, z: int) -> float:
-        if m == 0:
-            return 1 - back
-        return 0.0 if m == z else back * SEEN[m - 1] / (total - (SEEN[z - 1] if z else 0.0))
-
-    def said(start: int, end: int, origin: int) -> float:
-        """Log likelihood of labels start..end - 1 on a segment of an origin."""
-        before = stream.known[origin - 1] if origin else stream.y[:0]
-        value = 0.0
-        for t in range(start, end):
-            past = np.concatenate((before, stream.y[start:t]))
-            window = Window(np.empty((len(past), 0)), past, np.ones(len(past)))
-            value += reference.log_density(np.empty(0), stream.y[t], window)
-        return value
-
-    spans = {
-        (s, e, z): said(s, e, z)
-        for s in range(STEPS) for e in range(s + 1, STEPS + 1) for z in range(3)
-    }  # fmt: skip
-    answer, before = [], 0.0
-    for t in range(1, STEPS + 1):
-        joint: dict[tuple[int, int], list[float]] = {}
-        for cuts in product((False, True), repeat=t - 1):
-            starts = [0, *(i + 1 for i, cut in enumerate(cuts) if cut)]
-            for later in product(range(3), repeat=len(starts) - 1):
-                origins = (0, *later)
-                chances = [prior(m, z) for z, m in zip(origins, later, strict=False)]
-                if 0.0 in chances:
-                    continue
-                value = float(np.log(chances).sum()) if chances else 0.0
-                value += sum(np.log(HAZARD if cut else 1 - HAZARD) for cut in cuts)
-                ends = [*starts[1:], t]
-                value += sum(spans[span] for span in zip(starts, ends, origins, strict=True))
-                joint.setdefault((t - 1 - starts[-1], origins[-1]), []).append(value)
-        evidence = logsumexp([value for values in joint.values() for value in values])
-        best = max(max(values) for values in joint.values())
+    paths = [Path(((0, 0),), 0.0)]
+    answer = []
+    before = 0.0
+    for t in range(STEPS):
+        means = mean_counts(paths)
+        grown = []
+        for path in paths if t else []:
+            start, z = path.segments[-1]
+            counts = path.counts if exact else means[start, z]
+            rate = hazard_of(hazard, counts, t)
+            back = (1 + counts[1]) / (2 + counts[0])
+            grown.append(path._replace(weight=path.weight + np.log1p(-rate)))
+            for m in range(3):
+                others = total - (SEEN[z - 1] if z else 0.0)
+                chance = back * SEEN[m - 1] / others if m else 1 - back
+                if m != z or m == 0:
+                    weight = path.weight + np.log(rate * chance)
+                    grown.append(Path((*path.segments, (t, m)), weight))
+        paths = [
+            path._replace(weight=path.weight + density[(*path.segments[-1], t)])
+            for path in grown or paths
+        ]
+        weights = np.array([path.weight for path in paths])
+        evidence = logsumexp(weights)
+        by_end: dict[tuple[int, int], list[float]] = {}
+        for path in paths:
+            start, z = path.segments[-1]
+            by_end.setdefault((t - start, z), []).append(path.weight)
         belief = {
-            end: (np.exp(logsumexp(values) - evidence), max(values) - best)
-            for end, values in joint.items()
+            end: (np.exp(logsumexp(own) - evidence), max(own) - weights.max())
+            for end, own in by_end.items()
         }
-        answer.append((evidence - before, belief))
+        counts = {(t - start, z): mean for (start, z), mean in mean_counts(paths).items()}
+        answer.append((evidence - before, belief, counts))
         before = evidence
     return answer
 
 
+def mean_counts(paths: list[Path]) -> dict[tuple[int, int], np.ndarray]:
+    """By start and origin of the last segment."""
+    own: dict[tuple[int, int], list[Path]] = {}
+    for path in paths:
+        own.setdefault(path.segments[-1], []).append(path)
+    means = {}
+    for end, of_end in own.items():
+        weights = np.array([path.weight for path in of_end])
+        share = np.exp(weights - logsumexp(weights))
+        means[end] = share @ np.array([path.counts for path in of_end])
+    return means
+
+
+def densities(stream: Stream) -> dict[tuple[int, int, int], float]:
+    """Log density of each label by start and origin of its segment, and its position."""
+    table = {}
+    for z in range(3):
+        before = stream.known[z - 1] if z else stream.y[:0]
+        for start in range(STEPS):
+            for t in range(start, STEPS):
+                past = np.concatenate((before, stream.y[start:t]))
+                window = Window(np.empty((len(past), 0)), past, np.ones(len(past)))
+                table[start, z, t] = stream.case.reference.log_density(
+                    np.empty(0), stream.y[t], window
+                )
+    return table
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
 @pytest.mark.parametrize("step", [eager, kernel])
 @pytest.mark.parametrize("name", MODELS)
-def test_belief_is_a_sum_over_segmentations_and_origins(name, step):
+def test_belief_is_a_sum_over_segmentations_and_origins(name, step, hazard):
     one = stream(name)
-    for (score, belief), (truth, truths) in zip(step(one), enumerated(one), strict=True):
-        assert score == pytest.approx(truth, rel=1e-12, abs=1e-12)
-        assert belief.keys() == truths.keys()
+    for own, truth in zip(step(one, hazard=hazard), enumerated(one, hazard), strict=True):
+        score, belief, counts = own
+        assert score == pytest.approx(truth[0], rel=1e-12, abs=1e-12)
+        assert belief.keys() == truth[1].keys()
         for end, (probability, path) in belief.items():
-            assert probability == pytest.approx(truths[end][0], rel=1e-11, abs=1e-12)
-            assert path == pytest.approx(truths[end][1], rel=1e-11, abs=1e-11)
+            assert probability == pytest.approx(truth[1][end][0], rel=1e-11, abs=1e-12)
+            assert path == pytest.approx(truth[1][end][1], rel=1e-11, abs=1e-11)
+            assert counts[end] == pytest.approx(truth[2][end], rel=1e-11, abs=1e-11)
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
+@pytest.mark.parametrize("name", MODELS)
+def test_mean_counts_stand_for_the_counts_of_every_path(name, hazard):
+    """As of a learned hazard: exact while one path leads to a hypothesis, and close after it."""
+    one = stream(name)
+    for t, (own, truth) in enumerate(
+        zip(enumerated(one, hazard), enumerated(one, hazard, exact=True), strict=True)
+    ):
+        error = 1e-12 if t < 2 else 0.03  # as probabilities; counts are up to six
+        assert own[0] == pytest.approx(truth[0], abs=error)
+        for end, (probability, _) in own[1].items():
+            assert probability == pytest.approx(truth[1][end][0], abs=error)
+            assert own[2][end] == pytest.approx(truth[2][end], abs=10 * error)
 
 
 @pytest.mark.parametrize("name", [*MODELS, "averaged-2"])
 def test_order_of_stored_regimes_changes_nothing(name):
     one = stream(name)
     for room in (ROOM, 6):
-        for (score, belief), (other, swapped) in zip(
+        for (score, belief, _), (other, swapped, _) in zip(
             kernel(one, (0, 1), room), kernel(one, (1, 0), room), strict=True
         ):
             assert score == pytest.approx(other, rel=1e-13)
@@ -197,15 +260,72 @@ def test_order_of_stored_regimes_changes_nothing(name):
 
 @pytest.mark.parametrize("name", [*MODELS, "averaged-2"])
 @pytest.mark.parametrize("room", [ROOM, 6])
-def test_kernel_is_the_eager_filter(name, room):
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_kernel_is_the_eager_filter(name, room, hazard):
     one = stream(name)
-    for (score, belief), (other, eagerly) in zip(
-        kernel(one, room=room), eager(one, room=room), strict=True
+    for (score, belief, counts), (other, eagerly, eager_counts) in zip(
+        kernel(one, room=room, hazard=hazard), eager(one, room=room, hazard=hazard), strict=True
     ):
         assert score == pytest.approx(other, rel=1e-11)
         assert belief.keys() == eagerly.keys()
         for end, numbers in belief.items():
             assert numbers == pytest.approx(eagerly[end], rel=1e-9, abs=1e-10)
+            assert counts[end] == pytest.approx(eager_counts[end], rel=1e-9, abs=1e-10)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1e-3, 1e9])
+@pytest.mark.parametrize("hazard", [*HAZARDS, (0.3, 0.01, 0.1)])
+def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
+    """By loops over the hypotheses; the more probable kind decides which start events are about."""
+    settled = 3
+    one = stream("gaussian-3")
+    back = one.known[0]
+    one = one._replace(y=np.concatenate((one.y[: settled + 1], back[: STEPS - settled - 1])))
+    layout, lines, heads = began(one)
+    step = compiled.kernel_of(one.case.model)
+    watch = torch.tensor([[float(settled), settled, threshold]])
+    decided = set()
+    for t, y in enumerate(one.y):
+        state, prior = layout.state(lines.copy(), heads.copy()), layout.prior(lines, heads)
+        state, info = moca.step(one.case.model, state, prior, inputs_of(y, hazard))
+        table = readout.table(state, info, inputs_of(y, hazard).hazard, watch, 5)
+        (eagerly,) = readout.rows(table, heads[:, layout.numbers :])
+        given = np.concatenate(([1.0, 1.0, np.nan, 0.0], watch[0].numpy(), np.ravel(y)))[None]
+        rows = Rows(layout.slots, lines, heads, layout.regimes)
+        table, _ = step.advance(rows, np.zeros(1, np.int64), given, np.array([hazard]), 5)
+        (own,) = readout.rows(table, heads[:, layout.numbers :])
+        for name in ("evidence", "return_evidence", "new_probability", "changed_probability"):
+            assert getattr(own, name) == pytest.approx(getattr(eagerly, name), rel=1e-9, abs=1e-12)
+        assert own[9:12] == pytest.approx(eagerly[9:12], rel=1e-9)
+
+        belief, counts = believed(layout, lines, (0, 1))
+        mass, rates = np.zeros(3), np.zeros(2)
+        for (age, z), (probability, _) in belief.items():
+            changes, returns = counts[age, z]
+            rate = max(hazard)
+            if hazard[0] == LEARNED:
+                rate = (hazard[1] + changes) / (hazard[1] + hazard[2] + t)
+            q = (1 + returns) / (2 + changes)
+            if age < t - settled:
+                mass[z] += probability
+            else:
+                rates += probability * rate * np.array([1 - q, q])
+        new, back = mass[0] / rates[0], mass[1:].sum() / rates[1]
+        assert own.evidence == pytest.approx(new, rel=1e-9)
+        assert own.return_evidence == pytest.approx(back, rel=1e-9)
+        assert own.new_probability == pytest.approx(mass[0], abs=1e-12)
+        assert own.changed_probability == pytest.approx(mass.sum(), abs=1e-12)
+        assert (own.returned is None) == (mass[0] >= mass[1:].max())
+        decisive = new if own.returned is None else back
+        assert own.reading(t).evidence == pytest.approx(decisive, rel=1e-9)
+        if threshold and decisive >= threshold:
+            assert own.event_run_length < t - settled
+        decided.add((own.returned is None, decisive >= threshold))
+        numpy = beliefs.evidence_of_change(
+            layout, lines[0], heads[0], t - settled, np.array(hazard)
+        )
+        assert numpy == pytest.approx(own.evidence, rel=1e-9)
+    assert {new for new, _ in decided} == {True, False}
 
 
 # --- what is stored -------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from model_core import readout
+from model_core.stream.beliefs import evidence_of_change
 from model_core.stream.columns import effective_rates, hazard_table
-from model_core.table import STEPS
 from service.problems import NotAwaited, UnfitBelief, WarmingUp
 from service.wire import SetBelief
 from service.worker.streams.registry import Engine
@@ -67,10 +67,10 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
         head.regime = regime
     hazard, _ = effective_rates(slab.model, head.settings)
     (table,) = hazard_table(slab.model, [hazard])
-    steps = slab.row(stream.row).head[STEPS]
+    own = slab.row(stream.row)
     last = head.seq - 1
     below = last - head.track.settled
     head.map_run_length = int(belief.likeliest)
     head.best_start = last - int(belief.best)
     head.changed_probability = float(belief.mass_below(below))
-    head.evidence = belief.evidence_of_change(below, table, steps)
+    head.evidence = evidence_of_change(slab.layout, own.lines, own.head, below, table)

@@ -123,6 +123,7 @@ def of_record(
         anomaly=record.anomaly,
         regime=record.regime,
         new_probability=record.new_probability,
+        return_evidence=record.return_evidence,
     )
     if full:
         answer.variance = record.variance
@@ -164,6 +165,7 @@ def read(record: Record, line: Readout, anomaly: float) -> None:
     record.anomaly = _number(anomaly)
     record.regime = line.regime
     record.new_probability = line.new_probability
+    record.return_evidence = line.return_evidence
 
 
 def describe(record: Record, predictive: Predictive) -> None:

@@ -76,6 +76,7 @@ UNUSUAL = [
     {"time": "x" * 256, "accepted_ms": None},
     {"excluded": Excluded(3.0, None, "night")},
     {"new_probability": 0.5},
+    {"return_evidence": 3.5},
 ]
 STATED = [
     {"elapsed": 2.5},
