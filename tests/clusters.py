@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -36,13 +37,15 @@ def server_or_skip() -> str:
 
 
 @contextlib.contextmanager
-def running_server(binary: str, *options: str):
+def running_server(binary: str, *options: str, environment: Mapping[str, str] | None = None):
     """Run a server that keeps nothing on disk; yields its unix:// URL and always stops it."""
     folder = Path(tempfile.mkdtemp(prefix="moca-"))  # short: a socket path ends at 107 characters
     url = f"unix://{folder / 's'}"
     command = [binary, "--port", "0", "--unixsocket", str(folder / "s"), "--dir", str(folder)]
     command += ["--save", "", "--appendonly", "no", *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, env=environment
+    )
     try:
         wait_until_up(url, process)
         yield url

@@ -33,6 +33,7 @@ class Processes:
         patient = {"MOCA_MAX_WAIT_S": "0", "MOCA_REQUEST_DEADLINE_S": f"{PATIENCE_S - 10:g}"}
         models = {"MOCA_MODELS_DIR": str(folder / "models")}
         self.environment = {**os.environ, **patient, **models, **environment}
+        self.own: dict[str, dict[str, str]] = {}  # variables of one process beside the others
         self.running: dict[str, subprocess.Popen] = {}
         self.port = 0  # of `moca serve`
 
@@ -46,7 +47,7 @@ class Processes:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [*MOCA, *arguments],
-                env=self.environment,
+                env={**self.environment, **self.own.get(name, {})},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

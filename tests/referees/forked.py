@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -68,10 +67,7 @@ class ForkedProcesses:
     """Processes by name: of an API if it begins with `api`, else of a worker."""
 
     def __init__(self, folder: Path, hook: Hook = nothing) -> None:
-        # Each child imports the main module as well: what that one imports is loaded, too.
-        main = getattr(sys.modules["__main__"], "__spec__", None)
-        referee = [main.name] if main is not None and main.name.startswith("tests.") else []
-        Context.set_forkserver_preload(["tests.referees.loaded", *referee])
+        Context.set_forkserver_preload(["tests.referees.loaded"])
         self._folder, self._hook = folder, hook
         self.running: dict[str, BaseProcess] = {}
 

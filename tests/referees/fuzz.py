@@ -368,8 +368,11 @@ def by_chance(target: Target, name: str, cases: int, seed: int) -> None:
             known.append(case)
 
 
-def guided(name: str, cases: int, folder: Path, seed: int) -> None:
-    """Hold so many cases, made by atheris from what earlier ones reached. It ends the process."""
+def guided(name: str, cases: int, folder: Path, seed: int, seconds: int) -> None:
+    """Hold so many cases, made by atheris from what earlier ones reached. It ends the process.
+
+    seconds: end after so many; 0: not before the last case.
+    """
     import atheris
 
     target = TARGETS[name]()
@@ -388,7 +391,7 @@ def guided(name: str, cases: int, folder: Path, seed: int) -> None:
     tokens.write_text("\n".join(f'"{token}"' for token in escaped))
     options = [f"-runs={cases}", f"-max_len={LONGEST}", f"-seed={seed}", "-print_final_stats=1"]
     options += [f"-dict={tokens}", f"-artifact_prefix={folder.parent}/failed-{name}-"]
-    options += ["-rss_limit_mb=4096"]
+    options += ["-rss_limit_mb=4096", f"-max_total_time={seconds}"]
     for function in own_functions():
         atheris.instrument_func(function)
     atheris.Setup([sys.argv[0], *options, str(folder)], one)
@@ -410,12 +413,15 @@ def main() -> None:
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--cases", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--seconds", type=int, default=0, help="end earlier, where guided cases take longer"
+    )
     parser.add_argument("--by-chance", action="store_true", help="without atheris")
     parser.add_argument("--folder", type=Path, help="where atheris keeps its cases")
     given = parser.parse_args()
     if not given.by_chance:
         folder = given.folder or Path(tempfile.mkdtemp(prefix="fuzz-"))
-        guided(given.target, given.cases, folder / given.target, given.seed)
+        guided(given.target, given.cases, folder / given.target, given.seed, given.seconds)
         return
     began = time.process_time()
     by_chance(TARGETS[given.target](), given.target, given.cases, given.seed)

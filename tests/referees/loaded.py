@@ -4,6 +4,9 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Each process imports the main module as well, which may need it.
+import hypothesis.stateful  # noqa: F401
+
 import service.api.app
 import service.api.server
 import service.commands.main

@@ -351,7 +351,7 @@ class ServiceMachine(RuleBasedStateMachine):
         self._settle(stream)
         assert stream.life is not None
         body = {"y": 0.5, "seq": stream.life.seq + 3} if seq else {"y": [0.5, 0.5]}
-        if stream.life.seq == 0 and not seq:
+        if not (seq or stream.life.labelled):
             return  # the first label says how many numbers there are
         path = f"/v1/streams/{stream.name}/observations"
         headers = {"Idempotency-Key": self._key()}
@@ -487,7 +487,7 @@ class ServiceMachine(RuleBasedStateMachine):
         elif part == "prediction" and life.answers and not life.waiting and life.known_scale:
             answer = self._ask(api, "POST", f"{path}/predictions", {200}, json={}).answer.json()
             close(answer["predictions"][0]["predictive"], life.prediction(), 1e-9)
-        elif part == "what-if" and life.known_scale and any(s.y is not None for s in life.applied):
+        elif part == "what-if" and life.known_scale and life.labelled and not life.waiting:
             body = {"settings": {"hazard": 0.2}}
             answer = self._ask(api, "POST", f"{path}/what-if", {200}, json=body).answer.json()
             close(answer["mean_log_score"], life.mean_log_score(0.2), 1e-9)

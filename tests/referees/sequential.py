@@ -87,6 +87,11 @@ class Life:
         return len(self.applied) + len(self.waiting)
 
     @property
+    def labelled(self) -> bool:
+        """Whether any observation has a label."""
+        return any(seen.y is not None for seen in [*self.applied, *self.waiting])
+
+    @property
     def known_scale(self) -> bool:
         """Whether it needs no warm-up."""
         return "scale" in self.settings
