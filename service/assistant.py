@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
@@ -31,6 +30,7 @@ from moca_client.responses import (
     StreamSummary,
 )
 from moca_client.tables import describe_evidence, describe_season, describe_start
+from model_core.suggestions import did_you_mean
 
 INSTRUCTIONS = (
     "Changepoint detection on data streams. Start with list_incidents or list_changes: what "
@@ -103,9 +103,7 @@ class Tools:
                     query = {"prefix": stream[:1], "limit": NAMES}
                     page = await client.call(calls.get("/v1/streams", StreamPage, query))
                     names = [row.stream for row in page.streams]
-                    like = ", ".join(get_close_matches(stream, names, n=3, cutoff=0.6))
-                    meant = f". Did you mean {like}?" if like else ""
-                    raise ToolError(f"{error}{meant}") from error
+                    raise ToolError(f"{error}{did_you_mean(stream, names, 3)}") from error
         except ClientError as error:
             raise ToolError(str(error)) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from model_core.stream_settings import (
     Setting,
     StreamSettings,
 )
+from model_core.suggestions import did_you_mean
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
 
@@ -51,9 +51,8 @@ def _unknown(name: str) -> str:
     if name in TABLE:
         return f"{name}: a setting of streams of the service alone; a detector has no use for it"
     names = [setting.name for setting in TABLE.values() if setting.meaning.detector]
-    close = difflib.get_close_matches(name, names, 1)
-    meant = f"did you mean {close[0]!r}?" if close else "it has " + ", ".join(names)
-    return f"{name}: a detector has no such setting; {meant}"
+    meant = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+    return f"{name}: a detector has no such setting{meant}"
 
 
 def _value(setting: Setting, value: Any) -> Any:
@@ -146,11 +145,9 @@ def chosen(model: str | os.PathLike[str] | UnderlyingModel | None) -> Chosen | N
         from model_core import artifact  # built-in models need none of its packages
 
         return Chosen(None, str(folder), artifact.load(folder, "cpu"), digest(folder))
-    close = difflib.get_close_matches(name, BUILTIN, 1)
-    meant = f"did you mean {close[0]!r}? " if close else ""
+    meant = did_you_mean(name, BUILTIN) or f"; built in are {', '.join(BUILTIN)}"
     raise BadInput(
-        f"model: there is no built-in model and no folder of an artifact {name!r}; {meant}"
-        f"Built in are {', '.join(BUILTIN)}"
+        f"model: there is no built-in model and no folder of an artifact {name!r}{meant}"
     )
 
 

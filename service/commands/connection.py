@@ -13,6 +13,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from model_core.suggestions import did_you_mean
 from service.commands.options import fail
 
 if TYPE_CHECKING:
@@ -101,15 +102,12 @@ def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Itera
 
 def _meant(url: str, api_key: str | None, detail: str) -> str:
     """Return a question about the stream that may have been meant; empty: none is like it."""
-    from difflib import get_close_matches
-
     _, quote, quoted = detail.partition("'")
     name = quoted.partition("'")[0]
     if not (quote and name):
         return ""
     names = _first_streams(url, api_key, name[0], NAMES)
-    like = get_close_matches(name, names, n=3, cutoff=0.7)
-    return f". Did you mean {', '.join(repr(name) for name in like)}?" if like else ""
+    return did_you_mean(name, names, 3)
 
 
 def print_json(document: Any, lines: bool = False) -> None:

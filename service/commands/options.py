@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, NoReturn
 
@@ -11,8 +12,11 @@ import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from model_core.suggestions import did_you_mean
 from service.settings import Settings
 
+PREFIX = str(Settings.model_config["env_prefix"])
+MISSPELT = 0.85  # similarity of a variable to that of a setting; MOCA_ is alike in all
 # Several workers cannot share a port: their metrics are on the API's page.
 SERVE = set(Settings.model_fields) - {"metrics_port"}
 SHORT = {"open_access": ("--open",)}
@@ -35,7 +39,7 @@ LIMITS = ("max_", "memory_", "checkpoint_", "resident_", "idempotency_", "lease_
 
 def variable(name: str) -> str:
     """Return the environment variable of a setting."""
-    return f"MOCA_{name.upper()}"
+    return f"{PREFIX}{name.upper()}"
 
 
 def flag(name: str) -> str:
@@ -104,7 +108,14 @@ def with_settings(
 
 
 def read_settings(chosen: dict[str, Any]) -> Settings:
-    """Settings from options, and from the environment where an option is not given."""
+    """Settings from options, and from the environment where an option is not given.
+
+    A variable that is nearly one of them is refused: ignored, it might leave a service open.
+    """
+    variables = list(map(variable, Settings.model_fields))
+    for name in sorted(os.environ.keys() - set(variables)):
+        if name.startswith(PREFIX) and (meant := did_you_mean(name, variables, like=MISSPELT)):
+            fail(f"{name}: no such variable{meant}")
     try:
         settings = Settings(**{name: value for name, value in chosen.items() if value is not None})
     except ValidationError as error:

@@ -10,8 +10,8 @@ request's place in the log. Limits that are settings are checked in `service.api
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Self
 
 from msgspec import Meta, Struct
 from pydantic import (
@@ -20,19 +20,25 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     StrictBool,
     StrictInt,
     StrictStr,
+    ValidationError,
     create_model,
+    model_validator,
 )
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from model_core.stream_settings import TABLE, Meaning, Setting
+from model_core.suggestions import did_you_mean
 from service.models.catalogue import REFERENCE
 from service.wire import tags as stream_tags
 from service.wire import timestamps
 
 STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
 STREAM_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
+UNKNOWN = "unknown field"
 KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
 # Limit of one command. Earlier versions had another: what was begun with a key in parts of one size
 # cannot go on in those of the other.
@@ -95,6 +101,35 @@ class Form(BaseModel):
     """Base of all request bodies and queries; unknown fields are rejected by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _suggest(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Name the field that was probably meant by an unknown one."""
+        try:
+            return handler(value)
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+            if not any(_is_unknown(item) for item in errors):
+                raise
+            raise ValidationError.from_exception_data(
+                error.title, [_with_suggestion(item, cls.model_fields) for item in errors]
+            ) from None
+
+
+def _is_unknown(error: ErrorDetails) -> bool:
+    """Whether an error is of an unknown field of a form itself, not of one within it."""
+    return error["type"] == "extra_forbidden" and len(error["loc"]) == 1
+
+
+def _with_suggestion(error: ErrorDetails, names: Iterable[str]) -> InitErrorDetails:
+    kind = error["type"]
+    text = error["msg"]
+    if _is_unknown(error):
+        kind = "unknown_field"
+        text = f"{UNKNOWN}{did_you_mean(str(error['loc'][0])[:100], names)}"
+    custom = PydanticCustomError(kind, "{text}", {"text": text})
+    return InitErrorDetails(type=custom, loc=error["loc"], input=error["input"])
 
 
 class SupervisionForm(Struct, forbid_unknown_fields=True, frozen=True, gc=False):

@@ -101,7 +101,7 @@ async def test_both_transports_answer_alike_and_refuse_in_words(pumps, connected
             if tool in {"list_changes", "explain_change"}:
                 assert await answer(client, tool, **arguments) == (words, False)
         for tool, arguments, hint in (
-            ("stream_status", {"stream": "pmp-4"}, "Did you mean pump-4"),
+            ("stream_status", {"stream": "pmp-4"}, "did you mean 'pump-4'?"),
             ("list_changes", {"since": "noon"}, "such as 30m, 24h"),
             ("list_changes", {"match": "{"}, "query.match"),
             ("what_if", {"stream": "pump-4", "settings": {"hazard": 7}}, "less than 1"),

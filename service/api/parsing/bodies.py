@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from service.problems import MAX_ERRORS, FieldError, InvalidField, MalformedBody
-from service.schema.observations import STREAM_ID_RULE
+from service.schema.observations import STREAM_ID_RULE, UNKNOWN
 from service.store import append
 
 JSON = "application/json"
@@ -36,9 +36,7 @@ MORE = 500  # fields and lists without a limit of their own, and those within st
 # Types of errors of the branches of a union that do not apply.
 OTHER_BRANCH = ("list_type", "model_type", "model_attributes_type")
 JSON_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}
-UNKNOWN = "unknown field"
 DETAILS = {
-    "extra_forbidden": UNKNOWN,
     "missing": "required",
     "model_attributes_type": "expected an object",
     "float_type": "expected a number",

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from pydantic import ValidationError
 
+from model_core.suggestions import did_you_mean
 from service import wire
 from service.api.parsing.bodies import (
     LIGHT_BYTES,
-    UNKNOWN,
     check_command,
     check_json,
     command_limits,
@@ -31,6 +31,7 @@ from service.problems import MAX_ERRORS, FieldError, InvalidField
 from service.schema.observations import (
     COMMAND_OBSERVATIONS,
     EARLIER_OBSERVATIONS,
+    UNKNOWN,
     ItemForm,
     ObservationForm,
     Position,
@@ -223,7 +224,9 @@ class ObservationParser:
             return decode(body)
         except msgspec.ValidationError as error:
             check_json(finite_json(body), loc)
-            raise InvalidField([_meant(field_error(error, loc), loc)]) from None
+            form = ItemForm if decode is _item else ObservationForm
+            names = form.__struct_fields__
+            raise InvalidField([_meant(field_error(error, loc), loc, names)]) from None
         except NOT_JSON as error:
             finite = finite_json(body)
             if finite == body:
@@ -330,12 +333,13 @@ def _valid(decode: Callable[[Any], V], body: bytes | msgspec.Raw) -> V | None:
         return None
 
 
-def _meant(error: FieldError, loc: str) -> FieldError:
-    """Return the error of a field; of one that goes by another name here with that name."""
-    meant = MEANT.get(error.loc.removeprefix(f"{loc}.").lower())
-    if meant is None or error.detail != UNKNOWN:
+def _meant(error: FieldError, loc: str, names: Sequence[str]) -> FieldError:
+    """Return the error of a field; of an unknown one with the name that was probably meant."""
+    name = error.loc.removeprefix(f"{loc}.").lower()
+    if error.detail != UNKNOWN or "." in name:
         return error
-    return FieldError(error.loc, f"{UNKNOWN}; did you mean `{meant}`?")
+    name = MEANT.get(name, name)
+    return FieldError(error.loc, f"{UNKNOWN}{did_you_mean(name, names)}")
 
 
 def _numbers(observation: wire.Observation) -> int:

@@ -73,7 +73,7 @@ def test_a_stream_from_its_making_to_its_end(moca, stream):
     assert moca("streams", "list", "--prefix", stream).stdout == f"{stream}\n"
     listed = json.loads(moca("streams", "list", "--prefix", stream, "--json").stdout)
     assert listed == [{"stream": stream}]
-    assert "Did you mean" in moca("streams", "show", f"{stream}x", status=1).stderr
+    assert "did you mean" in moca("streams", "show", f"{stream}x", status=1).stderr
     moca("streams", "delete", stream, stdin="n\n", status=1)
     moca("streams", "delete", stream, "--yes")
     assert "404" in moca("streams", "show", stream, status=1).stderr

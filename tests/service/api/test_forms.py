@@ -158,9 +158,14 @@ def test_dates_and_numbers_are_times_and_other_names_of_fields_are_known():
         for content in (body, b"[" + body + b"]"):
             (seen,) = PARSER.observations(content).observations
             assert seen.time == time, sent
-    for field, meant in (("value", "y"), ("Timestamp", "time"), ("features", "x")):
+    for field, meant in (
+        ("value", "y"),
+        ("Timestamp", "time"),
+        ("features", "x"),
+        ("elapsd", "elapsed"),
+    ):
         found = outcome(lambda field=field: PARSER.observations(f'{{"{field}": 3}}'.encode()))
-        unknown = f"unknown field; did you mean `{meant}`?"
+        unknown = f"unknown field; did you mean '{meant}'?"
         assert found == ("invalid-field", f"body.{field}", unknown)
     inner = outcome(lambda: PARSER.observations(b'{"supervision": {"changepoint": 1, "value": 3}}'))
     assert inner == ("invalid-field", "body.supervision.value", "unknown field")

@@ -55,6 +55,23 @@ async def test_settings_at_the_bounds_are_taken_and_one_rule_of_confirmation(api
         assert response.is_success, (body, response.text)
 
 
+async def test_a_misspelt_setting_or_parameter_is_answered_by_what_was_meant(api, worker):
+    for response, loc, meant in (
+        (await api.put(S, json={"hazzard": 0.1, "history": 10}), "body.hazzard", "hazard"),
+        (await api.get("/v1/streams", params={"limt": 3}), "query.limt", "limit"),
+        (await api.post(f"{S}/observations", params={"detial": "full"}), "query.detial", "detail"),
+        (
+            await api.post(f"{S}/what-if", json={"settings": {"hazard": {"maen": 9, "shape": 1}}}),
+            "body.settings.hazard.maen",
+            "mean",
+        ),
+    ):
+        assert (response.status_code, slug(response)) == (422, "invalid-field")
+        (error,) = [error for error in response.json()["errors"] if error["loc"] == loc]
+        assert error["detail"] == f"unknown field; did you mean '{meant}'?"
+    assert worker.commands == []
+
+
 async def test_one_rule_of_confirmation_is_passed_on(api, worker):
     both = {"confirm_after": None, "false_alarm_every": None}
     for body, given in (

@@ -81,6 +81,7 @@ def test_what_cannot_be_is_named(moca, tmp_path):
         (["serve", "--port", "70000"], {}, "--port (MOCA_PORT)"),
         (["serve"], {"MOCA_WORKERS": "-1"}, "--workers (MOCA_WORKERS)"),
         (["serve"], {"MOCA_PORT": "http"}, "MOCA_PORT"),
+        (["serve"], {"MOCA_REQUIRE_KEY": "1"}, "did you mean 'MOCA_REQUIRE_KEYS'?"),
         (["api"], {}, "--redis-url (or MOCA_REDIS_URL)"),
         (["worker"], {}, "--redis-url (or MOCA_REDIS_URL)"),
     ):
