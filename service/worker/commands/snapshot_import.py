@@ -7,6 +7,7 @@ passes here can be restored, stepped and shown like any other stream.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any
@@ -39,19 +40,66 @@ from service.wire import (
     PendingSettings,
     Record,
     SeasonPeriods,
+    SettingsChange,
     outputs_of,
     timestamps,
 )
 from service.wire import snapshot as snapshots
+from service.wire.records import Excluded
 from service.wire.snapshot import BadSnapshot, StreamSnapshot
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_sizes
 
-LAST_MS = 253_402_300_799_999  # of the year 9999
-MOST = 2**53  # of what counts observations and events
 MAX_ENTRIES = 10_000  # of the table of an artifact's hazard
+MOST = 2**53  # of what counts observations and events
 STATES = ("suspected", "confirmed", "withdrawn")
+# Least and greatest of the numbers of each part of a snapshot, or of those in a list; None: the
+# position of the record, or else of the stream.
+Bounds = tuple[float, float | None]
+COUNT: Bounds = (0, MOST)
+SEQ: Bounds = (0, None)
+TIME_MS: Bounds = (0, 253_402_300_799_999)  # of the year 9999
+PROBABILITY: Bounds = (0, 1)
+FINITE: Bounds = (-sys.float_info.max, sys.float_info.max)
+BOUNDS: dict[type, dict[str, Bounds]] = {
+    StreamSnapshot: {},
+    Head: {
+        **dict.fromkeys(("seq", "scored", "changes"), COUNT),
+        **dict.fromkeys(("checkpoint", "best_start", "last_anomaly", "map_run_length"), SEQ),
+        **dict.fromkeys(("created_ms", "updated_ms", "checkpoint_ms"), TIME_MS),
+        **dict.fromkeys(("changed_probability", "pending_supervision"), PROBABILITY),
+        **dict.fromkeys(("log_score_sum", "pruned_mass", "pruned_mass_sum"), FINITE),
+        **dict.fromkeys(("last_time", "last_label", "location"), FINITE),
+        "scale": (sys.float_info.min, sys.float_info.max),
+        "evidence": (0, GREATEST),
+    },
+    Track: {
+        "next_event": COUNT,
+        **dict.fromkeys(("confirmed_start", "before_start", "settled", "since"), SEQ),
+        **dict.fromkeys(("confirmed_totals", "before_totals"), FINITE),
+    },
+    Event: {
+        "id": (1, MOST),
+        **dict.fromkeys(("start", "suspected_at", "confirmed_at", "refined_at"), COUNT),
+        **dict.fromkeys(("earliest", "latest"), COUNT),
+        "coverage": PROBABILITY,
+    },
+    SeasonPeriods: {"since": SEQ, "periods": (1, None)},
+    KnownRegime: {
+        "probability": PROBABILITY,
+        **dict.fromkeys(("id", "seen", "last_seen"), COUNT),
+    },
+    PendingSettings: {"outlier_rate": PROBABILITY, "interval": (sys.float_info.min, FINITE[1])},
+    SettingsChange: {"seq": COUNT, "time_ms": TIME_MS, "number": COUNT},
+    Record: {
+        "outlier_rate": PROBABILITY,
+        "elapsed": (0, math.inf),
+        "changepoint": PROBABILITY,
+        "offset": (-LARGEST, LARGEST),
+    },
+    Excluded: {"changepoint": PROBABILITY},
+}
 
 
 def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
@@ -135,55 +183,47 @@ def _restored(engine: Engine, stream: Stream, snapshot: StreamSnapshot) -> Strea
 def _check(engine: Engine, snapshot: StreamSnapshot) -> None:
     """Raise BadSnapshot, or what a client's own words would be refused with."""
     head = snapshot.head
+    _check_bounds(snapshot, head.seq, "snapshot")
     _check_settings(head, engine.settings)
     dimensions = _dimensions(engine, head, engine.settings)
     _check_head(head)
-    _check_kept(snapshot)
+    for change in snapshot.changes:
+        _range("changes: number", change.number, 0, head.changes)
+    _check_events([*snapshot.events, head.track.event, head.track.last_event], "change")
+    _check_events(snapshot.anomalies, "anomaly")
     checks.check_options(head.settings.model, head.settings)
     check_sizes(engine, head, dimensions, head.settings.max_hypotheses)
     model = engine.catalogue.of(head)
     checks.check_settings(head.settings, model, dimensions)
-    _check_scaling(head, model.scaled)
-    seen: list[tuple[int, Record | Observation]] = [
-        (record.seq, record) for record in snapshot.records
-    ]
-    for seq, observation in [*seen, *enumerate(head.pending, head.seq)]:
-        where = f"observation {seq}: "
-        y = outputs_of(observation.y)
-        checks.check_observation(observation.x, y, model, dimensions, where)
-        if isinstance(observation, Record) and observation.excluded is not None:
-            if observation.y is not None:
-                raise BadSnapshot(f"{where}excluded from learning, and has a label")
-            y = outputs_of(observation.posted)
-            checks.check_observation(observation.x, y, model, dimensions, where)
-
-
-def _check_kept(snapshot: StreamSnapshot) -> None:
-    """Whatever is kept beside settings and sums."""
-    head = snapshot.head
-    for at in (head.created_ms, head.updated_ms, head.checkpoint_ms):
-        _range("a time", at, 0, LAST_MS)
-    for change in snapshot.changes:
-        _range("changes: a time", change.time_ms, 0, LAST_MS)
-        _range("changes: seq", change.seq, 0, MOST)
-        _range("changes: number", change.number, 0, head.changes)
-    _check_events(snapshot.events, "change")
-    _check_events(snapshot.anomalies, "anomaly")
+    if head.warm and {len(head.location or []), len(head.scale or [])} != {model.scaled}:
+        raise BadSnapshot(f"location and scale: expected {model.scaled} numbers")
     for record in snapshot.records:
         _check_record(record)
-    most = int(TABLE["label_window"].meaning.le or 0)
-    if len(head.pending) > most:
-        raise BadSnapshot(f"pending: expected at most {most} observations")
-    for seen in head.pending:
-        _check_pending(seen)
+    all_seen: list[tuple[int, Record | Observation]] = [
+        (record.seq, record) for record in snapshot.records
+    ]
+    for seq, seen in [*all_seen, *enumerate(head.pending, head.seq)]:
+        where = f"observation {seq}: "
+        checks.check_observation(seen.x, outputs_of(seen.y), model, dimensions, where)
+        if isinstance(seen, Record) and seen.excluded is not None:
+            if seen.y is not None:
+                raise BadSnapshot(f"{where}excluded from learning, and has a label")
+            checks.check_observation(seen.x, outputs_of(seen.posted), model, dimensions, where)
 
 
-def _check_scaling(head: Head, count: int) -> None:
-    for values, least in ((head.location, -math.inf), (head.scale, 0.0)):
-        if head.warm and len(values or []) != count:
-            raise BadSnapshot(f"location and scale: expected {count} numbers")
-        if not all(math.isfinite(value) and value > least for value in values or []):
-            raise BadSnapshot("location and scale: expected finite numbers, scales above 0")
+def _check_bounds(part: Any, seq: int, where: str) -> None:
+    """Raise BadSnapshot for a number of a part, or of one within it, that is out of its bounds."""
+    seq = getattr(part, "seq", seq)
+    bounds = BOUNDS[type(part)]
+    names: tuple[str, ...] = getattr(part, "_fields", None) or part.__struct_fields__
+    for name in names:
+        value = getattr(part, name)
+        for item in value if isinstance(value, list) else (value,):
+            if type(item) in BOUNDS:
+                _check_bounds(item, seq, name)
+            elif item is not None and name in bounds:
+                least, most = bounds[name]
+                _range(f"{where}: {name}", item, least, seq if most is None else most)
 
 
 def _check_settings(head: Head, limits: Settings) -> None:
@@ -220,86 +260,40 @@ def _dimensions(engine: Engine, head: Head, limits: Settings) -> Dimensions:
     return dimensions
 
 
-def _last_label(head: Head) -> list[float]:
-    """Numbers of the last label; raises BadSnapshot where they are not as many as a label has."""
+def _check_head(head: Head) -> None:
     last = head.last_label
     if last is not None and len(last) != head.y_dim:
         raise BadSnapshot(f"last: expected {head.y_dim} numbers, as a label has, got {len(last)}")
-    return [value for value in last or [] if value is not None]
-
-
-def _check_head(head: Head) -> None:
-    for name in ("seq", "scored", "changes"):
-        _range(name, getattr(head, name), 0, MOST)
-    for name in ("checkpoint", "best_start"):
-        _range(name, getattr(head, name), 0, head.seq)
-    _range("last_anomaly", head.last_anomaly or 0, 0, head.seq)
-    _range("map_run_length", head.map_run_length or 0, 0, head.seq)
-    for probability in (head.changed_probability, head.pending_supervision):
-        _range("a probability", probability or 0.0, 0, 1)
-    _range("evidence", head.evidence or 0.0, 0, GREATEST)
-    sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]
-    if not all(map(math.isfinite, [*_last_label(head), *sums])):
-        raise BadSnapshot("a sum, or the last time, is not finite")
-    _check_track(head.track, head.seq)
     _check_override(head.belief_override, head.seq)
-    _check_season(head.season, head.seq)
-    _check_regime(head.regime)
     for id_, name in head.regime_names.items():
         _range("regime names: id", id_, 1, MOST)
         _form(RegimeForm, {"name": name}, "regime names")
     for settings in head.pending_settings:
-        _check_rates(settings)
+        _check_hazard(settings.hazard)
+    most = int(TABLE["label_window"].meaning.le or 0)
+    if len(head.pending) > most:
+        raise BadSnapshot(f"pending: expected at most {most} observations")
+    for seen in head.pending:
+        _check_pending(seen)
 
 
-def _check_track(track: Track, seq: int) -> None:
-    _range("next_event", track.next_event, 0, MOST)
-    for name in ("confirmed_start", "before_start", "settled", "since"):
-        _range(name, getattr(track, name), 0, seq)
-    totals = [*(track.confirmed_totals or []), *(track.before_totals or [])]
-    if not all(map(math.isfinite, totals)):
-        raise BadSnapshot("a total of labels is not finite")
-    _check_events(filter(None, (track.event, track.last_event)), "change")
-
-
-def _check_season(season: SeasonPeriods | None, seq: int) -> None:
-    if season is None:
-        return
-    _range("season: since", season.since, 0, seq)
-    for period in season.periods:
-        _range("season: a period", period, 1, seq)
-
-
-def _check_events(events: Iterable[Event], kind: str) -> None:
-    for event in events:
+def _check_events(events: Iterable[Event | None], kind: str) -> None:
+    for event in filter(None, events):
         if event.kind != kind:
             raise BadSnapshot(f"events: kind is {event.kind!r:.40}, expected {kind}")
-        _range("events: id", event.id, 1, MOST)
         if event.state not in STATES:
             raise BadSnapshot(f"events: state is {event.state!r:.40}")
-        places = event.suspected_at, event.confirmed_at, event.earliest, event.latest
-        for seq in (event.start, *places, event.refined_at):
-            _range("events: seq", seq or 0, 0, MOST)
-        _range("events: coverage", event.coverage or 0.0, 0, 1)
 
 
 def _check_record(record: Record) -> None:
-    _check_rates(PendingSettings(record.seq + 1, record.hazard, record.outlier_rate, None))
-    _range("elapsed", record.elapsed, 0, math.inf)
+    _check_hazard(record.hazard)
     _range("previous start", record.previous_start, -1, max(record.seq - 1, 0))
-    for stated in (record, record.excluded):
-        _range("supervision", (stated and stated.changepoint) or 0.0, 0, 1)
     _check_override(record.belief_override, record.seq)
-    _range("season", record.offset, -LARGEST, LARGEST)
-    _check_regime(record.regime)
-    _check_time(record.time)
-
-
-def _check_regime(stated: KnownRegime | None) -> None:
-    if stated is not None:
-        _range("regime: probability", stated.probability, 0, 1)
-        for field in ("id", "seen", "last_seen"):
-            _range(f"regime: {field}", getattr(stated, field) or 0, 0, MOST)
+    if record.time is not None:
+        try:
+            timestamps.parse(record.time)
+        except ValueError as error:
+            raise BadSnapshot(f"time: {error}") from None
 
 
 def _check_override(stated: list[tuple[int, float]] | None, seq: int) -> None:
@@ -329,31 +323,14 @@ def _check_pending(seen: Observation) -> None:
         raise BadSnapshot("pending: expected finite numbers")
 
 
-def _check_rates(settings: PendingSettings) -> None:
-    _check_hazard(settings.hazard)
-    _range("outlier_rate", settings.outlier_rate, 0, 1)
-    if settings.interval is not None and not 0 < settings.interval < math.inf:
-        raise BadSnapshot(f"interval: {settings.interval:g}")
-
-
 def _check_hazard(hazard: Hazard | None) -> None:
     if isinstance(hazard, dict):
         _form(observations.DurationsForm, dict(hazard), "hazard")
-    elif isinstance(hazard, tuple):
-        _range("hazard: entries", len(hazard), 1, MAX_ENTRIES)
-        for entry in hazard:
-            _range("hazard", entry, 0, 1)
     elif hazard is not None:
-        _range("hazard", hazard, 0, 1)
-
-
-def _check_time(time: str | None) -> None:
-    if time is None:
-        return
-    try:
-        timestamps.parse(time)
-    except ValueError as error:
-        raise BadSnapshot(f"time: {error}") from None
+        table = hazard if isinstance(hazard, tuple) else (hazard,)
+        _range("hazard: entries", len(table), 1, MAX_ENTRIES)
+        for entry in table:
+            _range("hazard", entry, 0, 1)
 
 
 def _range(name: str, value: float, least: float, most: float) -> None:
