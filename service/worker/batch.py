@@ -554,23 +554,16 @@ class CommandBatch:
     ) -> list[Record]:
         """Records of a stream's next observations, which were accepted at `now_ms`."""
         model = self.engine.model(stream, head)
-        hazard, outlier_rate = effective_rates(model, head.settings)
+        rates = effective_rates(model, head.settings)
         last_time = head.last_time
         supervision = head.pending_supervision
         records = []
         for seq, seen in enumerate(coming, head.seq):
             elapsed = step_inputs.elapsed(seen, head.settings.interval, last_time)
-            stated = supervision if seen.changepoint is None else seen.changepoint
-            records.append(
-                Record(seq, seen.y, seen.x, seen.time, elapsed, stated, hazard, outlier_rate)
-            )
+            records.append(step_inputs.record_of(seq, seen, elapsed, supervision, rates, now_ms))
             supervision = None
-            if seen.time is None:
-                records[-1].accepted_ms = now_ms
-            else:
+            if seen.time is not None:
                 last_time = timestamps.seconds(seen.time)
-            if seen.planned is not None:
-                records[-1] = records[-1].exclude(seen.planned)
         records[0].belief_override = head.belief_override
         return records
 

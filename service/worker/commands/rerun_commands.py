@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -53,11 +53,7 @@ def apply_feedback(
     and after it is one regime.
     """
     head = stream.live()
-    records = _retained(engine, stream)
-    events = stream.events(engine.store)
-    event = _event(events, command.event)
-    start = event.start if event is not None else command.start or 0
-    _check_retained(records, start, head.seq)
+    records, start, events, event = _corrected(engine, stream, command)
     supervision = _supervision(command.change, start, event, events, head)
     records = seasons.known_now(stream, records, head.settings.seasonal)
     records = [
@@ -74,30 +70,35 @@ def apply_feedback(
     return msgspec.json.encode(answer)
 
 
-def _retained(engine: Engine, stream: Stream) -> list[Record]:
-    """What is retained of a stream that has a belief; raises WarmingUp of another."""
-    seq = stream.live().seq
-    if stream.slab is None or seq == 0:
-        raise WarmingUp(f"the stream has no belief yet at seq {seq}", seq=seq)
-    return stream.tail.retained(stream.live(), engine.store, engine.settings.max_replay)
+class Corrected(NamedTuple):
+    """What a correction is of: the records, from `start` on; events by id, and the one meant."""
+
+    records: list[Record]
+    start: int
+    events: dict[int, Event]
+    event: Event | None
 
 
-def _event(events: dict[int, Event], id_: int | None) -> Event | None:
-    """The event of this id; None where none is asked for. Raises UnknownEvent."""
-    if id_ is None:
-        return None
-    if id_ not in events:
-        raise UnknownEvent(f"the stream has no event {id_}")
-    return events[id_]
-
-
-def _check_retained(records: Sequence[Record], start: int, seq: int) -> None:
-    """Raise NotRetained for a start that a rerun of these records cannot be corrected at."""
-    first = records[0].seq if records else seq
-    if not first < start < seq:
+def _corrected(engine: Engine, stream: Stream, command: EventFeedback | Exclude) -> Corrected:
+    """Find what a command corrects; raises WarmingUp, UnknownEvent and NotRetained."""
+    head = stream.live()
+    if stream.slab is None or head.seq == 0:
+        raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
+    records = stream.tail.retained(head, engine.store, engine.settings.max_replay)
+    events = stream.events(engine.store)
+    event = None
+    start = command.start or 0
+    if command.event is not None:
+        event = events.get(command.event)
+        if event is None:
+            raise UnknownEvent(f"the stream has no event {command.event}")
+        start = event.start
+    first = records[0].seq if records else head.seq
+    if not first < start < head.seq:
         raise NotRetained(
-            f"start {start} is outside the retained range {first + 1}-{seq - 1}", first=first
+            f"start {start} is outside the retained range {first + 1}-{head.seq - 1}", first=first
         )
+    return Corrected(records, start, events, event)
 
 
 def exclude(engine: Engine, stream: Stream, command: Exclude, now_ms: int) -> Steps[bytes]:
@@ -108,11 +109,7 @@ def exclude(engine: Engine, stream: Stream, command: Exclude, now_ms: int) -> St
     where they were all there was to it.
     """
     seq = stream.live().seq
-    records = _retained(engine, stream)
-    events = stream.events(engine.store)
-    event = _event(events, command.event)
-    start = event.start if event is not None else command.start or 0
-    _check_retained(records, start, seq)
+    records, start, events, _ = _corrected(engine, stream, command)
     end = _end(command, start, events, seq)
     first = records[0].seq
     span = slice(start - first, end - first)

@@ -180,23 +180,12 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
     kept = (settings for settings in head.pending_settings if seq < settings.until)
     settings = next(kept, None) or _current(engine, head)
     elapsed = step_inputs.elapsed(seen, settings.interval, _time_before(head, seq))
-    supervision = seen.changepoint
-    if supervision is None and seq == head.seq:
-        supervision = head.pending_supervision
-    record = Record(
-        seq=seq,
-        y=seen.y,
-        x=seen.x,
-        time=seen.time,
-        elapsed=elapsed,
-        changepoint=supervision,
-        hazard=settings.hazard,
-        outlier_rate=settings.outlier_rate,
-        belief_override=head.belief_override if seq == head.seq else None,
-        offset=stream.offset(seq - head.seq),
-        accepted_ms=head.updated_ms if seen.time is None else None,
-    )
-    return record if seen.planned is None else record.exclude(seen.planned)
+    rates = settings.hazard, settings.outlier_rate
+    supervision = head.pending_supervision if seq == head.seq else None
+    record = step_inputs.record_of(seq, seen, elapsed, supervision, rates, head.updated_ms)
+    record.offset = stream.offset(seq - head.seq)
+    record.belief_override = head.belief_override if seq == head.seq else None
+    return record
 
 
 def keep_met(engine: Engine, head: Head) -> None:

@@ -11,6 +11,7 @@ from model_core.filter import Inputs
 from model_core.stream import columns
 from model_core.stream.columns import Columns
 from model_core.stream.slab import Past, Slab
+from model_core.stream_settings import Hazard
 from model_core.upm.base import UnderlyingModel
 from service.problems import TimeBackwards
 from service.wire import (
@@ -25,21 +26,39 @@ from service.wire import (
 LONGEST_ELAPSED = 1e15  # steps: more than all of RFC 3339's years have of the least interval
 
 
+def record_of(
+    seq: int,
+    seen: Observation,
+    elapsed: float,
+    supervision: float | None,
+    rates: tuple[Hazard | None, float],
+    accepted_ms: int | None,
+) -> Record:
+    """Record of an observation that is about to be applied.
+
+    supervision: stated before it came. rates: as of `effective_rates`.
+    """
+    hazard, outlier_rate = rates
+    record = Record(
+        seq=seq,
+        y=seen.y,
+        x=seen.x,
+        time=seen.time,
+        elapsed=elapsed,
+        changepoint=supervision if seen.changepoint is None else seen.changepoint,
+        hazard=hazard,
+        outlier_rate=outlier_rate,
+        accepted_ms=accepted_ms if seen.time is None else None,
+    )
+    return record if seen.planned is None else record.exclude(seen.planned)
+
+
 def coming(
     model: UnderlyingModel, head: Head, elapsed: float, x: list[float] | None = None
 ) -> Record:
     """Record of a stream's next observation, which has no label yet."""
-    hazard, outlier_rate = columns.effective_rates(model, head.settings)
-    return Record(
-        seq=head.seq,
-        y=None,
-        x=x,
-        time=None,
-        elapsed=elapsed,
-        changepoint=head.pending_supervision,
-        hazard=hazard,
-        outlier_rate=outlier_rate,
-    )
+    rates = columns.effective_rates(model, head.settings)
+    return record_of(head.seq, Observation(x=x), elapsed, head.pending_supervision, rates, None)
 
 
 def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
@@ -43,47 +44,42 @@ from service.worker.streams.stream import Stream
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
 OUTCOME_BYTES = 32 << 10  # of the answers to rows that have one outcome together
 
+Part = PendingAnswer | QuietAnswers | StoredAnswer  # of the answers to a command
 
+
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class CommandTask:
-    """One command, or one row of an ObserveMany, on its way from the log to its outcome."""
+    """One command, or one row of an ObserveMany, on its way from the log to its outcome.
 
-    __slots__ = (
-        "answers", "applied", "body", "command", "duplicate", "entry", "envelope", "field",
-        "incarnation", "index", "misfits", "model", "partition", "parts", "raised", "received",
-        "refusal", "row", "same_as", "status",
-    )  # fmt: skip
+    command: that of the envelope, or what a row of it stands for; of an Ingest it becomes what is
+    to be applied of what was `received`.
+    """
 
-    def __init__(
-        self,
-        partition: int,
-        incarnation: str,
-        envelope: Envelope,
-        entry: str,
-        index: int,
-        command: Command,
-        row: int = 0,
-    ) -> None:
-        """Begin; command: that of the envelope, or what a row of it stands for."""
-        self.partition = partition
-        self.incarnation = incarnation
-        self.envelope = envelope
-        self.received = command
-        self.command = command  # of an Ingest, what of it is to be applied
-        self.entry = entry
-        self.index = index  # its place in the log
-        self.row = row
-        self.raised = 0  # events so far
-        self.status = 200
-        self.body: list[bytes] = []
-        self.applied = 0  # observations
-        self.model = ""  # that answers
-        self.parts: list[PendingAnswer | QuietAnswers | StoredAnswer] = []  # answers to them
-        self.answers: Answers | None = None  # the same, once they are complete
-        self.duplicate = False
-        self.misfits: list[OutOfRange] = []  # of an Ingest, which goes on after them
-        self.refusal: ServiceError | None = None
-        self.same_as: CommandTask | None = None  # an earlier task of this batch with the same key
-        self.field: bytes | None = None  # its idempotency record is to be kept under this
+    partition: int
+    incarnation: str
+    envelope: Envelope
+    entry: str
+    index: int  # its place in the log
+    command: Command
+    row: int = 0
+    received: Command = dataclasses.field(init=False)
+    raised: int = 0  # events so far
+    status: int = 200
+    body: list[bytes] = dataclasses.field(default_factory=list)
+    applied: int = 0  # observations
+    model: str = ""  # that answers
+    # Answers to the observations, and the same once they are complete.
+    parts: list[Part] = dataclasses.field(default_factory=list)
+    answers: Answers | None = None
+    duplicate: bool = False
+    # Of an Ingest, which goes on after them.
+    misfits: list[OutOfRange] = dataclasses.field(default_factory=list)
+    refusal: ServiceError | None = None
+    same_as: CommandTask | None = None  # an earlier task of this batch with the same key
+    field: bytes | None = None  # its idempotency record is to be kept under this
+
+    def __post_init__(self) -> None:
+        self.received = self.command
 
     @property
     def streams(self) -> list[str]:
@@ -114,9 +110,7 @@ class CommandTask:
         """Its envelope, as if it were no row."""
         return replace(self.envelope, command=self.received)
 
-    def take(
-        self, model: str, parts: Sequence[PendingAnswer | QuietAnswers | StoredAnswer], count: int
-    ) -> None:
+    def take(self, model: str, parts: Sequence[Part], count: int) -> None:
         """Take answers to the next `count` observations."""
         self.model = model
         self.parts += parts
