@@ -12,6 +12,7 @@ import secrets
 import select
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
 import redis
@@ -105,7 +106,8 @@ class Commit(NamedTuple):
     (LTRIM, key, first, last), (ZADD, key, score, member...), (ZREM, key, member...),
     (DEL | UNLINK, key), (FEED, key, most entries, id,
     entry...) or (ANSWER, key, ms to keep, oldest id to keep, id, results...), both with rising ids.
-    `new` may equal `expected`: effects without progress.
+    `new` may equal `expected`: effects without progress. `pushed`: the element that is pushed to
+    each of these lists, after the effects: an RPUSH for each would be a fifth longer.
     """
 
     partition: int
@@ -114,6 +116,7 @@ class Commit(NamedTuple):
     new: Offset
     done: int  # observations finished
     effects: list[Effect]
+    pushed: Mapping[str, bytes] = MappingProxyType({})
 
 
 def expires_ms(updated_ms: int, ttl: float) -> int:
@@ -379,8 +382,11 @@ def _commit_call(commit: Commit) -> ScriptCall:
         str(commit.expected),
         str(commit.new),
         commit.done,
+        len(commit.pushed),
+        *commit.pushed.values(),
     ]
-    names = cast(list[str], [*dict.fromkeys([effect[1] for effect in commit.effects])])
+    of_effects = [effect[1] for effect in commit.effects]
+    names = cast(list[str], [*dict.fromkeys([*commit.pushed, *of_effects])])
     wrong = [key for key in names if type(key) is not str or tag not in key]
     if wrong:
         raise ValueError(f"an effect of partition {commit.partition} on key {wrong[0]!r}")

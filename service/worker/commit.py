@@ -17,6 +17,7 @@ from service.store.log import Commit, Effect, Lease, Log, Offset
 from service.store.streams import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.results import Answered, Results
+from service.worker.streams.changes import Changes
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask, LogItem, Lost, key_field
 from service.worker.timing import Stages
@@ -29,7 +30,7 @@ def commit_of(
     expected: Offset,
     items: Sequence[LogItem],
     streams: Sequence[Stream],
-    changes: Sequence[Effect],
+    changes: Changes,
     results: Results,
     feed_events: int,
 ) -> Commit:
@@ -50,7 +51,7 @@ def commit_of(
             logger.error("quarantined %s, offset %s of partition %d", _name(item), item.offset, p)
             aside = ("HSET", keys.quarantine(p), str(item.offset), item.payload)
             effects.append(aside)
-    effects += changes
+    effects += changes.effects
     entries = sorted(entry for stream in streams for entry in stream.feed)  # as in the log
     for stream in streams:
         stream.feed = ()
@@ -60,7 +61,7 @@ def commit_of(
     done = sum(task.units for task in tasks)
     done += sum(item.lost.units for item in items if item.lost)
     new = items[-1].offset
-    return Commit(lease.partition, lease.token, expected, new, done, effects)
+    return Commit(lease.partition, lease.token, expected, new, done, effects, changes.pushed)
 
 
 def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:

@@ -16,7 +16,7 @@ from service.observability import metrics
 from service.observability.tracing import open_tracer
 from service.settings import Settings
 from service.store.connection import connect
-from service.store.log import Commit, Effect, Lease, Log, Offset, Verdict
+from service.store.log import Commit, Lease, Log, Offset, Verdict
 from service.store.streams import Store
 from service.worker.background_jobs import BackgroundJobs, is_background
 from service.worker.batch import CommandBatch
@@ -25,6 +25,7 @@ from service.worker.garbage_collection import Collector
 from service.worker.leases import Census, Leases, share
 from service.worker.results import Results
 from service.worker.self_test import rehearse
+from service.worker.streams.changes import Changes
 from service.worker.streams.registry import Engine
 from service.worker.streams.step_metrics import gathered
 from service.worker.streams.stream import Stream
@@ -198,7 +199,7 @@ class Worker:
         self._busy = set()
 
     def _commit_of(
-        self, lease: Lease, items: list[LogItem], streams: list[Stream], changes: list[Effect]
+        self, lease: Lease, items: list[LogItem], streams: list[Stream], changes: Changes
     ) -> Commit:
         p = lease.partition
         events = self.settings.feed_events
@@ -328,7 +329,7 @@ class Worker:
     def _set_aside(self, lease: Lease, item: LogItem) -> None:
         """Answer a command that is not applied, and its repeats; keep it for an operator."""
         aside, record = refused(self.engine.store, item)
-        self._commit([self._commit_of(lease, [aside], [], record)])
+        self._commit([self._commit_of(lease, [aside], [], Changes(record))])
 
     def _disown(self, partition: int) -> None:
         """Drop a partition that another worker has; what was on trial here is innocent."""
@@ -376,10 +377,10 @@ class Worker:
         streams = [self.engine.streams[partition, name] for name in names]
         self.engine.checkpoint(partition, streams)
         at = self.offsets[partition]
-        effects = self.engine.changes({partition: streams})[partition]
-        if effects:
+        changes = self.engine.changes({partition: streams})[partition]
+        if changes.effects or changes.pushed:
             token = self.leases.held()[partition].token
-            self._commit([Commit(partition, token, at, at, 0, effects)])
+            self._commit([Commit(partition, token, at, at, 0, *changes)])
 
     def _make_room(self) -> None:
         """Evict the streams used longest ago where there are too many."""

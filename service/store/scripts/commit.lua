@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Write every effect of a prefix of the log and move the offset, or write nothing.
 -- There is no rollback: everything that can be refused is refused before the first write.
--- KEYS: lease, meta, log, then the keys of the effects
--- ARGV: token, expected offset, new offset, observations done,
+-- KEYS: lease, meta, log, the lists that an element is pushed to, then the keys of the effects
+-- ARGV: token, expected offset, new offset, observations done, number of lists, element of each,
 --       each effect as operation, number of its key, number of arguments, arguments
 -- Answers OK, ALREADY, FENCED or "INVALID: why".
 local lease, meta, log = KEYS[1], KEYS[2], KEYS[3]
@@ -180,7 +180,12 @@ if not ms then return 'INVALID: offset ' .. new end
 local log_type = call('TYPE', log).ok
 if log_type ~= 'stream' and log_type ~= 'none' then return 'INVALID: the log is a ' .. log_type end
 
-local EFFECTS = 5 -- where they begin in ARGV
+local lists = tonumber(ARGV[5])
+for i = 1, lists do
+  local why = fault('RPUSH', KEYS[3 + i], 5 + i, 5 + i)
+  if why then return 'INVALID: ' .. why end
+end
+local EFFECTS = 6 + lists -- where they begin in ARGV
 local at = EFFECTS
 while at <= #ARGV do
   local first = at + 3
@@ -209,6 +214,8 @@ while at <= #ARGV do
   end
   at = last + 1
 end
+
+for i = 1, lists do call('RPUSH', KEYS[3 + i], ARGV[5 + i]) end
 
 done = string.format('%.0f', done)
 if new == expected then

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, compress
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +17,26 @@ from service.store.log import Effect, expires_ms
 from service.store.shards import Argument
 from service.wire import stored_records
 from service.wire.positions import encode_positions
-from service.worker.streams.stream import Stream, ordinary, take_rows
+from service.worker.streams.stream import Stream, ordinary, take_effects, take_rows
 from service.worker.streams.table import Table
 
 Rows = NDArray[Any]  # of `table.ROW`
 
 
+class Changes(NamedTuple):
+    """Part of a commit: see `Commit`."""
+
+    effects: list[Effect]
+    pushed: Mapping[str, bytes] = MappingProxyType({})
+
+
 def parted(
     table: Table, of_partition: Mapping[int, Sequence[Stream]]
 ) -> tuple[list[Stream], Rows, dict[int, list[Stream]]]:
-    """Streams of which nothing is written but position and tail, their rows, and all others.
+    """Streams of which only position and tail move, their rows, and all others.
 
-    They stay in order, and the others by partition.
+    They stay in order, and the others by partition. What else waits for a commit, as keyed outcomes
+    do, is written as it is.
     """
     asleep = ordinary(chain.from_iterable(of_partition.values()))
     rows = table.of([stream.at for stream in asleep])
@@ -45,8 +54,8 @@ def parted(
 
 def effects(
     asleep: Sequence[Stream], rows: Rows, others: Mapping[int, Sequence[Stream]]
-) -> dict[int, list[Effect]]:
-    """Effects that write streams, as they were `parted`, by partition; then nothing waits.
+) -> dict[int, Changes]:
+    """What writes streams, as they were `parted`, by partition; then nothing waits.
 
     The heads of a partition are one HSET.
     """
@@ -61,7 +70,7 @@ def effects(
     ends = list(zip(position["updated_ms"].tolist(), rows["ttl"].tolist(), names, strict=True))
     number = Counter(stream.partition for stream in asleep)
 
-    written: dict[int, list[Effect]] = {}
+    written: dict[int, Changes] = {}
     start = 0
     for partition, streams in others.items():
         heads_key = keys.heads(partition)
@@ -76,8 +85,7 @@ def effects(
         part = slice(start, start + number[partition])
         start = part.stop
         heads += chain.from_iterable(pairs[part])
-        blocks = zip(keys.tails(partition, names[part]), tails[part], strict=True)
-        own += [("RPUSH", key, block) for key, block in blocks]
+        own += chain.from_iterable(map(take_effects, asleep[part]))
         due: list[Argument] = []
         for moved_ms, ttl, name in ends[part]:
             if ttl == ttl:  # not nan
@@ -86,5 +94,6 @@ def effects(
             own.append(("ZADD", keys.due(partition), *due))
         if heads:
             own.append(("HSET", heads_key, *heads))
-        written[partition] = own
+        pushed = zip(keys.tails(partition, names[part]), tails[part], strict=True)
+        written[partition] = Changes(own, dict(pushed))
     return written

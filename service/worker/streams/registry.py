@@ -21,11 +21,11 @@ from model_core.upm.builtin import Options
 from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
-from service.store.log import Effect
 from service.store.streams import Store, Stored, UnreadablePart, decoded, head_of
 from service.wire import LEVELS, Head
 from service.worker.streams import changes
 from service.worker.streams.answers import WAITING_BYTES
+from service.worker.streams.changes import Changes
 from service.worker.streams.ledger import Ledger
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.memory import Room, give_back, room
@@ -378,7 +378,7 @@ class Engine:
             return False
         return True
 
-    def changes(self, of_partition: Mapping[int, Sequence[Stream]]) -> dict[int, list[Effect]]:
+    def changes(self, of_partition: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
         """What the next commits write of streams of partitions; afterwards nothing waits.
 
         States that are due are written before it, or with it: see `checkpoint`.

@@ -359,6 +359,7 @@ class Stream:
         """Keep a keyed outcome; forget those that are old and not among the newest."""
         if not self.remembered:
             self.remembered = {}
+        before = self._remembered_bytes
         self.remembered[field] = record
         blob = wire.checksummed(wire.encode(record), "idempotency", self.name)
         self.write("HSET", keys.idempotency, field, blob)
@@ -370,6 +371,8 @@ class Stream:
             del self.remembered[oldest]
             self._remembered_bytes -= _remembered_bytes(oldest, first)
             self.write("HDEL", keys.idempotency, oldest)
+        if self._table is not None:
+            self._table.rows["slept_bytes"][self.at] += self._remembered_bytes - before
 
     def recall(self, stored: dict[bytes, bytes]) -> None:
         """Take stored keyed outcomes over, oldest first; raises UnreadablePart."""
@@ -478,14 +481,13 @@ class Stream:
 
 
 def ordinary(streams: Iterable[Stream]) -> list[Stream]:
-    """Those of which nothing is to be committed but observations that they slept through."""
+    """Those whose heads say nothing new but of observations that they slept through."""
     return [
         stream
         for stream in streams
         if stream.moved
         and stream.at >= 0
         and not stream._touched
-        and not stream._effects
         and not stream.stale
         and not stream.tail.new
         and not stream.tail.sealing
@@ -508,6 +510,13 @@ def put_rows(
         if not tail.rows:
             tail.start = first
         tail.rows += own
+
+
+def take_effects(stream: Stream) -> tuple[Effect, ...]:
+    """What else is to be committed of a stream that is `ordinary`; then nothing is."""
+    effects = stream._effects
+    stream._effects = ()
+    return effects
 
 
 def take_rows(streams: Iterable[Stream]) -> list[bytes]:

@@ -1,5 +1,6 @@
 """Streams that sleep: their rows say what their heads would, and nothing else comes of it."""
 
+import json
 import math
 import random
 from copy import copy
@@ -23,6 +24,7 @@ from service.wire import (
 from service.wire.positions import POSITION, numbers_of
 from service.worker.filtering import quiet
 from service.worker.streams import alarm_period
+from service.worker.streams.stream import Stream
 from service.worker.streams.table import FEWEST_ROWS, ROW, Table
 from tests.service.wire.test_positions import ordinary
 from tests.service.worker.conftest import Trouble, noise
@@ -202,7 +204,7 @@ def test_what_sleeping_streams_hold_is_counted_as_it_grows(bench):
         text = f"2026-01-01T00:00:{at % 60:02}Z"
         times = [text if at % 2 and i % 2 else None for i in range(len(names))]
         rows = [
-            Observe(n, [Observation(rng.random(), time=t)])
+            Observe(n, [Observation(rng.random(), time=t)], key=f"k{at}" if n == names[0] else None)
             for n, t in zip(names, times, strict=True)
         ]
         bench.send_rows(*rows)
@@ -220,6 +222,32 @@ def test_what_sleeping_streams_hold_is_counted_as_it_grows(bench):
     for stream in streams:
         engine.evict(stream)
     assert (table.slept_bytes, table.behind, table.oldest_ms) == (0, 0, None)
+
+
+def test_keyed_rows_are_committed_with_all_others(bench, monkeypatch):
+    names = [name for name in STREAMS if bench.partition(name) == 0][:4]
+    for i, name in enumerate(names):
+        bench.observe(name, noise(60, seed=i))
+    alone = []
+    of_new_rows = 0
+    effects = Stream.effects
+    monkeypatch.setattr(Stream, "effects", lambda own: (alone.append(own.name), effects(own))[1])
+    for at in range(4):
+        rows = [Observe(n, [Observation(0.1)], key=f"k{at}", digest="d") for n in names]
+        alone.clear()
+        first = bench.send_rows(*rows)
+        of_new_rows += len(alone)
+        again = bench.send_rows(*rows)
+        for once, repeat in zip(first, again, strict=True):
+            assert [{**json.loads(b), "duplicate": True} for b in once.body] == [
+                json.loads(b) for b in repeat.body
+            ]
+    assert of_new_rows <= len(names)  # some whose checkpoints were due
+    for name in names:
+        fields = bench.stored(name)["idempotency"]
+        assert [*fields] == [f"k{at}\0".encode() + b"0" for at in range(4)]
+    bench.crash()
+    assert all(repeat.stored.duplicate for repeat in bench.send_rows(*rows))
 
 
 def test_a_table_grows_and_uses_rows_again():
