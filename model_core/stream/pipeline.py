@@ -214,11 +214,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
 
     def _next_look(self, slab: Slab, series: S, seq: int) -> int | None:
         """Observations, more than `seq`, after which season or scale are looked at; None: never."""
-        if not slab.model.seasonal:
-            return None
-        look = warmup.next_look(seq)
-        search = self._next_search(slab, series, seq) if series.season_state is None else None
-        return look if search is None else min(search, look)
+        searching = series.season_state is None
+        seasonal = series.state.settings.seasonal
+        return seasons.next_look(slab.model, seasonal, searching, seq, series.search_phase)
 
     def _learn(self, slab: Slab, series: S, taken: Taken, y: float) -> bool:
         """Take in the label of the last observation; returns whether the filter is to begin anew.

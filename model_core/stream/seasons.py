@@ -44,6 +44,20 @@ def next_search(
     return season.next_search(seq, phase)
 
 
+def next_look(
+    model: UnderlyingModel, seasonal: bool | None, searching: bool, seq: int, phase: float
+) -> int | None:
+    """Observations, more than `seq`, after which season or scale are looked at; None: never.
+
+    seasonal, phase: as of `next_search`. searching: whether the series has no state of seasons yet.
+    """
+    if not model.seasonal:
+        return None
+    look = warmup.next_look(seq)
+    search = next_search(model, seasonal, seq, phase) if searching else None
+    return look if search is None else min(search, look)
+
+
 def search(series: State, labels: Floats) -> Floats | None:
     """Look for seasons in the last labels of a series without any; returns their state, if any."""
     state = season.searched(labels)

@@ -21,7 +21,14 @@ from model_core.upm.builtin import Options
 from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
-from service.store.streams import Store, Stored, UnreadablePart, decoded, head_of
+from service.store.streams import (
+    Store,
+    Stored,
+    UnreadablePart,
+    decoded,
+    head_of,
+    unpacked_state,
+)
 from service.wire import LEVELS, Head
 from service.worker.streams import changes
 from service.worker.streams.answers import WAITING_BYTES
@@ -147,7 +154,7 @@ class Engine:
         blob = stored.checkpoint
         if blob is not None:
             field = f"{stream.live().generation}:{stream.live().checkpoint}"
-            blob = decoded(bytes, blob, "checkpoint", stream.name, field)
+            blob = decoded(unpacked_state, blob, "checkpoint", stream.name, field)
         self._put_checkpoint(stream, blob)
         stream.resume_season()
 

@@ -16,7 +16,7 @@ from service import wire
 from service.store import keys
 from service.store.log import Effect, index_effects
 from service.store.shards import Argument
-from service.store.streams import CHUNK, Store, UnreadablePart, decoded
+from service.store.streams import CHUNK, Store, UnreadablePart, decoded, packed_state
 from service.wire import (
     Event,
     Head,
@@ -265,13 +265,19 @@ class Stream:
                 self.season_state = season.blank()
 
     def resume_season(self) -> None:
-        """Take in the labels that wait in the buffer.
+        """Take in the labels that wait in the buffer, and know when seasons are next looked at.
 
         Where a season was found or given up there was a checkpoint: no filter begins anew here.
         """
         if self.season_state is not None:
             for record in self.buffer:
                 season.observe(self.season_state, number(record.y))
+        if self.slab is not None:
+            searching = self.season_state is None
+            seasonal = self.settings.seasonal
+            model = self.slab.model
+            look = seasons.next_look(model, seasonal, searching, self.seq, self.search_phase)
+            self.next_look = look or self.seq + 1
 
     def offset(self, ahead: int = 0) -> float:
         """Season of the next label, or of one that comes so many observations later."""
@@ -411,8 +417,7 @@ class Stream:
         """Have the next commit itself write the state at the stream's seq."""
         self.moved_checkpoint()
         at = self.checkpoint_field
-        kept = wire.checksummed(blob, "checkpoint", self.name, at)
-        self.write("HSET", keys.checkpoint, at, kept)
+        self.write("HSET", keys.checkpoint, at, packed_state(self.name, at, blob))
 
     def checkpoint_due(self, every: int) -> bool:
         """Whether a boundary of `every` observations was passed since the last checkpoint.

@@ -21,6 +21,7 @@ from service.store.streams import (
     chunk_of,
     first_of,
     head_fields,
+    packed_state,
     phase_of,
     unseal,
 )
@@ -95,7 +96,7 @@ def test_load_finds_all_parts(redis_client, store):
     missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
     assert missing == Stored(None, None, [], {})
     tail = [b"x", b"y", b"z"]
-    new = wire.checksummed(b"\x00new", "checkpoint", "a", "1:128")
+    new = packed_state("a", "1:128", b"\x00new")
     head = StoredHead(*head_fields("a", head_of(130, checkpoint=128))[1::2])
     assert found == Stored(head, new, tail, {b"k\x000": b"r"}, (b"1:64",))
     assert broken == Stored(StoredHead(b"\xc1", None), None, [], {})

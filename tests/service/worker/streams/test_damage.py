@@ -14,6 +14,7 @@ from model_core.table import statistics_line
 from service import wire
 from service.observability import metrics
 from service.store import keys
+from service.store.streams import packed_state, unpacked_state
 from service.wire import (
     Configure,
     Delete,
@@ -50,6 +51,8 @@ LOADED = [
     "no position",
     "checkpoint",
     "numbers",
+    "compression",
+    "length",
     "tail",
     "sealed tail",
     "stray",
@@ -83,6 +86,8 @@ def damage(bench, part):
         "position": (keys.heads(0), keys.position_field("a")),
         "checkpoint": (keys.checkpoint(0, "a"), f"{head.generation}:{head.checkpoint}"),
         "numbers": (keys.checkpoint(0, "a"), f"{head.generation}:{head.checkpoint}"),
+        "compression": (keys.checkpoint(0, "a"), f"{head.generation}:{head.checkpoint}"),
+        "length": (keys.checkpoint(0, "a"), f"{head.generation}:{head.checkpoint}"),
         "idempotency": (keys.idempotency(0, "a"), b"k\x000"),
         "history": (keys.history(0, "a"), "0"),
         "events": (keys.events(0, "a"), "1"),
@@ -92,16 +97,23 @@ def damage(bench, part):
     blob[len(blob) // 2] ^= 0x55
     if part == "numbers":  # not finite, of which no checksum tells
         blob = bytearray(broken_numbers(client.hget(key, field), field))
+    if part == "compression":  # a distance to before the beginning
+        blob = bytearray(resealed(b"\x20\x00\x00\x00\x1f\x41\xff\xff" + bytes(9), field))
+    if part == "length":  # of more than memory has
+        blob = bytearray(resealed(b"\xff\xff\xff\xff" + bytes(9), field))
     client.hset(key, field, bytes(blob))
 
 
+def resealed(body, field):
+    return wire.checksummed(body, "checkpoint", "a", field)
+
+
 def broken_numbers(blob, field):
-    header, arrays = codec.unpack(
-        codec.MAGIC, codec.VERSION, wire.checked(blob, "checkpoint", "a", field)
-    )
+    body = unpacked_state(wire.checked(blob, "checkpoint", "a", field))
+    header, arrays = codec.unpack(codec.MAGIC, codec.VERSION, body)
     arrays["lines"][statistics_line(1) :] = float("inf")
     state = codec.pack(codec.MAGIC, codec.VERSION, {"kind": header["kind"]}, arrays)
-    return wire.checksummed(state, "checkpoint", "a", field)
+    return packed_state("a", field, state)
 
 
 def everything(bench):

@@ -192,6 +192,19 @@ def test_a_stream_sleeps_until_something_else_touches_its_head(bench):
     assert row in table._free
 
 
+@pytest.mark.parametrize("count", [30, 49, 50, 51, 99, 100])
+def test_a_stream_that_is_loaded_sleeps_at_once(bench, count):
+    """It looks at season and scale when it would have without a restart."""
+    bench.observe("a", noise(count))
+    (stream,) = bench.worker.engine.streams.values()
+    look = stream.next_look
+    bench.stop()
+    bench.observe("a", [0.0])
+    (stream,) = bench.worker.engine.streams.values()
+    assert stream.next_look == look or count + 1 == look < stream.next_look
+    assert (stream.at >= 0) == (count + 1 < look)
+
+
 def test_what_sleeping_streams_hold_is_counted_as_it_grows(bench):
     names = [name for name in STREAMS if bench.partition(name) == 0][:5]
     rng = random.Random(8)
