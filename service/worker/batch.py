@@ -336,7 +336,7 @@ class CommandBatch:
         seen = command.observations[queue.at : queue.at + 1]
         head = stream.live()
         (record,) = self._records(stream, head, seen, queue.tasks[0].envelope.time_ms)
-        answer = PendingAnswer(stream.name, head.settings.model, record, command)
+        answer = PendingAnswer(head.settings.model, record, command)
         refusal = self.pipeline.enter_step(stream, answer, step)
         self._entered(queue, answer, refusal)
 
@@ -547,7 +547,7 @@ class CommandBatch:
                 head.x_dim, head.y_dim = known.after(seen.x, outputs_of(seen.y))
         model = head.settings.model
         records = self._records(stream, head, coming, task.envelope.time_ms)
-        return [PendingAnswer(stream.name, model, record, command) for record in records]
+        return [PendingAnswer(model, record, command) for record in records]
 
     def _records(
         self, stream: Stream, head: Head, coming: list[Observation], now_ms: int

@@ -118,7 +118,7 @@ def _settle(
     while head.pending and not head.pending[0].pending:
         seen = head.pending.pop(0)
         record = _record(engine, stream, head.seq, seen)
-        answer = PendingAnswer(stream.name, head.settings.model, record, request)
+        answer = PendingAnswer(head.settings.model, record, request)
         (refusal,) = pipeline.step([(stream, answer)])
         if refusal is not None:
             answer.record.y = None
@@ -149,7 +149,7 @@ def _run_ahead(
     slab = stream.slab
     seq = head.seq + count - 1
     record = _record(engine, stream, seq, None)
-    answer = PendingAnswer(stream.name, head.settings.model, record, request)
+    answer = PendingAnswer(head.settings.model, record, request)
     answer.provisional = True
     answer.taken = Taken(seq, season=head.season)
     if slab is None:  # in the warm-up there is nothing to say yet

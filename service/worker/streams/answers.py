@@ -33,7 +33,6 @@ _DETAILS = [list(NUMBERS).index(name) for name in QuietNumbers._fields[SUMMARY_N
 class PendingAnswer(msgspec.Struct, gc=False):
     """What one observation will be answered with; the predictive is filled in per batch."""
 
-    stream: str
     model: str
     record: Record
     request: Observe | None = None  # which parts of the predictive it names
@@ -59,11 +58,20 @@ class PendingAnswer(msgspec.Struct, gc=False):
         if step is None:
             return
         self.place = step.predictive
+        line = step.readout
+        record.log_score = _number(line.log_score)
         if taken.warm:
-            self.readout = step.readout
-            read(record, step.readout, step.anomaly)
-        else:
-            record.log_score = _number(step.readout.log_score)
+            self.readout = line
+            record.changed_probability = line.changed_probability
+            record.evidence = line.evidence
+            record.changepoint_probability = line.changepoint_probability if record.seq else None
+            record.recent_change_probability = line.recent_change_probability
+            record.map_run_length = line.map_run_length
+            record.previous_start = line.born_previous_start
+            record.anomaly = _number(step.anomaly)
+            record.regime = line.regime
+            record.new_probability = line.new_probability
+            record.return_evidence = line.return_evidence
         if step.mixture is not None:
             self._describe(step.mixture)
             taken.step = step._replace(mixture=None)  # it is large
@@ -85,10 +93,34 @@ class PendingAnswer(msgspec.Struct, gc=False):
     def stored(self) -> StoredAnswer:
         """Return it as the API is sent it."""
         request = self.request
+        record = self.record
+        line = self.readout
         full = request is not None and request.full
-        answer = of_record(self.record, self.readout, full, request is not None and request.belief)
-        answer.components = self.components
-        answer.provisional = self.provisional
+        answer = StoredAnswer(
+            record.seq,
+            record.time,
+            line is None,
+            record.mean,
+            quantiles=record.quantiles,
+            probabilities=record.probabilities,
+            changed_probability=record.changed_probability,
+            evidence=record.evidence,
+            anomaly=record.anomaly,
+            regime=record.regime,
+            new_probability=record.new_probability,
+            return_evidence=record.return_evidence,
+            components=self.components,
+            provisional=self.provisional,
+        )
+        if full:
+            answer.variance = record.variance
+            answer.log_score = record.log_score
+            answer.changepoint_probability = record.changepoint_probability
+            answer.recent_change_probability = record.recent_change_probability
+        if line is not None and request is not None and (full or request.belief):
+            answer.run_length = BeliefSummary(
+                line.map_run_length, line.mean_run_length, line.hypotheses, line.pruned_mass
+            )
         described: Any = self.predictive  # None among its numbers is for clients alone
         if described is not None and described.probabilities is ABSENT:
             answer.mean = described.mean
@@ -101,40 +133,6 @@ class PendingAnswer(msgspec.Struct, gc=False):
             answer.season = self.taken.season
             answer.belief = self.taken.belief
         return answer
-
-
-def of_record(
-    record: Record, line: Readout | None, full: bool, belief: bool = False
-) -> StoredAnswer:
-    """Return the answer that a record keeps.
-
-    line: what was read off the belief after it; None: while warming up. full: with details.
-    belief: with the summary of the belief, which is one of these.
-    """
-    answer = StoredAnswer(
-        record.seq,
-        record.time,
-        line is None,
-        record.mean,
-        quantiles=record.quantiles,
-        probabilities=record.probabilities,
-        changed_probability=record.changed_probability,
-        evidence=record.evidence,
-        anomaly=record.anomaly,
-        regime=record.regime,
-        new_probability=record.new_probability,
-        return_evidence=record.return_evidence,
-    )
-    if full:
-        answer.variance = record.variance
-        answer.log_score = record.log_score
-        answer.changepoint_probability = record.changepoint_probability
-        answer.recent_change_probability = record.recent_change_probability
-    if line is not None and (full or belief):
-        answer.run_length = BeliefSummary(
-            line.map_run_length, line.mean_run_length, line.hypotheses, line.pruned_mass
-        )
-    return answer
 
 
 def quiet_rows(stepped: Stepped, predicted: Summary) -> Floats:
@@ -151,21 +149,6 @@ def quiet_rows(stepped: Stepped, predicted: Summary) -> Floats:
         1,
         dtype="<f8",
     )
-
-
-def read(record: Record, line: Readout, anomaly: float) -> None:
-    """Enter what a step read off the belief into its record."""
-    record.log_score = _number(line.log_score)
-    record.changed_probability = line.changed_probability
-    record.evidence = line.evidence
-    record.changepoint_probability = line.changepoint_probability if record.seq else None
-    record.recent_change_probability = line.recent_change_probability
-    record.map_run_length = line.map_run_length
-    record.previous_start = line.born_previous_start
-    record.anomaly = _number(anomaly)
-    record.regime = line.regime
-    record.new_probability = line.new_probability
-    record.return_evidence = line.return_evidence
 
 
 def describe(record: Record, predictive: Predictive) -> None:

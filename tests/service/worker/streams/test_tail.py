@@ -3,6 +3,7 @@
 from service import wire
 from service.store import keys
 from service.store.streams import in_tail, unseal
+from service.wire import Event
 from service.worker.streams.stream import Stream
 from tests.stored import record
 
@@ -64,3 +65,25 @@ def test_what_is_sealed_and_in_a_checkpoint_at_once_never_comes_into_the_tail():
     assert [r.seq for r in in_tail("a", push[2:])] == [*range(61, 70)]
     (chunk,) = [effect for effect in effects if effect[1] == keys.history(0, "a")]
     assert [r.seq for r in unseal("a", 0, chunk[3])] == [*range(61)]
+
+
+def test_what_a_deleted_generation_left_waiting_goes_with_its_keys():
+    """Also where the stream is made again before the commit: that writes in order."""
+    stream = Stream(0, "a")
+    for generation in (1, 2):
+        stream.create(wire.Head(generation, wire.StreamSettings("gaussian"), warm=True))
+        observe(stream, 3)
+        stream.keep_events([Event(generation, "confirmed", 1, 1)])
+        stream.commit_checkpoint(b"state")
+        if generation == 1:
+            stream.delete(1)
+    effects = stream.effects()
+    for key, fields in (
+        (keys.events(0, "a"), ["1", "2"]),
+        (keys.checkpoint(0, "a"), ["1:3", "2:3"]),
+    ):
+        own = [(operation, *rest[:1]) for operation, name, *rest in effects if name == key]
+        assert own == [("HSET", fields[0]), ("UNLINK",), ("HSET", fields[1])]
+    (push,) = [effect for effect in effects if effect[0] == "RPUSH"]
+    assert [r.seq for r in in_tail("a", push[2:])] == [0, 1, 2]
+    assert stream.idle
