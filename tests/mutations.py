@@ -265,8 +265,8 @@ MUTATIONS = [
     Mutation(
         "regimes: returns and fresh ones are counted for one another",
         "model_core/regimes.py",
-        "torch.where(total > 0, (1 + returns) / (2 + returns + fresh), 0.0)",
-        "torch.where(total > 0, (1 + fresh) / (2 + returns + fresh), 0.0)",
+        "(~fresh).to(weight.dtype)",
+        "fresh.to(weight.dtype)",
         "tests/model_core/test_regimes.py",
     ),
     Mutation(
