@@ -432,8 +432,8 @@ def read_out(
     alive = 0
     for i in range(n):
         alive += 1 if log_prob[i] > -INF else 0
-    table[CHANGED] = _mass_below(mass, age, below, spare)
     table[MEAN_RUN_LENGTH] = arithmetic.total(spare, n)
+    table[CHANGED] = _mass_below(mass, age, below, spare)
     table[RECENT] = _mass_below(mass, age, window, spare)
     table[MAP_RUN_LENGTH] = age[likeliest]
     table[EVENT_RUN_LENGTH] = age[event]
