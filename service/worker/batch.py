@@ -38,7 +38,7 @@ from service.wire import (
     partial,
     timestamps,
 )
-from service.wire.answers import quiet_bytes
+from service.wire.answers import quiet_bytes, quiet_row
 from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import calendar, delayed_labels, quiet
 from service.worker.filtering.pipeline import StoredPipeline
@@ -292,17 +292,17 @@ class CommandBatch:
     def _quiet(self, queues: Sequence[StreamQueue], wave: Wave, entered: Entered) -> None:
         """Take answers to the next observations of queues, as far as they were quiet."""
         model = wave.streams[0].settings.model
+        answers = {full: quiet_bytes(entered.numbers, full) for full in (False, True)}
         at = 0
-        for run, queue in enumerate(queues):
+        runs = zip(entered.firsts.tolist(), entered.counts.tolist(), strict=True)
+        for run, (queue, (first, count)) in enumerate(zip(queues, runs, strict=True)):
             task = queue.tasks[0]
             command = task.command
             assert isinstance(command, Observe)
-            count = int(entered.counts[run])
             if count:
-                numbers = entered.numbers[at : at + count]
-                first = int(entered.firsts[run])
-                quiet_ones = QuietAnswers(first, quiet_bytes(numbers, command.full))
-                task.take(model, [quiet_ones], count)
+                size = quiet_row(command.full).size
+                part = answers[command.full][size * at : size * (at + count)]
+                task.take(model, [QuietAnswers(first, part)], count)
                 at += count
             queue.at += count
             if count < wave.counts[run]:

@@ -80,6 +80,8 @@ class Engine:
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
         missing = self._missing(partition, names)
+        if not missing:
+            return
         self._ledger.mark({(partition, name) for name in missing})
         readable: list[tuple[Stream, Stored]] = []
         for name, stored, wrong in self._fetch(partition, missing):
@@ -498,9 +500,10 @@ class Engine:
                 self.evict(stream)
 
     def drop_empty_slabs(self) -> None:
-        """Free the memory of slabs that no stream needs."""
+        """Free the memory of slabs, and of rows of the table, that no stream needs."""
         self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
         self._trim()
+        self.table.trim(self.streams.values())
 
     def measure(self) -> None:
         """Set the gauges of what is held, and of how far checkpoints are behind."""

@@ -6,8 +6,8 @@ it has a row here then. It wakes when anything else touches its head: see `Strea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,12 @@ GROUPS = np.dtype(
 )
 
 
+class Sleeper(Protocol):
+    """A stream that may be asleep."""
+
+    at: int  # its row; -1: it is awake
+
+
 class Table:
     """The streams of a worker that are asleep, a row each."""
 
@@ -98,6 +104,25 @@ class Table:
         self.rows[at] = np.zeros((), ROW)
         self._free.append(at)
         self.hazards.pop(at, None)
+
+    def trim(self, streams: Iterable[Sleeper]) -> None:
+        """Give back memory where at most a quarter of the rows is used.
+
+        As many as are used are free then: it takes as many removals until the next time. streams:
+        all that are asleep are among them; their rows move together.
+        """
+        used = len(self.rows) - len(self._free)
+        held = max(FEWEST_ROWS, 2 * used)
+        if 4 * used > len(self.rows) or held >= len(self.rows):
+            return
+        asleep = [stream for stream in streams if stream.at >= 0]
+        assert len(asleep) == used, f"{len(asleep)} streams sleep in {used} rows"
+        places = [stream.at for stream in asleep]
+        self.rows = np.concatenate((self.of(places), np.zeros(held - used, ROW)))
+        self._free = list(range(used, held))
+        self.hazards = {i: self.hazards[at] for i, at in enumerate(places) if at in self.hazards}
+        for at, stream in enumerate(asleep):
+            stream.at = at
 
     @property
     def slept_bytes(self) -> int:

@@ -24,10 +24,16 @@ from service.wire import (
 from service.wire.positions import POSITION, numbers_of
 from service.worker.filtering import quiet
 from service.worker.streams import alarm_period
+from service.worker.streams import table as tables
 from service.worker.streams.stream import Stream
 from service.worker.streams.table import FEWEST_ROWS, ROW, Table
 from tests.service.wire.test_positions import ordinary
 from tests.service.worker.conftest import Trouble, noise
+
+
+class Sleeper:
+    at = -1
+
 
 STREAMS = [f"s{i}" for i in range(24)]
 SETTINGS = [
@@ -93,6 +99,7 @@ def evict(bench, rng):
         stream = engine.streams.get((bench.partition(name), name))
         if drawn and stream is not None and stream.idle:
             engine.evict(stream)
+    engine.drop_empty_slabs()
 
 
 def appended(bench, turns):
@@ -161,8 +168,19 @@ def test_asleep_or_awake_all_is_the_same(make_bench, monkeypatch, seed):
     def bench(db):
         return make_bench(db=db, partitions=3, checkpoint_every=32)
 
+    shrunk = []
+    trim = Table.trim
+
+    def trimming(table, streams):
+        before = len(table.rows)
+        trim(table, streams)
+        shrunk.append(before > len(table.rows))
+
+    monkeypatch.setattr(tables, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(Table, "trim", trimming)
     asleep = applied(bench(0), seed, trouble=False)
     troubled = applied(bench(1), seed, trouble=True)
+    assert max(shrunk)
     monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
     awake = applied(bench(2), seed, trouble=False)
     assert differences(asleep, awake, asleep) == []
@@ -275,6 +293,27 @@ def test_a_table_grows_and_uses_rows_again():
     assert not table.hazards
     assert table.add(values, 0.5) in places
     assert not table.hazards
+
+
+def test_a_table_gives_memory_back_and_streams_sleep_on():
+    table = Table(64)
+    streams = [Sleeper() for _ in range(300)]
+    for i, stream in enumerate(streams):
+        values = np.zeros(1, ROW)
+        values["alarm"] = i
+        stream.at = table.add(tuple(values[0].item()), (0.1, i) if i % 3 == 0 else None)
+    left = random.Random(6).sample(range(300), 300)
+    for used, held in ((129, 512), (128, 256), (65, 256), (64, 128), (3, 64), (0, 64)):
+        for i in left[used:]:
+            table.remove(streams[i].at)
+            streams[i].at = -1
+        del left[used:]
+        table.trim(streams)
+        assert len(table.rows) == held
+        own = [streams[i].at for i in left]
+        assert table.rows["alarm"][own].tolist() == left
+        assert table.hazards == {streams[i].at: (0.1, i) for i in left if i % 3 == 0}
+        assert sorted([*own, *table._free]) == [*range(held)]
 
 
 def test_what_follows_the_alarm_periods_of_many_follows_each():
