@@ -15,6 +15,7 @@ from service.commands.connection import (
     Url,
     connected,
     print_json,
+    short_utc,
     table,
 )
 
@@ -53,20 +54,15 @@ def list_windows(
     if not calendar.windows:
         typer.echo("no windows: `moca calendar set` makes one")
         return
-    made = table("window", "start", "end", "time zone", "repeat", "streams", "note")
+    words = ("when", "streams", "note")
+    made = table("window", *words, words=words)
     for window in calendar.windows:
-        made.add_row(
-            window.name,
-            window.start,
-            window.end,
-            window.time_zone,
-            window.repeat or "once",
-            ", ".join(window.match) or "all",
-            window.note,
-        )
+        when = f"{window.start} to {window.end} {window.time_zone}, {window.repeat or 'once'}"
+        made.add_row(window.name, when, ", ".join(window.match) or "all", window.note)
     Console().print(made)
     for time in calendar.times:
-        typer.echo(f"{time.start} to {time.end}  {time.window}")
+        span = f"{short_utc(time.start)} to {short_utc(time.end)} UTC"
+        typer.echo(f"{span}  {time.window}")
 
 
 @app.command("set")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from datetime import UTC
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -22,9 +21,9 @@ from service.commands.connection import (
     Url,
     connected,
     print_json,
+    short_utc,
     table,
 )
-from service.wire import timestamps
 
 if TYPE_CHECKING:
     from moca_client.retry import Call
@@ -241,27 +240,15 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _utc(time: str) -> str:
-    """Return an RFC 3339 time to the second, in UTC."""
-    whole, _ = timestamps.parse(time)
-    try:
-        return whole.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    except OverflowError:  # within hours of the year 1 or 10000
-        return time
-
-
 def _show(rows: list[StreamChange]) -> None:
     if not rows:
         typer.echo("no changes: see --since and the other options for what is left out")
         return
-    made = table("stream", "since (UTC)", "what changed", "evidence", "state")
-    made.columns[0].overflow = "fold"
+    headings = ("stream", "since (UTC)", "what changed", "evidence", "state")
+    made = table(*headings, words=("what changed", "state"))
     for change in rows:
-        since = "" if change.start_time is None else _utc(change.start_time)
+        since = "" if change.start_time is None else short_utc(change.start_time)
         about = "≈ " if change.start_arrived else ""
         rarely = describe_evidence(change.evidence)
         made.add_row(change.stream, about + since, change.sentence, rarely, change.state)
-    for place in (2, 4):
-        made.columns[place].justify = "left"
-    made.columns[2].no_wrap = False
     Console().print(made)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from model_core.suggestions import did_you_mean
 from service.commands.options import fail
+from service.wire import timestamps
 
 if TYPE_CHECKING:
     from moca_client import Client
@@ -129,12 +132,29 @@ def _whole(document: Any) -> Any:
     return document
 
 
-def table(*headings: str, title: str | None = None) -> Table:
-    """Return an empty table; columns after the first are numbers."""
-    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+def table(*headings: str, words: Collection[str] = (), title: str | None = None) -> Table:
+    """Return an empty table; columns after the first are numbers, but for those of `words`.
+
+    Words are wrapped where the terminal is narrow, nothing else is.
+    """
+    made = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for i, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if i else "left", no_wrap=True)
+        text = heading in words
+        justify: JustifyMethod = "right" if i and not text else "left"
+        made.add_column(heading, justify=justify, no_wrap=not text, overflow="fold")
     return made
+
+
+def short_utc(time: str) -> str:
+    """Return an RFC 3339 time in UTC, to the minute, or the second where it has one."""
+    whole, _ = timestamps.parse(time)
+    try:
+        text = whole.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except OverflowError:  # within hours of the year 1 or 10000
+        return time
+    return text.removesuffix(":00")
 
 
 def number(value: float | Sequence[float | None] | None, digits: int = 4) -> str:

@@ -35,6 +35,7 @@ from service.commands.connection import (
     number,
     numbers,
     print_json,
+    short_utc,
     table,
 )
 from service.commands.options import fail
@@ -296,17 +297,16 @@ def changepoints(
     if as_json:
         print_json(answer)
         return
-    headings = ("id", "start", "since", "what changed", "evidence", "state")
-    made = table(*headings, title=f"{answer.stream} ({answer.model}), {answer.seq} observations")
+    headings = ("id", "start", "since (UTC)", "what changed", "evidence", "state")
+    title = f"{answer.stream} ({answer.model}), {answer.seq} observations"
+    made = table(*headings, words=("what changed", "state"), title=title)
     for event in answer.events:
-        since = ("≈ " if event.start_arrived else "") + (event.start_time or "")
+        since = "" if event.start_time is None else short_utc(event.start_time)
+        about = "≈ " if event.start_arrived else ""
         rarely = describe_evidence(event.evidence)
         start = describe_start(event)
         entered = "anomaly" if event.kind == "anomaly" else event.state
-        made.add_row(str(event.id), start, since, event.sentence, rarely, entered)
-    made.columns[3].no_wrap = False
-    for place in (3, 5):
-        made.columns[place].justify = "left"
+        made.add_row(str(event.id), start, about + since, event.sentence, rarely, entered)
     Console().print(made)
     typer.echo(describe_segmentation(answer.segmentation, answer.hindsight))
 

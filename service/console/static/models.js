@@ -21,7 +21,7 @@ export function showModels(main, feed) {
         place,
         h(
           "div",
-          { class: "section" },
+          { class: "section models" },
           table(
             "Models available to streams",
             ["Model", "Description", "Kind", "Inputs", "Labels", "Hazard", "Versions"],

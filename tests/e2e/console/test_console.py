@@ -321,7 +321,9 @@ def test_what_was_not_normal_is_excluded_and_shaded(page, fake):
     expect(page.locator(VALUES).first).to_have_attribute(
         "aria-label", re.compile("23 observations excluded from learning")
     )
-    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    with page.expect_response("**/exclusions"):  # a click does not wait for what it sends
+        button.click()
     assert fake.asked("POST", "/v1/streams/pump/exclusions")[1][1]["excluded"] is False
 
 
@@ -782,6 +784,13 @@ def test_words_on_a_level_are_within_a_narrow_chart(opened, fake):
     chart = page.locator(VALUES).first.bounding_box()
     assert since["x"] + since["width"] <= chart["x"] + chart["width"]
     assert since["y"] >= before["y"] + before["height"] - 4
+
+
+def test_the_list_of_models_fits_a_narrow_screen(opened, fake):
+    page = opened(fake.url, viewport={"width": 390, "height": 844})
+    page.goto(f"{fake.url}/#/models")
+    expect(page.get_by_role("columnheader", name="Versions")).to_be_in_viewport(ratio=1)
+    assert page.locator(".models .scroll").evaluate("(e) => e.scrollWidth <= e.clientWidth")
 
 
 def test_a_walk_by_keyboard_on_a_narrow_dark_screen(opened, fake):

@@ -8,7 +8,7 @@ from moca_client.responses import ChangesPage, StreamChange
 from service.commands import changes
 
 TIMES = ("2024-05-01T01:30:00.25+02:00", "2024-05-01T01:30:00Z", "9999-12-31T23:59:59-12:00")
-SHOWN = ("2024-04-30T23:30:00", "2024-05-01T01:30:00", TIMES[2])
+SHOWN = ("2024-04-30 23:30", "2024-05-01 01:30", TIMES[2])
 
 
 class PagedChanges:
@@ -36,14 +36,22 @@ class PagedChanges:
 
 @pytest.fixture
 def listed(moca, monkeypatch):
-    def listed(service, *arguments):
+    def listed(service, *arguments, **env):
         monkeypatch.setattr(changes, "connected", lambda url, api_key: nullcontext(service))
         monkeypatch.setattr(changes, "on_terminal", lambda: True)
-        result = moca("changes", *arguments)
+        result = moca("changes", *arguments, **env)
         assert result.exit_code == 0, result.output
         return result
 
     return listed
+
+
+def test_a_row_fits_80_columns_and_only_words_are_wrapped(listed):
+    shown = listed(PagedChanges(), COLUMNS="80", TERMINAL_WIDTH="80").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
+    for text in (SHOWN[0], "suspected", "what changed"):
+        assert text in shown
 
 
 def test_times_are_utc_and_no_more_pages_are_read_than_the_limit_needs(listed):
@@ -51,7 +59,7 @@ def test_times_are_utc_and_no_more_pages_are_read_than_the_limit_needs(listed):
     assert "since (UTC)" in shown
     for i, time in enumerate(SHOWN):
         (line,) = [line for line in shown.splitlines() if line.split()[:1] == [f"s{i}"]]
-        assert line.split()[1] == time
+        assert f" {time} " in line
     service = PagedChanges()
     assert listed(service, "--csv", "--limit", "2").stdout.count("\n") == 3
     assert service.calls == 2
