@@ -29,6 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import httpx
 import hypothesis
+import pyarrow as pa
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
@@ -79,6 +80,7 @@ interval = {INTERVAL_S}
 """
 EVERY_STATE = "wait=false&state=suspected&state=confirmed&state=withdrawn"
 BINARY = {"Content-Type": "application/octet-stream"}
+ARROW = "application/vnd.apache.arrow.stream"
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
 
@@ -161,8 +163,7 @@ class Posted(NamedTuple):
     """A post that was applied. answers: the first ones."""
 
     path: str
-    key: str
-    body: Any
+    request: dict[str, Any]  # its body and headers
     answers: list[dict[str, Any]]
 
 
@@ -171,8 +172,7 @@ class Flying(NamedTuple):
 
     result: Future[Result]
     path: str
-    key: str
-    body: Any
+    request: dict[str, Any]
     seen: list[Seen]
 
 
@@ -231,6 +231,13 @@ class ServiceMachine(RuleBasedStateMachine):
         self._post(stream, api, self._labels(count if count > 8 else 1, level))
         if wait:
             self._settle(stream)
+
+    @rule(slot=slots, api=apis, count=st.integers(1, 70), level=st.integers(0, 2))
+    def post_table(self, slot: int, api: int, count: int, level: int) -> None:
+        """Post an Arrow table, and leave it under way."""
+        stream = self._alive(slot, api)
+        self._settle(stream)
+        self._post(stream, api, self._labels(count, level), arrow=True)
 
     @rule(slot=slots, api=apis, more=st.sampled_from(["elapsed", "changepoint", "missing"]))
     def post_more(self, slot: int, api: int, more: str) -> None:
@@ -334,14 +341,14 @@ class ServiceMachine(RuleBasedStateMachine):
         if not stream.posted:
             return
         posted = stream.posted[-1 - pick % len(stream.posted)]
-        headers = {"Idempotency-Key": posted.key}
         if same:
-            result = self._ask(api, "POST", posted.path, {200}, json=posted.body, headers=headers)
+            result = self._ask(api, "POST", posted.path, {200}, **posted.request)
             for answer, first in zip(_listed(result.answer.json()), posted.answers, strict=True):
                 assert answer["duplicate"], answer
                 assert _without(answer) == _without(first)
         else:
-            result = self._ask(api, "POST", posted.path, {422}, json={"y": 0.25}, headers=headers)
+            key = {"Idempotency-Key": posted.request["headers"]["Idempotency-Key"]}
+            result = self._ask(api, "POST", posted.path, {422}, json={"y": 0.25}, headers=key)
             assert result.answer.json()["type"].endswith("/key-reused"), result.answer.text
 
     @rule(slot=slots, api=apis, seq=st.booleans())
@@ -379,13 +386,12 @@ class ServiceMachine(RuleBasedStateMachine):
             return
         seq = awaited[pick % len(awaited)]
         y = self._label(0)
-        body = {"y": y, "seq": seq}
-        path, key = f"/v1/streams/{stream.name}/observations?detail=full", self._key()
-        headers = {"Idempotency-Key": key}
-        answer = self._ask(api, "POST", path, {200}, json=body, headers=headers).answer.json()
+        path = f"/v1/streams/{stream.name}/observations?detail=full"
+        request = self._request({"y": y, "seq": seq})
+        answer = self._ask(api, "POST", path, {200}, **request).answer.json()
         life.check(life.label(seq, y), answer)
         stream.accepted.append(y)
-        stream.posted.append(Posted(path, key, body, [answer]))
+        stream.posted.append(Posted(path, request, [answer]))
 
     @rule(slot=slots, api=apis)
     def delete(self, slot: int, api: int) -> None:
@@ -615,14 +621,20 @@ class ServiceMachine(RuleBasedStateMachine):
         stream.life.check(stream.life.observe(seen), answer)
         stream.accepted.append(seen.y)
 
-    def _post(self, stream: Stream, api: int, seen: list[Seen]) -> None:
+    def _request(self, body: Any) -> dict[str, Any]:
+        """Body and headers of a request with a key of its own."""
+        return {"json": body, "headers": {"Idempotency-Key": self._key()}}
+
+    def _post(self, stream: Stream, api: int, seen: list[Seen], arrow: bool = False) -> None:
         """Begin a post with a key."""
-        key, path = self._key(), f"/v1/streams/{stream.name}/observations?detail=full"
-        body: Any = [_form(each) for each in seen]
-        body = body if len(seen) > 1 else body[0]
-        headers = {"Idempotency-Key": key}
-        result = self.service.begin(api, "POST", path, {200}, json=body, headers=headers)
-        stream.flying.append(Flying(result, path, key, body, seen))
+        path = f"/v1/streams/{stream.name}/observations?detail=full"
+        body = [_form(each) for each in seen]
+        request = self._request(body if len(seen) > 1 else body[0])
+        if arrow:
+            headers = {**request["headers"], "Content-Type": ARROW}
+            request = {"content": _table([each.y for each in seen]), "headers": headers}
+        result = self.service.begin(api, "POST", path, {200}, **request)
+        stream.flying.append(Flying(result, path, request, seen))
 
     def _settle(self, stream: Stream) -> None:
         """Wait for posts under way; their answers say in which order they were applied."""
@@ -631,7 +643,7 @@ class ServiceMachine(RuleBasedStateMachine):
         for post in flying:
             answers = _listed(self._wait(post.result).answer.json())
             applied += zip(answers, post.seen, strict=True)
-            stream.posted.append(Posted(post.path, post.key, post.body, answers))
+            stream.posted.append(Posted(post.path, post.request, answers))
         for answer, seen in sorted(applied, key=lambda pair: pair[0]["seq"]):
             self._apply(stream, seen, answer)
 
@@ -658,6 +670,15 @@ def _form(seen: Seen) -> dict[str, Any]:
     if seen.pending:
         form["pending"] = True
     return form
+
+
+def _table(labels: list[float | None]) -> bytes:
+    """An Arrow stream of observations."""
+    table = pa.table({"y": pa.array(labels, pa.float64())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
 
 
 def _listed(value: Any) -> list[Any]:
