@@ -141,7 +141,10 @@ class Tail:
 
     def labels(self, head: Head, store: Store, most: int) -> list[Label]:
         """Labels of the last `most` records at most; raises UnreadablePart as `retained` does."""
-        loose = {seq: Labelled(seq, record.y) for seq, record in self.recent().items()}
+        decode = stored_records.decode_label
+        loose = {seq: decode(seq, row) for seq, row in enumerate(self.rows, self.start)}
+        for seq, new in self.new.items():
+            loose[seq] = decode(seq, new) if isinstance(new, bytes) else Labelled(seq, new.y)
         labelled = self._last(head, store, most, unseal_labels, loose)
         return [record.y for record in labelled[max(0, len(labelled) - most) :]]
 
