@@ -126,7 +126,7 @@ def check(layout: Layout, kept: Floats, head: Floats, ranks: Floats) -> None:
         raise BadState("state has log probabilities that are none")
     if not anomaly.valid(ranks):
         raise BadState(f"state's array {_RANKS!r} is no sketch of ranks")
-    if layout.regimes:  # of models without symmetric statistics: all lines are kept
+    if layout.regimes:  # all lines are kept
         _check_memory(layout, kept, head)
 
 
@@ -254,8 +254,11 @@ def _of_regimes(layout: Layout) -> tuple[slice, slice]:
 
 
 def _stored(layout: Layout) -> NDArray[np.int64]:
-    """Lines that are stored: of a symmetric matrix those of its lower triangle."""
-    if not layout.symmetric:
+    """Lines that are stored: of a symmetric matrix those of its lower triangle.
+
+    Of rows with a memory all of them.
+    """
+    if layout.regimes or not layout.symmetric:
         return np.arange(layout.height)
     mirrored = np.zeros(layout.height, dtype=bool)
     for leaf in layout.symmetric:

@@ -60,14 +60,18 @@ def follow(
     rows: Rows,
     settings: StreamSettings = DEFAULTS,
     levels: Sequence[float] = (),
+    inputs: Rows | None = None,
 ) -> Followed:
     """Events and answers of a series, as of a stream of the service.
 
     A label that the filter refuses counts as missing. levels: of the quantiles of predictives;
-    without any these are not summarised.
+    without any these are not summarised. inputs: of a model that takes some, as many as rows.
     """
     pipeline = _pipeline(model, settings, levels)
-    observations = [Observation(tuple(map(float, row))) for row in rows]
+    observations = [
+        Observation(tuple(map(float, row)), tuple(map(float, x)))
+        for row, x in zip(rows, inputs or [()] * len(rows), strict=True)
+    ]
     taken = pipeline.take_series(0, observations)
     while len(taken) < len(observations):
         refused = observations[len(taken)]

@@ -24,7 +24,7 @@ from model_core.compiled.belief import (
     rates,
 )
 from model_core.compiled.jit import Floats, compiled, totals_place
-from model_core.regimes import REGIMES
+from model_core.regimes import OF_HYPOTHESIS, REGIMES
 from model_core.regimes import SETTLED as KNOWN
 from model_core.table import (
     BESIDE,
@@ -43,6 +43,16 @@ from model_core.table import (
 ) = range(7)  # fmt: skip
 RETURNS, ENDED = 1, 2  # lines after that of the origin; the statistics of what ended follow
 UNBORN = -1.0  # run length of a hypothesis that begins with this step
+
+
+@compiled
+def origin_line(lines: Floats, first: int) -> int:
+    """Line of the origin, of rows with a memory; first: that of the statistics.
+
+    These are there twice, with the numbers of a hypothesis in between.
+    """
+    count: int = (lines.shape[0] - first - OF_HYPOTHESIS) // 2
+    return first + count
 
 
 @compiled
@@ -99,10 +109,11 @@ def begin(
 ) -> tuple[float, float]:
     """Split the birth in `slot`, which `belief.grow` made, between fresh and stored regimes.
 
-    Those from stored ones take further empty slots. own: statistics of the step; lines: of the row,
-    before it. numbers: of the memory. Returns the fresh one's previous start and changes.
+    Those from stored ones take further empty slots. own: statistics that are copied for the step;
+    lines: of the row, before it, those of the statistics from the first on. numbers: of the memory.
+    Returns the fresh one's previous start and changes.
     """
-    seq, origin = head[SEQ], first + own.shape[0]
+    seq, origin = head[SEQ], origin_line(lines, first)
     ended, column = _ended(lines, slots, seq, numbers[KNOWN]), lines.shape[1] - BESIDE - regimes
     each, share, run_length = work[EACH], work[SHARE], lines[RUN_LENGTH]
     if seq == 0:
@@ -169,19 +180,21 @@ def begin(
             free += 1
         for k in range(own.shape[0]):
             own[k, free] = own[k, column + m - 1]
+        for k in range(first + own.shape[0], origin):  # those that are stepped where they lie
+            lines[k, free] = lines[k, column + m - 1]
         run_length[free] = UNBORN
         lines[PREVIOUS, free] = came_from
         lines[CHANGES, free] = count / chance + 1.0
         for k in range(1 + 2 * outputs):
             lines[TOTALS_AT_START + k, free] = totals[k]
-        _enter(lines, origin, free, m, back / chance + 1.0, ended, own.shape[0])
+        _enter(lines, first, origin, free, m, back / chance + 1.0, ended)
         _birth(work, free, top, chance, path)
         free += 1
     _birth(work, slot, top, fresh, fresh_best)
     if fresh > 0:
         changes = changes / fresh + 1.0
         returned = returned / fresh
-    _enter(lines, origin, slot, 0, returned, ended, own.shape[0])
+    _enter(lines, first, origin, slot, 0, returned, ended)
     return fresh_start, changes
 
 
@@ -195,14 +208,14 @@ def _birth(work: Floats, slot: int, top: float, chance: float, path: float) -> N
 
 @compiled
 def _enter(
-    lines: Floats, origin: int, slot: int, m: int, returns: float, ended: int, statistics: int
+    lines: Floats, first: int, origin: int, slot: int, m: int, returns: float, ended: int
 ) -> None:
     """Origin and returns of a hypothesis that begins, and the regime that ended before it."""
     lines[origin, slot] = m
     lines[origin + RETURNS, slot] = returns
     lines[origin + ENDED, slot] = lines[origin, ended]
-    for k in range(statistics):
-        lines[origin + ENDED + 1 + k, slot] = lines[origin - statistics + k, ended]
+    for k in range(origin - first):
+        lines[origin + ENDED + 1 + k, slot] = lines[first + k, ended]
 
 
 @compiled

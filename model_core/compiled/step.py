@@ -246,7 +246,6 @@ def advance(
     at = context_place(model.outputs)
     memory_at = heads.shape[1] - numbers_of_memory(recalled)
     end = at + (memory_at - at) // 2
-    origin = first + model.kept
     for b in range(rows.shape[0]):
         table[b, OK] = 0.0
         if not 0 <= rows[b] < lines.shape[0]:
@@ -300,8 +299,8 @@ def advance(
             out[BORN_PREVIOUS_START] = born_previous
             columns = out[out.shape[0] - regimes.COLUMNS :]
             evidence, decisive = regimes.read_out(
-                line, origin, slots, recalled, head, number, hazards[b], head[memory_at:], work,
-                columns,
+                line, regimes.origin_line(line, first), slots, recalled, head, number, hazards[b],
+                head[memory_at:], work, columns,
             )  # fmt: skip
         else:
             evidence = belief.evidence_of_change(line, head, number, hazards[b], work)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, returning
 from model_core.stream.state import KnownRegime
-from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SEQ, Layout
+from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SEQ, Layout, context_place
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -46,7 +46,9 @@ def settle(
         return
     newest = int(began[lines[LOG_PROB, began].argmax()])
     ids, seen, last_seen = numbers[REGIMES:].reshape(OF_EACH, -1)
-    place = _place(model, layout, lines, ids, last_seen, newest)
+    at = context_place(layout.outputs)
+    context = head[None, at : at + layout.context]
+    place = _place(model, layout, lines, context, ids, last_seen, newest)
     if ids[place] == 0:
         ids[place] = numbers[NEXT_ID]
         numbers[NEXT_ID] += 1
@@ -118,6 +120,7 @@ def _place(
     model: UnderlyingModel,
     layout: Layout,
     lines: Floats,
+    context: Floats,
     ids: Floats,
     last_seen: Floats,
     newest: int,
@@ -130,7 +133,8 @@ def _place(
     if place < 0:
         best = SAME
         for m in np.flatnonzero(ids).tolist():
-            factor, both = model.pooled(layout.columns(lines, [columns[m]]), ended, prior)
+            stored = layout.columns(lines, [columns[m]])
+            factor, both = model.pooled(stored, ended, prior, context)
             if factor > best:
                 best, place, pooled = factor, m, both
         if place >= 0:

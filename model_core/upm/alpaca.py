@@ -46,6 +46,7 @@ class Alpaca(Learned, Regression):
     noise_prior: NoisePrior | None = None
     partial: bool = False
     kind: str = "alpaca"
+    recalls: bool = True
 
     def __post_init__(self) -> None:
         if (self.noise_variance is None) == (self.noise_prior is None):

@@ -314,7 +314,9 @@ class Averaged(ClosedForm):
         log_weight = prior.log_weight + share * (stats.log_weight - prior.log_weight)
         return _after(learned.times(share), prior, _normalised(log_weight))
 
-    def pooled(self, one: Stats, other: Stats, prior: Stats) -> tuple[float, Stats]:
+    def pooled(
+        self, one: Stats, other: Stats, prior: Stats, context: Floats
+    ) -> tuple[float, Stats]:
         """The experts averaged, output by output."""
         learned = _learned_from(one, prior).plus(_learned_from(other, prior))
         both = _after(learned, prior, prior.log_weight)

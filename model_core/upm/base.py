@@ -213,10 +213,12 @@ class UnderlyingModel(ABC):
         """
         raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
 
-    def pooled(self, one: Stats, other: Stats, prior: Stats) -> tuple[float, Stats]:
+    def pooled(
+        self, one: Stats, other: Stats, prior: Stats, context: Floats
+    ) -> tuple[float, Stats]:
         """Whether two regimes are one: the log Bayes factor for it, and their labels' statistics.
 
-        Arrays of the host (1, 1, ...).
+        Arrays of the host (1, 1, ...); context: (1, c) of the stream.
         """
         raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
 
@@ -283,6 +285,50 @@ class ClosedForm(UnderlyingModel):
     def start(self, location: Floats, scale: Floats, device: str = "cpu") -> tuple[Stats, Floats]:
         """What these two say."""
         return self.fresh(location, scale), self.fresh_context(location, scale)
+
+
+class Additive(ClosedForm):
+    """A model of an exponential family, whose regimes are stored by what their labels add up to.
+
+    Statistics are arrays of the host (1, 1, ...).
+    """
+
+    def natural(self, stats: Stats, prior: Stats) -> Stats:
+        """Statistics in whose differences from the prior's labels add up."""
+        return stats
+
+    def from_natural(self, stats: Stats, prior: Stats) -> Stats:
+        """The inverse of `natural`."""
+        return stats
+
+    def log_evidence(self, stats: Stats, context: Floats) -> float:
+        """Log normaliser of the posterior, but for what is linear in the labels.
+
+        context: (1, c) of the stream.
+        """
+        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
+
+    def count(self, stats: Stats, prior: Stats) -> float:
+        """Labels behind statistics."""
+        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
+
+    def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
+        """The labels' share of the natural statistics."""
+        share = min(1.0, most / max(self.count(stats, prior), most))
+        pairs = zip(self.natural(stats, prior), self.natural(prior, prior), strict=True)
+        mixed = type(stats)(*(start + share * (now - start) for now, start in pairs))
+        return self.from_natural(mixed, prior)
+
+    def pooled(
+        self, one: Stats, other: Stats, prior: Stats, context: Floats
+    ) -> tuple[float, Stats]:
+        """By the evidence of the labels of both."""
+        natural = [self.natural(stats, prior) for stats in (one, other, prior)]
+        added = type(prior)(*(a + b - start for a, b, start in zip(*natural, strict=True)))
+        both = self.from_natural(added, prior)
+        factor = self.log_evidence(both, context) + self.log_evidence(prior, context)
+        apart = self.log_evidence(one, context) + self.log_evidence(other, context)
+        return factor - apart, both
 
 
 def log_gamma(x: Any) -> Floats:

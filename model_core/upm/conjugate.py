@@ -31,7 +31,7 @@ from model_core.lazy import Tensor, torch
 from model_core.maths import counterpart
 from model_core.maths.ops import log1p
 from model_core.tensor_ops import maths
-from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, log_gamma, of_arrays
+from model_core.upm.base import OUTLIER_SPREAD, Additive, Floats, Stats, log_gamma, of_arrays
 
 Numbers = tuple[float, ...]
 
@@ -50,7 +50,7 @@ class Equations(NamedTuple):
     wide: Callable[..., Numbers] | None = None
 
 
-class Conjugate(ClosedForm):
+class Conjugate(Additive):
     """A model whose statistics are a few numbers for each output, or for all outputs together.
 
     `weight` of an update is the inlier responsibility of the observation under each hypothesis; it
@@ -84,37 +84,6 @@ class Conjugate(ClosedForm):
         """Conjugate update with a weighted observation."""
         update = counterpart(self.equations.update, maths)
         return self.statistics(*update(stats, self.labels(y).unsqueeze(1), weight.unsqueeze(-1)))
-
-    def natural(self, stats: Stats, prior: Stats) -> Stats:
-        """Statistics, arrays, in whose differences from the prior's labels add up."""
-        return stats
-
-    def from_natural(self, stats: Stats, prior: Stats) -> Stats:
-        """The inverse of `natural`."""
-        return stats
-
-    def log_evidence(self, stats: Stats) -> float:
-        """Log normaliser of the posterior, arrays, but for what is linear in the labels."""
-        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
-
-    def count(self, stats: Stats, prior: Stats) -> float:
-        """Labels behind statistics, arrays."""
-        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
-
-    def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
-        """The labels' share of the natural statistics."""
-        share = min(1.0, most / max(self.count(stats, prior), most))
-        pairs = zip(self.natural(stats, prior), self.natural(prior, prior), strict=True)
-        mixed = self.statistics(*(start + share * (now - start) for now, start in pairs))
-        return self.from_natural(mixed, prior)
-
-    def pooled(self, one: Stats, other: Stats, prior: Stats) -> tuple[float, Stats]:
-        """By the evidence of the labels of both."""
-        natural = [self.natural(stats, prior) for stats in (one, other, prior)]
-        added = self.statistics(*(a + b - start for a, b, start in zip(*natural, strict=True)))
-        both = self.from_natural(added, prior)
-        factor = self.log_evidence(both) + self.log_evidence(prior)
-        return factor - self.log_evidence(one) - self.log_evidence(other), both
 
     def labels(self, y: Tensor) -> Tensor:
         """Labels (B, d) as the equations have them."""
@@ -231,7 +200,7 @@ class Gaussian(Conjugate):
         kappa = (1 + distances.shape[1]) / total
         return prior._replace(kappa=np.minimum(prior.kappa, kappa))
 
-    def log_evidence(self, stats: GaussianStats) -> float:
+    def log_evidence(self, stats: GaussianStats, context: Floats) -> float:
         """Of the normal-inverse-gamma, eq. 95."""
         of_output = log_gamma(stats.alpha) - stats.alpha * np.log(stats.beta)
         return float((of_output - 0.5 * np.log(stats.kappa)).sum())
@@ -293,7 +262,7 @@ class Exponential(Conjugate):
         shape = np.full_like(location[:, None], self.shape)
         return of_arrays(GammaStats, shape, (shape - 1) * location[:, None])
 
-    def log_evidence(self, stats: GammaStats) -> float:
+    def log_evidence(self, stats: GammaStats, context: Floats) -> float:
         """Of the gamma."""
         return float((log_gamma(stats.shape) - stats.shape * np.log(stats.rate)).item())
 
@@ -343,7 +312,7 @@ class BernoulliModel(Conjugate):
         like = location[:, None]
         return of_arrays(BetaStats, np.full_like(like, self.ones), np.full_like(like, self.zeros))
 
-    def log_evidence(self, stats: BetaStats) -> float:
+    def log_evidence(self, stats: BetaStats, context: Floats) -> float:
         """Of the beta."""
         ones, zeros = stats
         value = log_gamma(ones) + log_gamma(zeros) - log_gamma(ones + zeros)
@@ -395,7 +364,7 @@ class CategoricalModel(Conjugate):
             DirichletStats, np.full((len(location), 1, self.classes), self.concentration)
         )
 
-    def log_evidence(self, stats: DirichletStats) -> float:
+    def log_evidence(self, stats: DirichletStats, context: Floats) -> float:
         """Of the Dirichlet."""
         total = stats.counts.sum(-1)
         return float((log_gamma(stats.counts).sum(-1) - log_gamma(total)).item())
@@ -472,6 +441,7 @@ class Poisson(ConjugateMixture):
     kind: str = "poisson"
     label: str = "count"
     needs_scale: bool = True
+    recalls: bool = True
     equations = Equations(poisson, update_poisson, wide_poisson)
     statistics = CountStats
     family = NegativeBinomial
@@ -495,3 +465,15 @@ class Poisson(ConjugateMixture):
         """Nothing seen."""
         shape = np.full_like(location[:, None], self.shape)
         return of_arrays(CountStats, shape, np.zeros_like(shape))
+
+    def log_evidence(self, stats: CountStats, context: Floats) -> float:
+        """Of the mixture of gammas."""
+        rate = self.shape / (np.array(self.factors) * context.item())
+        shape = stats.shape.item()
+        explained = self.shape * np.log(rate) - shape * np.log(rate + stats.exposure.item())
+        each = np.log(self.weights) + explained
+        return math.lgamma(shape) + float(np.logaddexp.reduce(each))
+
+    def count(self, stats: CountStats, prior: CountStats) -> float:
+        """The exposure."""
+        return float(stats.exposure.item())

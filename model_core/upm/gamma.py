@@ -183,6 +183,7 @@ class Gamma(ConjugateMixture):
     label: str = "positive"
     takes_zero: bool = False
     needs_scale: bool = True
+    recalls: bool = True
     equations = Equations(predictive, update, wide)
     statistics = DurationStats
     family = BetaPrime
@@ -203,3 +204,18 @@ class Gamma(ConjugateMixture):
         """Nothing seen."""
         nothing = np.zeros_like(location[:, None])
         return of_arrays(DurationStats, nothing, nothing, nothing)
+
+    def log_evidence(self, stats: DurationStats, context: Floats) -> float:
+        """Of the grid of shapes, each with a gamma over the rate; see `predictive`."""
+        counted, total, logs = (value.item() for value in stats)
+        each = []
+        for shape, log_shape, log_weight, prior in self.mixture:
+            tail = prior + shape * counted
+            start = (prior - 1.0) * context.item() / shape
+            rate = prior * math.log(start) - tail * math.log(start + total)
+            each.append(log_weight + math.lgamma(tail) + rate + shape * logs - counted * log_shape)
+        return float(np.logaddexp.reduce(each))
+
+    def count(self, stats: DurationStats, prior: DurationStats) -> float:
+        """Of the weights."""
+        return float(stats.counted.item())

@@ -48,6 +48,7 @@ class ZeroTraining(ClosedForm, Regression):
     hazard: float | tuple[float, ...] = BY_STREAM
     outlier_rate: float = 0.01
     needs_scale: bool = True
+    recalls: bool = True
 
     def _fresh(self, variances: Sequence[float], location: Floats, scale: Floats) -> Stats:
         """Independent coefficients of the given variances after the intercept."""
@@ -164,6 +165,10 @@ class Autoregressive(ZeroTraining):
         since = torch.where(origin < 0, 0.0, (time - origin).clamp(min=0)) / TREND_UNIT
         shared = phi[:, None, :, :-1].expand(-1, since.shape[1], -1, -1)
         return torch.cat((shared, since.unsqueeze(-1)), -1), stats._replace(origin=origin)
+
+    def _begun_anew(self, stats: Stats) -> Stats:
+        """The trend starts with the regime."""
+        return stats._replace(origin=-np.ones_like(stats.origin)) if self.trend else stats
 
     def _sines(self) -> list[tuple[float, float]]:
         """Rate and phase of each; a sine that is 0 at every whole time is left out."""

@@ -11,7 +11,7 @@ from model_core.components import MultivariateStudentT
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor
 from model_core.upm import wishart
-from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, of_arrays
+from model_core.upm.base import OUTLIER_SPREAD, Additive, Floats, Stats, log_gamma, of_arrays
 from model_core.upm.conjugate import Gaussian
 
 
@@ -25,7 +25,7 @@ class MultivariateStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Multivariate(ClosedForm):
+class Multivariate(Additive):
     """Unknown mean and covariance of all outputs together; multivariate Student-t predictives.
 
     `kappa`, `alpha` and `beta` mean what they do for the `Gaussian`: before any observation each
@@ -43,6 +43,7 @@ class Multivariate(ClosedForm):
     kind: str = "multivariate"
     needs_scale: bool = True
     symmetric: tuple[str, ...] = ("psi",)
+    recalls: bool = True
 
     def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Centred on the location; expected covariance diagonal, in units of the scale.
@@ -81,3 +82,35 @@ class Multivariate(ClosedForm):
         gain = w / (kappa + w)
         psi = wishart.grown(psi, error, (kappa * gain).squeeze(-1))
         return MultivariateStats(mean + gain * error, kappa + w, nu + w, psi)
+
+    def natural(self, stats: MultivariateStats, prior: MultivariateStats) -> MultivariateStats:
+        """Kappa times the mean's distance from the prior's, and psi about that mean."""
+        error = stats.mean - prior.mean
+        moved = stats.kappa * error
+        return stats._replace(mean=moved, psi=stats.psi + moved[..., None] * error[..., None, :])
+
+    def from_natural(self, stats: MultivariateStats, prior: MultivariateStats) -> MultivariateStats:
+        """Mean, and psi about it."""
+        error = stats.mean / stats.kappa
+        psi = stats.psi - stats.mean[..., None] * error[..., None, :]
+        return stats._replace(mean=prior.mean + error, psi=psi)
+
+    def spread(self, stored: Stats, prior: Stats) -> Stats:
+        """By the means' distances from the location, in units of each output's noise."""
+        noise = np.diagonal(stored.psi, axis1=-2, axis2=-1) / (stored.nu - (self.y_dim - 1))
+        distances = ((stored.mean - prior.mean) ** 2 / noise).mean(-1, keepdims=True)
+        kappa = (1 + distances.shape[1]) / (1 / self.kappa + distances.sum(1, keepdims=True))
+        return prior._replace(kappa=np.minimum(prior.kappa, kappa))
+
+    def log_evidence(self, stats: MultivariateStats, context: Floats) -> float:
+        """Of the normal-inverse-Wishart (Murphy, eq. 266)."""
+        half = 0.5 * stats.nu.item()
+        outputs = np.arange(self.y_dim)
+        _, log_det = np.linalg.slogdet(stats.psi[0, 0])
+        # A factor of 2 for each degree of freedom is linear in the labels.
+        scale = log_gamma(half - 0.5 * outputs).sum() - half * log_det
+        return float(scale - 0.5 * self.y_dim * np.log(stats.kappa.item()))
+
+    def count(self, stats: MultivariateStats, prior: MultivariateStats) -> float:
+        """By the degrees of freedom."""
+        return float((stats.nu - prior.nu).item())

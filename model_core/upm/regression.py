@@ -11,9 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from model_core.components import Normal, StudentT
 from model_core.lazy import Tensor, torch
-from model_core.upm.base import OUTLIER_SPREAD, Block, Stats, UnderlyingModel
+from model_core.upm.base import (
+    OUTLIER_SPREAD,
+    Block,
+    Floats,
+    Stats,
+    UnderlyingModel,
+    array_of,
+    log_gamma,
+)
+
+# Share of what a regime knows more than the prior that it has lost when it returns: regimes drift.
+FORGOTTEN = 0.02
 
 
 class NoisyStats(NamedTuple):
@@ -219,6 +232,52 @@ class Regression(UnderlyingModel):
         spread = covariance_root(stats.cov) @ torch.stack(normal) * noise.sqrt()
         return _fit(features, stats.mean + spread) * self.y_scale + self.y_offset
 
+    def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
+        """With the mean that it had, and a covariance that is a little of the prior's again."""
+        stats = self._begun_anew(stats)
+        stats = stats._replace(cov=stats.cov + FORGOTTEN * (prior.cov - stats.cov))
+        if self.noise_variance is not None:
+            return stats
+        labels = 2 * (stats.alpha - prior.alpha)
+        share = np.minimum(1.0, most / np.maximum(labels, most))
+        return stats._replace(
+            alpha=prior.alpha + share * (stats.alpha - prior.alpha),
+            beta=prior.beta + share * (stats.beta - prior.beta),
+        )
+
+    def pooled(
+        self, one: Stats, other: Stats, prior: Stats, context: Floats
+    ) -> tuple[float, Stats]:
+        """In natural parameters, `Lambda` and `Lambda K`."""
+        precision, moved, squares = (
+            a + b - start for a, b, start in zip(*map(_natural, (one, other, prior)), strict=True)
+        )
+        cov = np.linalg.inv(precision)
+        mean = cov @ moved
+        both = self._begun_anew(one)._replace(mean=mean, cov=0.5 * (cov + np.swapaxes(cov, -1, -2)))
+        if self.noise_variance is None:
+            beta = one.beta + other.beta - prior.beta
+            both = both._replace(
+                alpha=one.alpha + other.alpha - prior.alpha,
+                beta=beta + 0.5 * (squares - (mean * moved).sum(-2)),
+            )
+        factor = self._log_evidence(both) + self._log_evidence(prior)
+        return factor - self._log_evidence(one) - self._log_evidence(other), both
+
+    def _log_evidence(self, stats: Stats) -> float:
+        """Log normaliser of the posterior, arrays, but for what is linear in the labels."""
+        _, log_det = np.linalg.slogdet(stats.cov[0, 0])
+        outputs = stats.mean.shape[-1]
+        if self.noise_variance is None:
+            noise = log_gamma(stats.alpha) - stats.alpha * np.log(stats.beta)
+        else:
+            noise = 0.5 * _natural(stats)[2] / array_of(self.noise_variance)
+        return float(0.5 * outputs * log_det + noise.sum())
+
+    def _begun_anew(self, stats: Stats) -> Stats:
+        """Statistics, arrays, of a regime that has seen no label since it began."""
+        return stats
+
     def _at(self, stats: Stats, phi: Tensor) -> tuple[Tensor, Stats]:
         """Features (B, 1 or S, A, n) of rows that nobody absorbs."""
         nothing = stats.mean.new_zeros(*stats.mean.shape[:2], phi.shape[1])
@@ -248,3 +307,10 @@ class Regression(UnderlyingModel):
         if variance is None:
             return StudentT((2 * stats.alpha).expand_as(location), location, scale)
         return Normal(location, scale)
+
+
+def _natural(stats: Stats) -> tuple[Floats, Floats, Floats]:
+    """`Lambda` (1, 1, n, n), `Lambda K` (1, 1, n, y) and `K' Lambda K` (1, 1, y) of arrays."""
+    precision = np.linalg.inv(stats.cov)
+    moved = precision @ stats.mean
+    return precision, moved, (stats.mean * moved).sum(-2)

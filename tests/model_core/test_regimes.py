@@ -16,12 +16,24 @@ from model_core.errors import BadInput
 from model_core.hazard import LEARNED
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES
 from model_core.stream import beliefs
-from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SCORE, Layout, Rows
+from model_core.table import (
+    CHANGES,
+    LOG_PROB,
+    RUN_LENGTH,
+    SCORE,
+    Layout,
+    Rows,
+    context_place,
+)
+from model_core.upm.regression import FORGOTTEN, Regression
 from tests.model_core.references import Window
 from tests.model_core.registry import Case, case
 
 STEPS, HAZARD, ROOM = 7, 0.15, 400
-MODELS = ("gaussian-3", "exponential", "bernoulli", "categorical")
+MODELS = (
+    "gaussian-3", "multivariate-2", "exponential", "gamma", "poisson", "bernoulli", "categorical",
+    "alpaca-2", "alpaca-unknown-2", "linear",
+)  # fmt: skip
 SEEN = (3.0, 1.0)  # of two stored regimes
 HAZARDS = [(HAZARD,), (LEARNED, 0.5, 4.0)]
 
@@ -33,34 +45,45 @@ def _inference():
 
 
 class Stream(NamedTuple):
-    """Labels (T, d) and, for each stored regime, those it was learned from."""
+    """Inputs (T, n) and labels (T, d) and, for each stored regime, those it was learned from."""
 
     case: Case
+    x: np.ndarray
     y: np.ndarray
-    known: tuple[np.ndarray, ...]
+    known: tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 def stream(name: str) -> Stream:
     own = case(name)
-    _, y = own.draw(np.random.default_rng(5), 3 * STEPS + 4)
-    return Stream(own, y[:STEPS], (y[-5:], y[-9:-5]))
+    x, y = own.draw(np.random.default_rng(5), 3 * STEPS + 4)
+    last, before = slice(-5, None), slice(-9, -5)
+    return Stream(own, x[:STEPS], y[:STEPS], ((x[last], y[last]), (x[before], y[before])))
 
 
-def inputs_of(y: np.ndarray, hazard=(HAZARD,), changepoint=np.nan) -> moca.Inputs:
+def row_of(values: np.ndarray) -> torch.Tensor | None:
+    """An input or a label of one stream; None: without numbers."""
+    return torch.tensor(values, dtype=torch.float64).reshape(1, -1) if np.size(values) else None
+
+
+def inputs_of(x: np.ndarray, y: np.ndarray, hazard=(HAZARD,)) -> moca.Inputs:
     one = torch.ones(1, dtype=torch.float64)
-    labels = torch.tensor(y, dtype=torch.float64).reshape(1, -1)
     table = torch.tensor([list(hazard)], dtype=torch.float64)
     return moca.Inputs(
-        None, labels, torch.tensor([True]), table, one, changepoint * one, torch.zeros_like(one)
+        row_of(x), row_of(y), torch.tensor([True]), table, one, np.nan * one, torch.zeros_like(one)
     )
 
 
-def learned(own: Case, labels: np.ndarray):
-    """Statistics of a regime of these labels, arrays (1, 1, ...)."""
+def given(x: np.ndarray, y: np.ndarray, watch=(0.0, 0.0, 0.0)) -> np.ndarray:
+    """The same as inputs of a kernel, watched so."""
+    return np.concatenate(([1.0, 1.0, np.nan, 0.0], watch, np.ravel(y), np.ravel(x)))[None]
+
+
+def learned(own: Case, inputs: np.ndarray, labels: np.ndarray):
+    """Statistics of a regime of these observations, arrays (1, 1, ...)."""
     prior = own.prior()
     stats = prior.stats
-    phi = own.model.encode(None, prior.context)
-    for y in labels:
+    for x, y in zip(inputs, labels, strict=True):
+        phi = own.model.encode(row_of(x), prior.context)
         label = torch.tensor(y, dtype=torch.float64).reshape(1, -1)
         stats = own.model.update(stats, phi, label, torch.ones(1, 1, dtype=torch.float64))
     return type(stats)(*(value.numpy() for value in stats))
@@ -75,7 +98,7 @@ def began(stream: Stream, order=(0, 1), room: int = ROOM) -> tuple[Layout, np.nd
     ids, seen, _ = numbers[REGIMES:].reshape(OF_EACH, -1)
     for place, which in enumerate(order):
         ids[place], seen[place] = which + 1, SEEN[which]
-        stats = learned(stream.case, stream.known[which])
+        stats = learned(stream.case, *stream.known[which])
         layout.put_column(lines[0], layout.stored.start + place, stats)
     return layout, lines, heads
 
@@ -84,9 +107,9 @@ def eager(stream: Stream, order=(0, 1), room: int = ROOM, hazard=(HAZARD,)) -> l
     """Log score, belief and counts after each label."""
     layout, lines, heads = began(stream, order, room)
     states = []
-    for y in stream.y:
+    for x, y in zip(stream.x, stream.y, strict=True):
         state, prior = layout.state(lines, heads), layout.prior(lines, heads)
-        state, info = moca.step(stream.case.model, state, prior, inputs_of(y, hazard))
+        state, info = moca.step(stream.case.model, state, prior, inputs_of(x, y, hazard))
         assert bool(info.ok)
         lines, heads = (part.numpy() for part in layout.packed(state, prior))
         states.append((float(info.log_score), *believed(layout, lines, order)))
@@ -99,10 +122,9 @@ def kernel(stream: Stream, order=(0, 1), room: int = ROOM, hazard=(HAZARD,)) -> 
     step = compiled.kernel_of(stream.case.model)
     assert isinstance(step, Kernel)
     states = []
-    for y in stream.y:
-        given = np.concatenate(([1.0, 1.0, np.nan, 0.0, 0.0, 0.0, 0.0], np.ravel(y)))[None]
+    for x, y in zip(stream.x, stream.y, strict=True):
         rows = Rows(layout.slots, lines, heads, layout.regimes)
-        table, _ = step.advance(rows, np.zeros(1, np.int64), given, np.array([hazard]), 5)
+        table, _ = step.advance(rows, np.zeros(1, np.int64), given(x, y), np.array([hazard]), 5)
         assert table[0, list(readout.NUMBERS).index("ok")] == 1
         states.append((table[0, 0], *believed(layout, lines, order)))
     return states
@@ -204,13 +226,14 @@ def densities(stream: Stream) -> dict[tuple[int, int, int], float]:
     """Log density of each label by start and origin of its segment, and its position."""
     table = {}
     for z in range(3):
-        before = stream.known[z - 1] if z else stream.y[:0]
+        x, y = stream.known[z - 1] if z else (stream.x[:0], stream.y[:0])
         for start in range(STEPS):
             for t in range(start, STEPS):
-                past = np.concatenate((before, stream.y[start:t]))
-                window = Window(np.empty((len(past), 0)), past, np.ones(len(past)))
+                inputs = np.concatenate((x, stream.x[start:t]))
+                labels = np.concatenate((y, stream.y[start:t]))
+                window = Window(inputs, labels, np.ones(len(labels)))
                 table[start, z, t] = stream.case.reference.log_density(
-                    np.empty(0), stream.y[t], window
+                    stream.x[t], stream.y[t], window
                 )
     return table
 
@@ -231,7 +254,7 @@ def test_belief_is_a_sum_over_segmentations_and_origins(name, step, hazard):
 
 
 @pytest.mark.parametrize("hazard", HAZARDS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["gaussian-3", "exponential", "bernoulli", "categorical"])
 def test_mean_counts_stand_for_the_counts_of_every_path(name, hazard):
     """As of a learned hazard: exact while one path leads to a hypothesis, and close after it."""
     one = stream(name)
@@ -279,20 +302,22 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
     """By loops over the hypotheses; the more probable kind decides which start events are about."""
     settled = 3
     one = stream("gaussian-3")
-    back = one.known[0]
+    _, back = one.known[0]
     one = one._replace(y=np.concatenate((one.y[: settled + 1], back[: STEPS - settled - 1])))
     layout, lines, heads = began(one)
     step = compiled.kernel_of(one.case.model)
     watch = torch.tensor([[float(settled), settled, threshold]])
     decided = set()
-    for t, y in enumerate(one.y):
+    for t, (x, y) in enumerate(zip(one.x, one.y, strict=True)):
         state, prior = layout.state(lines.copy(), heads.copy()), layout.prior(lines, heads)
-        state, info = moca.step(one.case.model, state, prior, inputs_of(y, hazard))
-        table = readout.table(state, info, inputs_of(y, hazard).hazard, watch, 5)
+        inputs = inputs_of(x, y, hazard)
+        state, info = moca.step(one.case.model, state, prior, inputs)
+        table = readout.table(state, info, inputs.hazard, watch, 5)
         (eagerly,) = readout.rows(table, heads[:, layout.numbers :])
-        given = np.concatenate(([1.0, 1.0, np.nan, 0.0], watch[0].numpy(), np.ravel(y)))[None]
         rows = Rows(layout.slots, lines, heads, layout.regimes)
-        table, _ = step.advance(rows, np.zeros(1, np.int64), given, np.array([hazard]), 5)
+        table, _ = step.advance(
+            rows, np.zeros(1, np.int64), given(x, y, watch[0].numpy()), np.array([hazard]), 5
+        )
         (own,) = readout.rows(table, heads[:, layout.numbers :])
         for name in ("evidence", "return_evidence", "new_probability", "changed_probability"):
             assert getattr(own, name) == pytest.approx(getattr(eagerly, name), rel=1e-9, abs=1e-12)
@@ -336,43 +361,57 @@ def test_pooled_statistics_are_those_of_all_labels(name):
     """In any order; and the log Bayes factor is the difference of log evidences."""
     one = stream(name)
     first, second = one.known
-    layout, lines, _ = began(one, (0,))
+    joined = [np.concatenate(parts) for parts in zip(first, second, strict=True)]
+    layout, lines, heads = began(one, (0,))
     prior = layout.columns(lines[0], [layout.width - 1])
     model = one.case.model
-    both = learned(one.case, np.concatenate((first, second)))
+    both = learned(one.case, *joined)
+    context = heads[:, context_place(layout.outputs) :][:, : layout.context]
     factor, pooled = model.pooled(
-        learned(one.case, first), learned(one.case, second), prior
-    )  # fmt: skip
+        learned(one.case, *first), learned(one.case, *second), prior, context
+    )
     if name.startswith("averaged"):
         # Its labels' shares of scales depend on what came before: the sum is of the shares met.
         assert pooled.alpha == pytest.approx(both.alpha, rel=1e-12)
         return
     for own, truth in zip(pooled, both, strict=True):
-        np.testing.assert_allclose(own, truth, rtol=1e-10, atol=1e-10)
-    assert factor == pytest.approx(
-        evidence(one, first, second) - evidence(one, second[:0], second), rel=1e-9, abs=1e-9
-    )
+        np.testing.assert_allclose(own, truth, rtol=1e-9, atol=1e-10)
+    nothing = [part[:0] for part in second]
+    truth = evidence(one, first, second) - evidence(one, nothing, second)
+    assert factor == pytest.approx(truth, rel=1e-9, abs=1e-9)
 
 
-def evidence(one: Stream, before, labels) -> float:
-    """Log density of labels after others, by the reference."""
+def evidence(one: Stream, before, observations) -> float:
+    """Log density of observations after others, by the reference."""
     value = 0.0
-    seen = before
-    for y in labels:
-        window = Window(np.empty((len(seen), 0)), seen, np.ones(len(seen)))
-        value += one.case.reference.log_density(np.empty(0), y, window)
-        seen = np.concatenate((seen, y[None]))
+    inputs, labels = before
+    for x, y in zip(*observations, strict=True):
+        window = Window(inputs, labels, np.ones(len(labels)))
+        value += one.case.reference.log_density(x, y, window)
+        inputs = np.concatenate((inputs, x[None]))
+        labels = np.concatenate((labels, y[None]))
     return value
 
 
 @pytest.mark.parametrize("name", [*MODELS, "averaged-2"])
 def test_tempered_statistics(name):
-    """Of few labels they are those of the labels; of none left the prior's."""
+    """Of few labels they are those of the labels, of none left the prior's; of regressions near.
+
+    These keep the mean, and have a covariance between both.
+    """
     one = stream(name)
     layout, lines, _ = began(one, (0,))
     prior = layout.columns(lines[0], [layout.width - 1])
-    known = learned(one.case, one.known[0])
+    known = learned(one.case, *one.known[0])
     model = one.case.model
+    if isinstance(model, Regression):
+        kept = model.tempered(known, prior, 1e-12)
+        assert kept.mean == pytest.approx(known.mean, rel=1e-12)
+        wider = FORGOTTEN * prior.cov + (1 - FORGOTTEN) * known.cov
+        assert kept.cov == pytest.approx(wider, rel=1e-12, abs=1e-15)
+        for field in set(known._fields) & {"alpha", "beta"}:
+            assert getattr(kept, field) == pytest.approx(getattr(prior, field), rel=1e-9)
+        return
     kept = model.tempered(known, prior, 1000.0)
     again = model.tempered(kept, prior, 1000.0)
     gone = model.tempered(known, prior, 1e-12)
@@ -435,6 +474,32 @@ def test_detector_recognises_what_returns(tmp_path):
     assert Detector().regimes == []
 
 
+@pytest.mark.parametrize("model", ["multivariate", "poisson", "gamma", "linear"])
+def test_other_models_recognise_what_returns(model, tmp_path):
+    """Stored and loaded on the way, with the same answers."""
+    rng = np.random.default_rng(4)
+    state = np.repeat([0, 1, 0, 1, 0], 50)
+    x = rng.normal(size=(len(state), 1)) if model == "linear" else None
+    y = {
+        "multivariate": np.array([[0, 0], [5, -5]])[state] + rng.normal(size=(len(state), 2)),
+        "poisson": rng.poisson(np.array([3, 60])[state]),
+        "gamma": rng.gamma(4.0, np.array([1.0, 12.0])[state]),
+        "linear": np.array([2.0, -2.0])[state] * (x[:, 0] if x is not None else 1)
+        + 0.2 * rng.normal(size=len(state)),
+    }[model]
+    whole, stored = Detector(model, regimes=3), Detector(model, regimes=3)
+    answers = whole.update_many(y.tolist(), None if x is None else x.tolist())
+    for at, label in enumerate(y.tolist()):
+        if at == 130:
+            stored.save(tmp_path / "half")
+            stored = Detector.load(tmp_path / "half")
+        own = stored.update(label, None if x is None else x[at].tolist())
+        assert repr(own.to_dict()) == repr(answers[at].to_dict())
+    confirmed = [event for event in whole.events if event.state == "confirmed"]
+    assert [event.returned is not None for event in confirmed] == [False, True, True, True]
+    assert [event.returned.id for event in confirmed[1:]] == [1, 2, 1]
+
+
 def test_memory_that_holds_nothing_changes_nothing():
     labels = np.random.default_rng(2).normal(size=300)
     with_one, without = Detector(regimes=4), Detector()
@@ -466,17 +531,16 @@ def test_least_recently_seen_goes_and_ids_are_never_reused():
 
 def test_model_that_recalls_nothing_refuses():
     with pytest.raises(BadInput, match="regimes: expected 0"):
-        Detector("poisson", regimes=3, location=2.0)
+        Detector("joint", regimes=3, location=[2.0, 3.0], scale=[1.0, 1.0])
 
 
 def test_restated_belief_is_shared_by_origins_of_a_start():
     one = stream("gaussian-3")
     layout, lines, heads = began(one)
     step = compiled.kernel_of(one.case.model)
-    for y in one.y:
-        given = np.concatenate(([1.0, 1.0, np.nan, 0.0, 0.0, 0.0, 0.0], np.ravel(y)))[None]
+    for x, y in zip(one.x, one.y, strict=True):
         rows = Rows(layout.slots, lines, heads, layout.regimes)
-        step.advance(rows, np.zeros(1, np.int64), given, np.array([[HAZARD]]), 5)
+        step.advance(rows, np.zeros(1, np.int64), given(x, y), np.array([[HAZARD]]), 5)
     before = beliefs.probabilities(
         lines[:, LOG_PROB, : layout.slots], lines[:, RUN_LENGTH, : layout.slots].astype(int)
     )[0]

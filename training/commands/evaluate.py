@@ -98,12 +98,13 @@ def regimes(
 ) -> None:
     """Score the setting `regimes` beside none: what is called new and what returned, and delays.
 
-    On NAB, where the folder holds it, and on simulated states. Takes minutes.
+    On NAB, where the folder holds it, on simulated states and a switching sinusoid. Takes minutes.
     """
     from rich.console import Console
 
     from model_core.stream_settings import DEFAULT_MODEL
     from model_core.upm.builtin import Options, build
+    from training.experiments import recurring
     from training.quality import regimes as quality
     from training.quality.series import load
 
@@ -113,7 +114,9 @@ def regimes(
             series = load(data).scalars.get("NAB", [])
     series = [one.first(most) for one in series]
     model = build(DEFAULT_MODEL, Options())
-    quality.show(model, series, (0, remembered), seed, count, Console())
+    console = Console()
+    quality.show(model, series, (0, remembered), seed, count, console)
+    recurring.show((0, remembered), seed, count, console)
 
 
 Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]

@@ -74,7 +74,9 @@ def _described(
 
 
 def _predicted(engine: Engine, stream: Stream) -> list[responses.Predictive]:
-    """The next label in each remembered regime; none where torch is not installed."""
+    """The next label in each remembered regime; none of a model with inputs or without torch."""
+    if stream.slab is not None and stream.slab.model.x_dim:
+        return []
     try:
         engine.need_torch()
     except NotInstalled:

@@ -72,7 +72,7 @@ def test_snapshot_carries_what_is_remembered(make_bench, close):
 
 def test_models_that_recall_nothing_are_refused(bench):
     bench.default_model = "averaged"
-    problem = bench.ask(Configure("p", {"model": "poisson", "regimes": 2}), status=422)
+    problem = bench.ask(Configure("p", {"model": "joint", "regimes": 2}), status=422)
     assert "regimes" in problem["detail"]
     bench.ask(Configure("v", {"regimes": 2}), status=201)
     bench.observe("v", [[1.0, 2.0]], status=422)
