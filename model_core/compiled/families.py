@@ -201,7 +201,7 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
                 else:
                     mean[i] = centre
                     variance[i] = square
-                if chance[i] * share > mixture.NEGLIGIBLE:
+                if chance[i] * share > mixture.UNSEEN:
                     spare[mixture.WEIGHT, n] = chance[i] * share
                     spare[mixture.LOC, n] = centre
                     spare[mixture.SCALE, n] = _width(family, parameters)
@@ -209,13 +209,11 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
                     n += 1
         mixture.moments(chance, params[:1], params[1:2], columns, out)
         y = _label(step.number)
-        end = spare.shape[1]
-        out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, end, family)[0]
+        out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, family)[0]
         out[3] = out[2]
-        spread = mixture.spread(spare, n, end, out[0])
-        mixture.quantiles(
-            levels, out[0], spread, 0.0, student_t.TOLERANCE, spare, n, end, family, 0.0, out[4:]
-        )
+        spread = mixture.spread(spare, n, out[0])
+        small = mixture.SHORT_POSITIVE * arithmetic.smallest(spare[mixture.SCALE], n)
+        mixture.quantiles(levels, out[0], spread, small, spare, n, family, 0.0, out[4:])
         return 0.0
 
     # By these names numba's cache tells the functions of one family from those of another.
@@ -278,7 +276,7 @@ def _negative_binomial_summarise(
             within = _FAMILIES.negative_binomial_variance(shape[i], rate[i])
             variance[i] += weight[i] * (within + apart * apart)
         for i in range(columns):
-            if chance[i] * weight[i] > mixture.NEGLIGIBLE:
+            if chance[i] * weight[i] > mixture.UNSEEN:
                 spare[counts.WEIGHT, n] = chance[i] * weight[i]
                 spare[counts.SHAPE, n] = shape[i]
                 spare[counts.RATE, n] = rate[i]

@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 REAL = numba.types.float64
-SINGLE = numba.types.float32
 
 
 def called(function: F) -> F:
@@ -217,41 +216,36 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
 @intrinsic
 def bits_of(context: Any, x: Any) -> Any:
-    """The bits of a float as an integer of its size."""
-    kind = numba.types.int32 if x == SINGLE else numba.types.int64
+    """The bits of a float as an integer."""
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         from llvmlite import ir
 
-        return builder.bitcast(arguments[0], ir.IntType(signature.return_type.bitwidth))
+        return builder.bitcast(arguments[0], ir.IntType(64))
 
-    return kind(SINGLE if x == SINGLE else REAL), generate
+    return numba.types.int64(REAL), generate
 
 
 @intrinsic
 def float_of(context: Any, bits: Any) -> Any:
-    """The float that these bits are, an integer of its size."""
-    single = bits == numba.types.int32
+    """The float that these bits are."""
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         from llvmlite import ir
 
-        return builder.bitcast(arguments[0], ir.FloatType() if single else ir.DoubleType())
+        return builder.bitcast(arguments[0], ir.DoubleType())
 
-    if single:
-        return SINGLE(numba.types.int32), generate
     return REAL(numba.types.int64), generate
 
 
 @intrinsic
 def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """`a b + c` with one rounding, in single precision where all three are."""
+    """`a b + c` with one rounding."""
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
 
-    kind = SINGLE if a == b == c == SINGLE else REAL
-    return kind(kind, kind, kind), generate
+    return REAL(REAL, REAL, REAL), generate
 
 
 @intrinsic

@@ -12,7 +12,6 @@ import numpy as np
 from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS
 from model_core.compiled.belief import NUMBERS, ROWS
 from model_core.compiled.jit import Floats, Ints, locked
-from model_core.compiled.mixture import SINGLE_LANES
 from model_core.compiled.models import lags
 from model_core.compiled.regimes import COLUMNS
 from model_core.compiled.step import Functions, Model, driver
@@ -66,11 +65,6 @@ class Shape(NamedTuple):
     outputs: int
 
 
-def _padded_columns(components: int) -> int:
-    """Columns of the components of a mixture: heavy and light ones are filled up to vectors."""
-    return (max(components, EXACT_COUNTS) // SINGLE_LANES + 3) * SINGLE_LANES
-
-
 class _Own(threading.local):
     """What a thread's steps work in, one after the other."""
 
@@ -82,7 +76,7 @@ class _Own(threading.local):
         if (shape, width) not in self._arrays:
             self._arrays[shape, width] = (
                 np.empty((ROWS + shape.kept + shape.params, width)),
-                np.empty((shape.spare, _padded_columns(shape.spares * width))),
+                np.empty((shape.spare, padded(max(shape.spares * width, EXACT_COUNTS) + 1))),
                 np.empty(1 + 2 * shape.outputs),
             )
         return self._arrays[shape, width]

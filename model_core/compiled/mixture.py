@@ -3,8 +3,10 @@
 What `predictive` and `quantiles` compute. `components` is (FIELDS, M), a column for each
 component of one output's mixture.
 
-Promised: the cumulative probability of a quantile is the level to 1e-10, and of levels below 0.1
-to 1e-9 of the level; a label's cumulative probability is exact to 2e-10.
+Components of real labels, each a Student-t, are merged: those of hypotheses of similar run lengths
+hardly differ, and most weigh next to nothing. Promised: a distribution function that is exact to
+`EXACT` of the tail of the outermost level, 1e-4 where that is 5 %; see docs/mathematics.md. Of
+positive labels it is exact to 2e-10.
 """
 
 from __future__ import annotations
@@ -12,215 +14,333 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
+from numba.core import types
 from numba.extending import overload
 
-from model_core.compiled import arithmetic, single
+from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import (
     OPTIONS,
     Floats,
+    Ints,
+    bits_of,
     compiled,
     inlined,
+    padded,
     regrouped,
     state_at,
+    whole,
     widest,
 )
 from model_core.compiled.ops import maths
 from model_core.maths import counterpart
 from model_core.maths.special import FARTHEST, ROOT_2_PI
-from model_core.table import LANES
+from model_core.table import BESIDE, LANES
 
-# Numbers in single precision that the widest vectors hold: components are filled up to whole ones.
-SINGLE_LANES = 2 * LANES
-_FAMILIES, _SPECIAL = maths("families"), maths("special")
-NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles
-HEAVY = 1e-5  # weight of a component that quantiles need in double precision
-LARGELY = 0.995  # of the mixture: if the heavy ones are less, all are taken for heavy
-IN_TAILS = 1e-3  # level, of either side, beyond which all of them are needed so
+_SPECIAL = maths("special")
+UNSEEN = 1e-18  # weight of a hypothesis, or of a component of positive labels, that is left out
+# Largest error of a distribution function, in tails of the outermost level; that tail where there
+# are no levels. NEGLIGIBLE: of what a component is allowed, the weight of one that is left out.
+EXACT, USUAL_TAIL, NEGLIGIBLE = 2e-3, 0.05, 0.02
+WIDEST = 2.0  # ratio of the squared scales in a group to that of its first component
+ORDERING = -4096  # bits of a number that order it; the lowest, which are the slot's, decide ties
 HALLEY_STEPS = 12
-SINGLE_STEPS = 4  # of them in single precision, at most
 BRACKET_STEPS = 200
 NEWTON_STEPS = 40  # in a bracket; then it is halved
 NEAR = 1e-12  # of a tail, below which the normal's quantile of it is not worth taking
 ARRIVED = 1e-3  # how far the normal's quantiles may still be apart before a last step
-# Of the length of a last step: one as short leads to where the next is the last one; and how far
-# sums of what weighs little are known beside the place that they are of.
-ALMOST, ASIDE = 120.0, 10.0
+# Longest last step of a quantile of real labels, in scales of the narrowest component that weighs
+# anything, and of one of positive labels. The error that is left is of the third order.
+SHORT, SHORT_POSITIVE = 0.02, 5e-4
 
-# Families of real labels; one of positive labels is an instance of its class in `components`, of
-# the lines at which components and `params` have its parameters.
-STUDENT_T, NORMAL = range(2)
-
-# Fields of a component of real labels. Of a Student-t TERM and what follows up to LEVEL are of
+# Fields of a component of real labels, a Student-t. TERM and what follows up to LEVEL are of
 # `maths.special.student_t_table`, INVERSE is 1 / scale below the mode, ABOVE that above it, SIDE
-# twice the weight that lies below it. Of a normal: weight, mean, 1 / standard deviation and log
-# density at zero. SCALE is the standard deviation of a normal whose peak is as high.
+# twice the weight that lies below it. SCALE is that of a side on average.
 LOC, SKEW, WEIGHT, INVERSE, HALF, NORM, TERM = range(7)
 HILL, HILL_B, SLOPE, LEVEL, ABOVE, SIDE, SCALE = range(11, 18)
 # Numbers at one place: distance of the mode in scales, log(1 + t^2 / df) and the inverse of what
 # that is the logarithm of, density and tail.
 DISTANCE, MORE, NEARNESS, DENSITY, TAIL = range(18, 23)
-SINGLES = 23  # first of the same fields in single precision, from WEIGHT to SIDE, and numbers
-FIELDS = SINGLES + TAIL + 1
+# While components are merged: squared scale, 1 / HALF and variance of the locations in a group.
+SQUARE, FREEDOM, BETWEEN = INVERSE, NORM, SCALE
+# Slots in order; those that have a component at a location; where groups of them begin; weights of
+# all slots; of slots places in the order, and keys of it.
+SLOTS, MEMBERS, STARTS, MASS, RANKS = range(23, 28)
+KEYS = MEMBERS
+FIELDS = 28
 # Of positive labels: weight, mean as LOC, parameters from `PARAMETERS` on, and SCALE.
 PARAMETERS = INVERSE
-LARGEST = single.Single(1e15)  # whose square does not overflow
+
+
+# --- merging --------------------------------------------------------------------------------------
 
 
 @compiled
-def prepare(components: Floats, heavy: int, light: int) -> tuple[int, int]:
-    """Fill heavy and light components of real labels up to whole vectors.
-
-    heavy: how many there are, the first columns. light: the first column of the others, up to the
-    last one. Returns both as they are then. If the heavy ones are less than `LARGELY`, all are.
-    """
-    if arithmetic.total(components[WEIGHT], heavy) < LARGELY:
-        return gathered(components, heavy, light), components.shape[1]
-    end, begin = _padded(heavy), light & -SINGLE_LANES
-    _repeat(components, 0, heavy, end)
-    _repeat(components, light, begin, light)
-    return end, begin
-
-
-@compiled
-def gathered(components: Floats, heavy: int, light: int) -> int:
-    """Put the light components behind the heavy ones, filled up; returns how many there are."""
-    n = heavy + components.shape[1] - light
-    for k in range(TERM + 1):
-        row = components[k if k < TERM else SCALE]
-        for i in range(heavy, n):
-            row[i] = row[i - heavy + light]
-    end: int = _padded(n)
-    _repeat(components, 0, n, end)
-    return end
+def tail_of(levels: Floats) -> float:
+    """Probability beyond the outermost of the levels (2, Q)."""
+    tail = USUAL_TAIL
+    for k in range(levels.shape[1]):
+        tail = min(tail, levels[0, k], 1.0 - levels[0, k])
+    return tail
 
 
 @inlined
-def _padded(count: int) -> int:
-    return (count + SINGLE_LANES - 1) & -SINGLE_LANES
+def allowed(levels: Floats, components: int) -> float:
+    """What each of so many components may add to the squared differences in its group."""
+    return 2.0 * EXACT * tail_of(levels) / components
 
 
 @compiled
-def _repeat(components: Floats, which: int, first: int, end: int) -> None:
-    """Fill columns with copies of a component, of no weight."""
-    for k in range(TERM + 1):
-        row = components[k if k < TERM else SCALE]
-        for i in range(first, end):
-            row[i] = row[which] if k != WEIGHT else 0.0
+def order(chance: Floats, half: Floats, components: Floats) -> int:
+    """Fill SLOTS with the columns that weigh anything, by rising degrees of freedom.
 
-
-@compiled
-def weigh(components: Floats, heavy: int, light: int, unit: float) -> None:
-    """Fill the fields of Student-t: of all in single precision, of the heavy ones in double.
-
-    unit: of lengths in single precision.
+    Those of no hypothesis are the last. Returns how many there are.
     """
-    _weigh_in_single(components, 0, heavy, unit)
-    _weigh_in_single(components, light, components.shape[1], unit)
-    _weigh_exactly(components, 0, heavy)
+    slots, keys = components[SLOTS].view(np.int64), components[KEYS].view(np.int64)
+    ranks = components[RANKS].view(np.int64)
+    n, count = whole(chance) - BESIDE, 0
+    for i in range(n):
+        keys[count] = (bits_of(half[i]) & ORDERING) + i
+        slots[count] = i
+        count += 1 if chance[i] > UNSEEN else 0
+    _rank(keys[:count], ranks[:count])
+    for a in range(count):
+        keys[a] = slots[a]
+    for a in range(count):
+        slots[ranks[a]] = keys[a]
+    for i in range(n, n + BESIDE):
+        slots[count] = i
+        count += 1 if chance[i] > UNSEEN else 0
+    return count
 
 
 @compiled
-def _weigh_in_single(components: Floats, first: int, end: int, unit: float) -> None:
-    """Fill the fields of some Student-t in single precision."""
+def _rank(keys: Ints, ranks: Ints) -> None:
+    """Fill in how many of the keys, which all differ, are less than each."""
+    for a in range(keys.shape[0]):
+        ranks[a] = 0
+    for b in range(keys.shape[0]):
+        key = keys[b]
+        for a in range(keys.shape[0]):
+            ranks[a] += 1 if key < keys[a] else 0
+
+
+@compiled
+def merge(
+    allowed: float,
+    count: int,
+    chance: Floats,
+    weight: Floats,
+    loc: Floats,
+    squares: Floats,
+    shares: Floats,
+    half: Floats,
+    skew: float,
+    n: int,
+    components: Floats,
+) -> int:
+    """Append the components that hypotheses have at their locations; returns how many there are.
+
+    allowed: see `_condense`. count: of `order`. chance, weight: of each hypothesis, and of the
+    location under it. squares: (C, W) of the kinds of components at a location, which have shares
+    of its weight. half: of the degrees of freedom.
+
+    The first kind, which is the narrowest, decides which hypotheses are merged; the groups of each
+    other kind are merged once more.
+    """
+    slots, members = components[SLOTS].view(np.int64), components[MEMBERS].view(np.int64)
+    starts, spare = components[STARTS].view(np.int64), components[RANKS].view(np.int64)
+    usual, mass, least = squares[0], components[MASS], NEGLIGIBLE * allowed
+    arithmetic.multiply(chance, weight, mass)
+    end = n
+    for at in range(count):
+        i = slots[at]
+        members[end - n] = i
+        components[WEIGHT, end] = mass[i]
+        components[LOC, end] = loc[i]
+        components[SQUARE, end] = usual[i]
+        components[FREEDOM, end] = 1.0 / half[i]
+        end += 1 if mass[i] > least else 0
+    end = n + _condense(allowed, n, end - n, components, starts)
+    size = end - n
+    for c in range(1, squares.shape[0]):
+        first, square, share = end, squares[c], shares[c]
+        for g in range(size):
+            total = 0.0
+            for at in range(starts[g], starts[g + 1]):
+                total += mass[members[at]] * square[members[at]]
+            whole_weight = components[WEIGHT, n + g]
+            components[WEIGHT, end] = whole_weight * share
+            components[LOC, end] = components[LOC, n + g]
+            components[SQUARE, end] = components[BETWEEN, n + g] + total / whole_weight
+            components[FREEDOM, end] = components[FREEDOM, n + g]
+            end += 1 if whole_weight * share > least else 0
+        end = first + _condense(allowed, first, end - first, components, spare)
+    for i in range(n, n + size):
+        components[WEIGHT, i] *= shares[0]
+    for i in range(n, end):
+        components[SKEW, i] = skew
+    return end
+
+
+@compiled
+def _condense(allowed: float, first: int, entries: int, components: Floats, starts: Ints) -> int:
+    """Merge neighbours among components from column `first` on, in place; returns how many remain.
+
+    starts: filled with the first member of each group, from 0 on, and at its end with how many
+    members there are.
+
+    A group has the average location, squared scale and inverse degrees of freedom of its members,
+    and the variance of the locations, BETWEEN, in the squared scale as well. Its distribution
+    function differs from theirs by at most half of
+
+        W (var(loc) / s^2 + var(square / s^2) / 4 + var(1 / half) / 4),
+
+    W being the weight and s the scale of the first member, which is kept to what is allowed for
+    each of the members.
+    """
+    weights, locs = components[WEIGHT], components[LOC]
+    squares, inverses = components[SQUARE], components[FREEDOM]
+    at, size, end = first, 0, first + entries
+    while at < end:
+        starts[size] = at - first
+        middle, per_unit = locs[at], 1.0 / squares[at]
+        # Sums over the members: their number, weight, distance from the first one's location, ratio
+        # to its squared scale and FREEDOM, and of the squares of these.
+        members = 0.0
+        weight = 0.0
+        apart = 0.0
+        apart_2 = 0.0
+        ratio = 0.0
+        ratio_2 = 0.0
+        freedom = 0.0
+        freedom_2 = 0.0
+        while at < end:
+            own, by = weights[at], locs[at] - middle
+            times, inverse = squares[at] * per_unit, inverses[at]
+            weight_now = weight + own
+            apart_now, apart_2_now = apart + own * by, apart_2 + own * (by * by)
+            ratio_now, ratio_2_now = ratio + own * times, ratio_2 + own * (times * times)
+            freedom_now = freedom + own * inverse
+            freedom_2_now = freedom_2 + own * (inverse * inverse)
+            differs = (weight_now * apart_2_now - apart_now * apart_now) * per_unit
+            differs += 0.25 * (weight_now * ratio_2_now - ratio_now * ratio_now)
+            differs += 0.25 * (weight_now * freedom_2_now - freedom_now * freedom_now)
+            joins = differs <= weight_now * (allowed * (members + 1.0))
+            if members > 0.0 and not (joins and 1.0 <= WIDEST * times <= WIDEST * WIDEST):
+                break
+            at += 1
+            members += 1.0
+            weight = weight_now
+            apart = apart_now
+            apart_2 = apart_2_now
+            ratio = ratio_now
+            ratio_2 = ratio_2_now
+            freedom = freedom_now
+            freedom_2 = freedom_2_now
+        over = 1.0 / weight
+        between = max(apart_2 - apart * (apart * over), 0.0) * over
+        weights[first + size] = weight
+        locs[first + size] = middle + apart * over
+        squares[first + size] = ratio * over / per_unit + between
+        inverses[first + size] = freedom * over
+        components[BETWEEN, first + size] = between
+        size += 1
+    starts[size] = entries
+    return size
+
+
+@compiled
+def complete(components: Floats, n: int) -> int:
+    """Fill in what follows of merged components, and columns up to whole vectors.
+
+    Returns how many columns there are then.
+    """
     widest()
+    end = padded(n)
+    for i in range(n, end):
+        components[WEIGHT, i] = 0.0
+        components[LOC, i] = components[LOC, 0]
+        components[SKEW, i] = components[SKEW, 0]
+        components[SQUARE, i] = components[SQUARE, 0]
+        components[FREEDOM, i] = components[FREEDOM, 0]
+    count = end & -LANES
     # Lines are cut one by one: those of a cut through all of them would have no known stride.
-    n = (end - first) & -SINGLE_LANES
-    singles = components[SINGLES:].view(np.float32)
-    for k in (SKEW, WEIGHT, INVERSE, HALF, NORM):
-        values, out = components[k][first:], singles[k][first:]
-        by = unit if k == INVERSE else 1.0
-        for i in range(n):
-            out[i] = values[i] * by
-    skew, inverse = singles[SKEW][first:], singles[INVERSE][first:]
-    above, weight = singles[ABOVE][first:], singles[WEIGHT][first:]
-    side, half = singles[SIDE][first:], singles[HALF][first:]
-    a, b = singles[TERM][first:], singles[TERM + 1][first:]
-    c, d = singles[TERM + 2][first:], singles[TERM + 3][first:]
-    e, hill = singles[TERM + 4][first:], singles[HILL][first:]
-    hill_b, slope = singles[HILL_B][first:], singles[SLOPE][first:]
-    level = singles[LEVEL][first:]
-    for i in range(n):
-        side[i] = weight[i] * (single.TWO / (single.ONE + skew[i] * skew[i]))
-        above[i] = inverse[i] / skew[i]
-        inverse[i] *= skew[i]
-    for i in range(n):
-        a[i], b[i], c[i], d[i], e[i], hill[i], hill_b[i], slope[i], level[i] = (
-            single.student_t_table(half[i])
-        )
-
-
-@compiled
-def _weigh_exactly(components: Floats, first: int, end: int) -> None:
-    """Fill the fields of some Student-t in double precision."""
-    widest()
-    n = (end - first) & -SINGLE_LANES
-    weight, side = components[WEIGHT][first:], components[SIDE][first:]
-    skew, half = components[SKEW][first:], components[HALF][first:]
-    inverse, above = components[INVERSE][first:], components[ABOVE][first:]
-    a, b = components[TERM][first:], components[TERM + 1][first:]
-    c, d = components[TERM + 2][first:], components[TERM + 3][first:]
-    e, hill = components[TERM + 4][first:], components[HILL][first:]
-    hill_b, slope = components[HILL_B][first:], components[SLOPE][first:]
-    level = components[LEVEL][first:]
-    for i in range(n):
+    weight, side, skew = components[WEIGHT], components[SIDE], components[SKEW]
+    square, freedom = components[SQUARE], components[FREEDOM]
+    half, norm, scale = components[HALF], components[NORM], components[SCALE]
+    inverse, above = components[INVERSE], components[ABOVE]
+    a, b = components[TERM], components[TERM + 1]
+    c, d = components[TERM + 2], components[TERM + 3]
+    e, hill = components[TERM + 4], components[HILL]
+    hill_b, slope = components[HILL_B], components[SLOPE]
+    level = components[LEVEL]
+    for i in range(count):
+        root = math.sqrt(square[i])
+        scale[i] = root
         side[i] = weight[i] * (2.0 / (1.0 + skew[i] * skew[i]))
-        above[i] = inverse[i] / skew[i]
-        inverse[i] *= skew[i]
-    for i in range(n):
+        above[i] = 1.0 / (root * skew[i])
+        inverse[i] = skew[i] / root
+        half[i] = 1.0 / freedom[i]
+    for i in range(count):
+        least, factor, _ = _SPECIAL.student_t_norm(half[i])
+        norm[i] = least + 0.5 * arithmetic.log(factor)
+    for i in range(count):
         a[i], b[i], c[i], d[i], e[i], hill[i], hill_b[i], slope[i], level[i] = (
             _SPECIAL.student_t_table(half[i])
         )
+    return end
+
+
+# --- distribution function and quantiles ----------------------------------------------------------
 
 
 @compiled
-def spread(components: Floats, heavy: int, light: int, centre: float) -> float:
+def spread(components: Floats, n: int, centre: float) -> float:
     """Width of the mixture around its mean, by the components' SCALE."""
-    between, within = _spread_of(components, 0, heavy, centre)
-    between_light, within_light = _spread_of(components, light, components.shape[1], centre)
-    within += within_light
-    return math.sqrt(between + between_light + within * within)
+    between, within = _spread_of(components, n, centre)
+    return math.sqrt(between + within * within)
 
 
 @regrouped
-def _spread_of(components: Floats, first: int, end: int, centre: float) -> tuple[float, float]:
-    """Sums over some components: weighted squared distances from the mean, weighted SCALE."""
+def _spread_of(components: Floats, n: int, centre: float) -> tuple[float, float]:
+    """Weighted sums of squared distances from the mean, and of SCALE."""
     widest()
-    # Rows are cut: an index that does not begin at 0 might be one from the end.
-    weight, loc = components[WEIGHT][first:], components[LOC][first:]
-    scale = components[SCALE][first:]
+    weight, loc, scale = components[WEIGHT], components[LOC], components[SCALE]
     between, within = 0.0, 0.0
-    for i in range(end - first):
+    for i in range(n):
         apart = loc[i] - centre
         between += weight[i] * (apart * apart)
         within += weight[i] * scale[i]
     return between, within
 
 
-def sums(
-    x: float, components: Floats, heavy: int, light: int, family: Any
-) -> tuple[float, float, float]:
-    """CDF, density and its derivative of a mixture, in double precision.
+@compiled
+def narrowest(levels: Floats, components: Floats, n: int) -> float:
+    """Scale of the narrowest component that weighs more than quantiles may be off."""
+    weight, scale = components[WEIGHT], components[SCALE]
+    least, smallest = EXACT * tail_of(levels) / n, INF
+    for i in range(n):
+        smallest = scale[i] if weight[i] > least and scale[i] < smallest else smallest
+    return smallest
 
-    Of the first `heavy` components, and of those from column `light` on.
-    """
+
+def sums(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
+    """CDF, density and its derivative of a mixture; family: None of real labels."""
     raise NotImplementedError  # compiled as `_sums_by` says
 
 
 @overload(sums, jit_options={"fastmath": {"reassoc"}, **OPTIONS}, strict=False)  # type: ignore[untyped-decorator]
-def _sums_by(x: float, components: Floats, heavy: int, light: int, family: Any) -> Any:
-    if isinstance(family, numba.types.Integer):
-        return _real_sums
+def _sums_by(x: float, components: Floats, n: int, family: Any) -> Any:
+    if family is types.none:
+        return lambda x, components, n, family: _student_t_sums(x, components, n)
     reached = counterpart(family.instance_class.functions.reached, maths)
 
-    def positive(
-        x: float, components: Floats, heavy: int, light: int, family: Any
-    ) -> tuple[float, float, float]:
+    def positive(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
         weight, y = components[WEIGHT], max(x, 0.0)
         cdf, density, derivative = 0.0, 0.0, 0.0
-        for i in range(heavy):
+        for i in range(n):
             f, p, q = reached(y, *state_at(components, family, i))
             cdf += weight[i] * f
             density += weight[i] * p
@@ -230,62 +350,22 @@ def _sums_by(x: float, components: Floats, heavy: int, light: int, family: Any) 
     return positive
 
 
-def _real_sums(
-    x: float, components: Floats, heavy: int, light: int, family: int
-) -> tuple[float, float, float]:
-    if family == NORMAL:
-        return _normal_sums(x, components, heavy)
-    cdf, density, derivative = _double_sums(x, components, 0, heavy)
-    if light < components.shape[1]:
-        f, p, q = _double_sums(x, components, light, components.shape[1])
-        cdf += f
-        density += p
-        derivative += q
-    return cdf, density, derivative
-
-
-@compiled
-def cdf(x: float, unit: float, components: Floats, heavy: int, light: int, family: int) -> float:
-    """Of real labels; light components of Student-t count in single precision, see `quantiles`."""
-    reached: float = sums(x, components, heavy, components.shape[1], family)[0]
-    if light < components.shape[1]:
-        reached += _single_sums(x, 1.0 / unit, components, light, components.shape[1])[0]
-    return reached
-
-
 @regrouped
-def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
+def _student_t_sums(x: float, components: Floats, columns: int) -> tuple[float, float, float]:
+    """Of whole vectors of columns; a processor works on several turns of a short loop at once."""
     widest()
-    weight, loc, inverse = components[WEIGHT], components[LOC], components[INVERSE]
-    norm = components[NORM]
-    cdf, density, derivative = 0.0, 0.0, 0.0
-    for i in range(n):
-        z = (x - loc[i]) * inverse[i]
-        z = z if z > -1e150 else -1e150
-        z = z if z < 1e150 else 1e150
-        p = weight[i] * inverse[i] * arithmetic.exp(norm[i] - 0.5 * (z * z))
-        cdf += weight[i] * _SPECIAL.normal_cdf(z)
-        density += p
-        derivative -= p * z * inverse[i]
-    return cdf, density, derivative
-
-
-@regrouped
-def _double_sums(x: float, components: Floats, first: int, end: int) -> tuple[float, float, float]:
-    """Of Student-t from the first on; loops are short as in `single`."""
-    widest()
-    n = (end - first) & -SINGLE_LANES  # they are filled up
-    weight, side = components[WEIGHT][first:], components[SIDE][first:]
-    loc, half = components[LOC][first:], components[HALF][first:]
-    inverse, above = components[INVERSE][first:], components[ABOVE][first:]
-    norm, hill = components[NORM][first:], components[HILL][first:]
-    a, b = components[TERM][first:], components[TERM + 1][first:]
-    c, d = components[TERM + 2][first:], components[TERM + 3][first:]
-    e, hill_b = components[TERM + 4][first:], components[HILL_B][first:]
-    slope, level = components[SLOPE][first:], components[LEVEL][first:]
-    distance, more = components[DISTANCE][first:], components[MORE][first:]
-    near, height = components[NEARNESS][first:], components[DENSITY][first:]
-    tail = components[TAIL][first:]
+    n = columns & -LANES
+    weight, side = components[WEIGHT], components[SIDE]
+    loc, half = components[LOC], components[HALF]
+    inverse, above = components[INVERSE], components[ABOVE]
+    norm, hill = components[NORM], components[HILL]
+    a, b = components[TERM], components[TERM + 1]
+    c, d = components[TERM + 2], components[TERM + 3]
+    e, hill_b = components[TERM + 4], components[HILL_B]
+    slope, level = components[SLOPE], components[LEVEL]
+    distance, more = components[DISTANCE], components[MORE]
+    near, height = components[NEARNESS], components[DENSITY]
+    tail = components[TAIL]
     for i in range(n):
         error, left, right = x - loc[i], inverse[i], above[i]
         t = error * (left if error < 0 else right)
@@ -315,61 +395,6 @@ def _double_sums(x: float, components: Floats, first: int, end: int) -> tuple[fl
     return cdf, density, derivative
 
 
-@regrouped
-def _single_sums(
-    x: float, per_unit: float, components: Floats, first: int, end: int
-) -> tuple[float, float, float]:
-    """Of components from the first on, as `_double_sums`.
-
-    per_unit: `1 / unit` of lengths in single precision; in a loop that may be regrouped a product
-    with a quotient would become a division.
-    """
-    widest()
-    n = (end - first) & -SINGLE_LANES
-    singles = components[SINGLES:].view(np.float32)
-    loc = components[LOC][first:]
-    weight, side = singles[WEIGHT][first:], singles[SIDE][first:]
-    inverse, above = singles[INVERSE][first:], singles[ABOVE][first:]
-    half, norm = singles[HALF][first:], singles[NORM][first:]
-    a, b = singles[TERM][first:], singles[TERM + 1][first:]
-    c, d = singles[TERM + 2][first:], singles[TERM + 3][first:]
-    e, hill = singles[TERM + 4][first:], singles[HILL][first:]
-    hill_b, slope = singles[HILL_B][first:], singles[SLOPE][first:]
-    level = singles[LEVEL][first:]
-    distance, more = singles[DISTANCE][first:], singles[MORE][first:]
-    near, height = singles[NEARNESS][first:], singles[DENSITY][first:]
-    tail = singles[TAIL][first:]
-    for i in range(n):
-        distance[i] = (x - loc[i]) * per_unit
-    for i in range(n):
-        error, left, right = distance[i], inverse[i], above[i]
-        t = error * (left if error < single.ZERO else right)
-        t = t if t > -LARGEST else -LARGEST
-        t = t if t < LARGEST else LARGEST
-        ratio = t * t * a[i]
-        distance[i] = t
-        more[i], near[i] = single.log1p_and_inverse(ratio)
-    for i in range(n):
-        height[i] = single.exp(norm[i] - (half[i] + single.HALF) * more[i])
-        tail[i] = single.student_t_bent(more[i], hill[i], hill_b[i], slope[i], level[i])
-    for i in range(n):
-        tail[i] = single.half_erfc(tail[i])
-    cdf, density, derivative = single.ZERO, single.ZERO, single.ZERO
-    for i in range(n):
-        t = distance[i]
-        series = (((e[i] * near[i] + d[i]) * near[i] + c[i]) * near[i] + b[i]) * near[i] + a[i]
-        beyond = tail[i] + abs(t) * height[i] * series
-        below, left, right = side[i], inverse[i], above[i]
-        share = below if t < single.ZERO else single.TWO * weight[i] - below
-        narrow = left if t < single.ZERO else right
-        p = share * height[i] * narrow
-        reached = share * beyond
-        cdf += reached if t < single.ZERO else weight[i] - reached
-        density += p
-        derivative -= p * narrow * (single.TWO * half[i] + single.ONE) * t * near[i] * a[i]
-    return float(cdf), float(density) * per_unit, float(derivative) * (per_unit * per_unit)
-
-
 @inlined
 def _halley(normal: float, cdf: float, density: float, derivative: float) -> tuple[float, float]:
     """How far beyond the quantile x is by Halley's method, and `ndtri(F(x)) - normal`.
@@ -392,15 +417,14 @@ def _by_bracket(
     spread: float,
     small: float,
     components: Floats,
-    heavy: int,
-    light: int,
+    n: int,
     family: Any,
     least: float,
 ) -> float:
     """Newton's method kept inside a bracket, as `quantiles._newton`."""
     x, low, high = start, least, INF
     for step in range(BRACKET_STEPS):
-        cdf, density, _ = sums(x, components, heavy, light, family)
+        cdf, density, _ = sums(x, components, n, family)
         excess = cdf - level
         low = x if excess < 0 else low
         high = x if excess > 0 else high
@@ -422,58 +446,13 @@ def _by_bracket(
 
 
 @compiled
-def _search(
-    start: float,
-    level: float,
-    normal: float,
-    per_unit: float,
-    small: float,
-    components: Floats,
-    heavy: int,
-    light: int,
-) -> tuple[float, float, float, float, float]:
-    """Where a quantile of Student-t is, in single precision, with sums of the light components.
-
-    Returns where, for which place the three sums are, and those. The light ones, which hardly move
-    it, are evaluated once.
-    """
-    x, mass, density, derivative = start, arithmetic.total(components[WEIGHT], heavy), 0.0, 0.0
-    for _ in range(SINGLE_STEPS):
-        cdf, density, derivative = _single_sums(x, per_unit, components, 0, heavy)
-        move, _ = _halley(normal, cdf / mass, density / mass, derivative / mass)
-        if math.isnan(move):
-            x, density = start, math.nan
-            break
-        x -= move
-        density -= move * derivative
-        if abs(move) < ALMOST * small:
-            break
-    end = components.shape[1]
-    if light == end:
-        return x, x, 0.0, 0.0, 0.0
-    at = x
-    cdf_beside, density_beside, derivative_beside = _single_sums(
-        x, per_unit, components, light, end
-    )
-    # The heavy ones have arrived, but for the light ones: their sums are known there.
-    move, _ = _halley(
-        normal, level * mass + cdf_beside, density + density_beside, derivative + derivative_beside
-    )
-    if not math.isnan(move):
-        x -= move
-    return x, at, cdf_beside, density_beside, derivative_beside
-
-
-@compiled
 def quantiles(
     levels: Floats,
     centre: float,
     spread: float,
-    unit: float,
-    tolerance: float,
+    small: float,
     components: Floats,
-    heavy: int,
-    light: int,
+    n: int,
     family: Any,
     least: float,
     out: Floats,
@@ -481,60 +460,28 @@ def quantiles(
     """Quantiles at levels (2, Q), which stand over the normal's; centre: the mixture's mean.
 
     Solves `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line, by Halley's method;
-    where that fails by Newton's. tolerance: the last step, in scales of the narrowest component.
-    least: what no label is below, 0 or -inf. heavy: how many components, the first ones, count in
-    double precision. light: column from which those of Student-t are that need not. unit: of
-    lengths in single precision, see `weigh`; 0 where nothing is stated so.
+    where that fails by Newton's. small: the longest last step. least: what no label is below, 0 or
+    -inf.
     """
-    end = components.shape[1]
-    narrowest = arithmetic.smallest(components[SCALE], heavy)
-    if light < end:
-        of_light = arithmetic.smallest(components[SCALE, light:], end - light)
-        narrowest = min(narrowest, of_light)
-    small = tolerance * narrowest
-    exact = light == end
-    per_unit = 1.0 / unit if unit > 0.0 else 0.0
-    at, cdf_beside, density_beside, derivative_beside = 0.0, 0.0, 0.0, 0.0
     for k in range(levels.shape[1]):
         level, normal = levels[0, k], levels[1, k]
         # From 0, of positive labels, no step leads anywhere.
         start = centre + spread * normal if least < 0.0 else -centre * math.log1p(-level)
-        if not exact and not IN_TAILS <= level <= 1.0 - IN_TAILS:
-            _weigh_exactly(components, light, end)
-            exact = True
         x, arrived = start, False
-        if unit > 0.0:
-            x, at, cdf_beside, density_beside, derivative_beside = _search(
-                start, level, normal, per_unit, small, components, heavy, light
-            )
         for _ in range(HALLEY_STEPS):
-            cdf, density, derivative = sums(x, components, heavy, light if exact else end, family)
-            if not exact:
-                if not abs(x - at) < ASIDE * small:
-                    at = x
-                    cdf_beside, density_beside, derivative_beside = _single_sums(
-                        x, per_unit, components, light, end
-                    )
-                by = x - at
-                cdf += cdf_beside + by * (density_beside + 0.5 * by * derivative_beside)
-                density += density_beside + by * derivative_beside
-                derivative += derivative_beside
+            cdf, density, derivative = sums(x, components, n, family)
             move, apart = _halley(normal, cdf, density, derivative)
             if math.isnan(move):
                 break
             x = max(x - move, least)
-            # The error that is left is of third order. Steps are small as well where a positive
-            # value is all but 0, however far it has to go.
+            # Steps are small as well where a positive value is all but 0, however far it has to go.
             if abs(move) < small and abs(apart) < ARRIVED:
                 arrived = True
                 break
         if not arrived:
-            if not exact:
-                _weigh_exactly(components, light, end)
-                exact = True
             # Its error is of the second order only.
             fine = 1e-3 * small
-            x = _by_bracket(level, start, spread, fine, components, heavy, light, family, least)
+            x = _by_bracket(level, start, spread, fine, components, n, family, least)
         out[k] = x
 
 

@@ -47,15 +47,17 @@ class Noise(NamedTuple):
     """Of the parts of each output, where predictives are Student-t.
 
     own: so many of the last parts of each output have degrees of freedom of their own, which they
-    share. skews: (parts,), see `components.SkewedT`.
+    share. kinds: scales of the noise of each part, a Student-t for each. skews: (parts,), see
+    `components.SkewedT`.
     """
 
     parts: int
     own: int
+    kinds: int
     skews: Floats
 
 
-ALONE = Noise(1, 0, np.ones(1))
+ALONE = Noise(1, 0, 1, np.ones(1))
 
 
 class Model(NamedTuple):
@@ -119,8 +121,7 @@ _STEP = numba.types.NamedTuple(
     (_MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _MATRIX, numba.int64), RowStep
 )
 _MARGINAL = (
-    numba.int64, numba.int64, numba.int64, _LINE, _MATRIX, _MATRIX, numba.int64, numba.int64,
-    _LINE,
+    numba.int64, numba.int64, _LINE, _MATRIX, _MATRIX, numba.int64, _LINE,
 )  # fmt: skip
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NS = 1_000_000_000
-PLACE_BYTES = 50  # that a place in a trace adds to an envelope
 TOLD_EVERY_S = 60.0  # about traces that cannot be sent
 CLOSE_WAIT_S = 2.0
 LIBRARY = "opentelemetry"

@@ -526,7 +526,6 @@ class ServiceMachine(RuleBasedStateMachine):
         if len(self._begun) == BEGUN:
             return
         chosen = kinds[kind % len(kinds)]
-        self.service.log.read()
         self.service.rng.seed(seed)
         fault = chosen()
         if fault is not NOTHING:

@@ -2,7 +2,7 @@
 
 Lines of the statistics, of F experts: mean (d, F, 2), precision (d, F, 3), alpha (1), beta (d, F),
 log weight (d, J), the origin (1). Lines of `params`: those of `student_t`, a part being an expert
-and a scale of the noise, the scales of an expert side by side; then as `Places` has them. Other
+and its kinds the scales of the noise; then as `Places` has them. Other
 models share it, with more statistics after these and perhaps a learned last expert, of which there
 is only the log weight here: J is F + 1.
 """
@@ -64,12 +64,12 @@ class Places(NamedTuple):
 @either
 def places_of(d: int, noise: Noise) -> Places:
     """By the number of outputs."""
-    every = noise.parts // MANY
-    fixed = (noise.parts - noise.own) // MANY
+    every = noise.parts
+    fixed = every - noise.own
     logs = 6 * fixed * d + 1
     origin = logs + every * d
     responsibilities = student_t.lines_of(d, noise)
-    experts = responsibilities + noise.parts * d
+    experts = responsibilities + every * MANY * d
     posteriors = experts + every * d
     evidence = posteriors + every * d
     features = evidence + d
@@ -90,14 +90,14 @@ def of(model: averaged.Averaged) -> tuple[Model, Functions]:
     at = places_of(model.y_dim, noise)
     sizes = Model(
         outputs=model.y_dim, kept=at.kept, params=at.end, spare=mixture.FIELDS,
-        spares=noise.parts, noise=noise,
+        spares=noise.parts * MANY, noise=noise,
     )  # fmt: skip
     return sizes, Functions(predict, score, learn, remember, student_t.summarise)
 
 
 def noise_of(model: averaged.Averaged, own: int = 0) -> Noise:
     """Noise of all parts; own: experts, the last ones, with degrees of freedom of their own."""
-    return Noise(len(model.skews) * MANY, own * MANY, np.repeat(model.skews, MANY))
+    return Noise(len(model.skews), own, MANY, np.array(model.skews))
 
 
 @compiled
@@ -112,7 +112,7 @@ def predict(step: RowStep) -> float:
 def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) -> None:
     """Locations and squared scales of all experts but a learned one."""
     at = places_of(d, noise)
-    fixed, every = (noise.parts - noise.own) // MANY, noise.parts // MANY
+    fixed, every = noise.parts - noise.own, noise.parts
     size = fixed * d
     alpha, origin = own[5 * size], own[at.origin]
     n = whole(alpha)
@@ -147,25 +147,23 @@ def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) 
 
 @inlined
 def location_of(d: int, noise: Noise, output: int, expert: int) -> int:
-    """Line of an expert's location, at the first scale of the noise."""
-    return student_t.before_locations(d, noise) + output * noise.parts + expert * MANY
+    """Line of an expert's location."""
+    return student_t.before_locations(d, noise) + output * noise.parts + expert
 
 
 @compiled
 def by_scale(d: int, noise: Noise, o: int, j: int, context: Floats, params: Floats) -> None:
     """Bound an expert's location, and fill the lines of all scales."""
-    at, k = places_of(d, noise), o * (noise.parts // MANY) + j
+    at, k = places_of(d, noise), o * noise.parts + j
     least, most = bounds(d, o, context)
-    first = location_of(d, noise, o, j)
-    loc, variance, spread = params[first], params[at.variances + k], params[at.spreads + k]
+    loc, first = params[location_of(d, noise, o, j)], student_t.squares_of(d, noise) + k * MANY
+    variance, spread = params[at.variances + k], params[at.spreads + k]
     n = whole(loc)
     for i in range(n - 1):  # but for the outliers'
         loc[i] = max(least, min(most, loc[i]))
     spread[n - 1] *= OUTLIER_SPREAD
     for c in range(MANY):
-        square = params[first + d * noise.parts + c]
-        if c > 0:
-            arithmetic.copy(loc, params[first + c])
+        square = params[first + c]
         for i in range(n):
             square[i] = _REGRESSION.squared_scale(spread[i], variance[i], SCALES[c])
 
@@ -202,14 +200,13 @@ def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats)
 
     Returns the walk's weight.
     """
-    at, every, n = places_of(d, noise), noise.parts // MANY, whole(params[0])
-    weights, chance = student_t.weights_of(d, noise), params[at.spare]
-    for k in range(d * every):
-        arithmetic.exp_of(own[at.logs + k], 0.0, chance, n)
+    at, n = places_of(d, noise), whole(params[0])
+    weights, shares = student_t.weights_of(d, noise), student_t.shares_of(d, noise)
+    for k in range(d * noise.parts):
+        arithmetic.exp_of(own[at.logs + k], 0.0, params[weights + k], n)
+    for o in range(d):
         for c in range(MANY):
-            share, weight = share_of(d, k // every, c, context), params[weights + k * MANY + c]
-            for i in range(n):
-                weight[i] = share * chance[i]
+            params[shares + o, c] = share_of(d, o, c, context)
     _walk(d, noise, context, params)
     student_t.finish(d, noise, params)
     return float(params[at.walk, 0])
@@ -217,10 +214,11 @@ def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats)
 
 @compiled
 def _walk(d: int, noise: Noise, context: Floats, params: Floats) -> None:
-    """The walk's forecast in the column before the last, whose first part is all of it."""
+    """The walk's forecast in the column before the last: of the first part, whatever the scale."""
     kept, at = context[1 + 10 * d :], whole(params[0]) - 2
     params[places_of(d, noise).walk, 0] = kept[walk.WEIGHT]
     first, weights = student_t.before_locations(d, noise), student_t.weights_of(d, noise)
+    squares = student_t.squares_of(d, noise)
     for group in range(2 * d, first, student_t.FREEDOM):
         params[group, at] = 0.5 * TAILS
     for o in range(d):
@@ -229,7 +227,8 @@ def _walk(d: int, noise: Noise, context: Floats, params: Floats) -> None:
         square = scale * scale * walk.square(kept, d, o)
         for k in range(o * noise.parts, (o + 1) * noise.parts):
             params[first + k, at] = loc
-            params[first + d * noise.parts + k, at] = square
+            for c in range(MANY):
+                params[squares + k * MANY + c, at] = square
             params[weights + k, at] = 1.0 if k == o * noise.parts else 0.0
 
 
@@ -240,7 +239,8 @@ def _walk_density(d: int, noise: Noise, output: int, y: float, params: Floats) -
     first, freedom = student_t.before_locations(d, noise), 2 * d
     return float(
         _FAMILIES.student_t_log_density(
-            y - params[first + k, at], 1.0 / params[first + d * noise.parts + k, at],
+            y - params[first + k, at],
+            1.0 / params[student_t.squares_of(d, noise) + k * MANY, at],
             params[freedom + HALF, at], params[freedom + NORM, at], params[freedom + FACTOR, at],
             params[freedom + INVERSE, at],
         )
@@ -278,20 +278,16 @@ def log_density(
     density: Floats,
 ) -> None:
     """Fill the label's log densities, of all outputs, and what it makes likely of each."""
-    at, every = places_of(d, noise), noise.parts // MANY
+    at, every = places_of(d, noise), noise.parts
     arithmetic.fill(density, 0.0)
     params[at.walk, 1] = 0.0
     for o in range(d):
         params[at.walk, 1] += _walk_density(d, noise, o, number[LABEL + o], params)
-        usual, heavy, wild = (
-            share_of(d, o, 0, context),
-            share_of(d, o, 1, context),
-            share_of(d, o, 2, context),
-        )
+        shares = params[student_t.shares_of(d, noise) + o]
         for j in range(every):
-            k, y, skew = o * every + j, number[LABEL + o], noise.skews[j * MANY]
+            k, y, skew = o * every + j, number[LABEL + o], noise.skews[j]
             loc = params[location_of(d, noise, o, j)]
-            freedom = student_t.freedom_of(d, noise, k * MANY)
+            freedom = student_t.freedom_of(d, noise, k)
             half, norm = params[freedom + HALF], params[freedom + NORM]
             factor, inverse = params[freedom + FACTOR], params[freedom + INVERSE]
             variance, spread = params[at.variances + k], params[at.spreads + k]
@@ -305,7 +301,7 @@ def log_density(
             for i in range(whole(density)):
                 of_expert[i], one[i], two[i], three[i] = _REGRESSION.explain(
                     one[i], two[i], three[i], skew, spread[i], variance[i], norm[i], factor[i],
-                    usual, heavy, wild,
+                    shares[0], shares[1], shares[2],
                 )  # fmt: skip
             arithmetic.add(of_expert, own[at.logs + k], of_expert)
         evidence = params[at.evidence + o]
@@ -335,7 +331,7 @@ def read(d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, para
     chance, mass: probabilities of hypotheses before and given the label. share: responsibilities of
     inliers.
     """
-    at, every = places_of(d, noise), noise.parts // MANY
+    at, every = places_of(d, noise), noise.parts
     average, n = params[at.spare], whole(mass)
     for o in range(d):
         reading = params[at.reading + o]
@@ -372,7 +368,7 @@ def update(
 ) -> None:
     """Conjugate update of all experts but a learned one, and of the probabilities of all."""
     at = places_of(d, noise)
-    fixed, every = (noise.parts - noise.own) // MANY, noise.parts // MANY
+    fixed, every = noise.parts - noise.own, noise.parts
     size = fixed * d
     alpha, origin, n = own[5 * size], own[at.origin], whole(share)
     learned, spare = params[at.spare], params[at.spare + 1 : at.spare + 3]
@@ -402,8 +398,8 @@ def fill_shares(
     d: int, noise: Noise, o: int, j: int, y: float, share: Floats, params: Floats, out: Floats
 ) -> None:
     """Of a label, of which an expert learns; share: responsibilities of inliers."""
-    loc, skew = params[location_of(d, noise, o, j)], noise.skews[j * MANY]
-    first = places_of(d, noise).responsibilities + o * noise.parts + j * MANY
+    loc, skew = params[location_of(d, noise, o, j)], noise.skews[j]
+    first = places_of(d, noise).responsibilities + (o * noise.parts + j) * MANY
     usual, heavy, wild = params[first], params[first + 1], params[first + 2]
     for i in range(whole(out)):
         precision = _REGRESSION.precision(usual[i], heavy[i], wild[i])

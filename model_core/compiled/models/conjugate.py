@@ -49,7 +49,7 @@ def of(model: Conjugate) -> tuple[Model, Functions]:
         spare=answers.spare,
         spares=parts,
         outliers=int(model.equations.wide is not None),
-        noise=Noise(parts, 0, np.ones(parts)),
+        noise=Noise(parts, 0, 1, np.ones(parts)),
         numbers=np.array([*chain(*model.mixture)], dtype=float),
     )
     return sizes, functions_of(type(model))

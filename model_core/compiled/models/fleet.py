@@ -31,7 +31,7 @@ def of(model: fleet.Fleet) -> tuple[Model, Functions]:
         kept=at.kept + size * d + 2 * d,
         params=at.end + 2 * size + 1,
         spare=mixture.FIELDS,
-        spares=noise.parts,
+        spares=noise.parts * MANY,
         encoded=1,
         features=size,
         lags=model.lags,
@@ -49,7 +49,7 @@ def predict(step: RowStep) -> float:
     params = step.params
     d, noise, size = model.outputs, model.noise, model.features
     averaged.regress(d, noise, context, own, params)
-    at, learned = averaged.places_of(d, noise), noise.parts // MANY - 1
+    at, learned = averaged.places_of(d, noise), noise.parts - 1
     features, projected = params[at.end : at.end + size], params[at.end + size :]
     for k in range(size):
         arithmetic.fill(features[k], step.number[LABEL + d + k])
@@ -71,7 +71,7 @@ def predict(step: RowStep) -> float:
             loc[i] = location + scale * loc[i]
         for i in range(n):
             spread[i] = scale * scale * (rate[i] / shape[i])
-        arithmetic.copy(shape, params[student_t.freedom_of(d, noise, k * MANY)])
+        arithmetic.copy(shape, params[student_t.freedom_of(d, noise, k)])
         _exclude(d, noise, o, own, params)
         averaged.by_scale(d, noise, o, learned, context, params)
     return averaged.complete(d, noise, context, own, params)
@@ -80,7 +80,7 @@ def predict(step: RowStep) -> float:
 @compiled
 def _exclude(d: int, noise: Noise, o: int, own: Floats, params: Floats) -> None:
     """The learned expert is none of an outlier's: no weight there, and the first one's numbers."""
-    at, every, last = averaged.places_of(d, noise), noise.parts // MANY, whole(params[0]) - 1
+    at, every, last = averaged.places_of(d, noise), noise.parts, whole(params[0]) - 1
     learned = every - 1
     first = o * every
     left = math.log1p(-math.exp(own[at.logs + first + learned, last]))
@@ -91,7 +91,7 @@ def _exclude(d: int, noise: Noise, o: int, own: Floats, params: Floats) -> None:
     loc[last] = params[averaged.location_of(d, noise, o, 0), last]
     for lines in (at.spreads, at.variances):
         params[lines + first + learned, last] = params[lines + first, last]
-    freedom = student_t.freedom_of(d, noise, (first + learned) * MANY)
+    freedom = student_t.freedom_of(d, noise, first + learned)
     params[freedom, last] = params[2 * d, last]
 
 
@@ -110,7 +110,7 @@ def learn(step: RowStep, log_score: float) -> float:
     d, noise, size = model.outputs, model.noise, model.features
     averaged.read(d, noise, work[CHANCE], work[MASS], work[SHARE], params)
     averaged.update(d, noise, number, context[0], work[SHARE], own, params)
-    at, learned = averaged.places_of(d, noise), noise.parts // MANY - 1
+    at, learned = averaged.places_of(d, noise), noise.parts - 1
     projected = params[at.end + size :]
     gram, inlier = projected[size], work[SHARE]
     share, average, moved = params[at.spare], params[at.spare + 1], params[at.spare + 2]

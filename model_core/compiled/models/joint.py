@@ -5,8 +5,8 @@ and `nu` (see `wishart`), and the log choice (2). Lines of `params`: those of `a
 independent outputs and for the vector autoregression, the label's log density with the log choice,
 the probability given the label, and the weight in the forecast; for each scale of the vector's
 noise the squared scale of psi, the label's log density and its responsibility; the log of the
-label's density by all; lines to work in, two; means of the hypotheses (d); and a block of
-`wishart`.
+label's density by all; lines to work in, two; squared scales of an output by scale of the noise;
+means of the hypotheses (d); and a block of `wishart`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from model_core.upm import joint
 from model_core.upm.base import FARTHEST
 from model_core.upm.joint import BEFORE, FAR, WATCHED
 
-_REGRESSION, _SPECIAL = maths("regression"), maths("special")
+_REGRESSION = maths("regression")
 # First lines after those of `averaged`.
 DENSITY, LIKELIHOOD, WEIGHT = range(0, 6, 2)
 SPREADS, DENSITIES, RESPONSIBILITIES = range(6, 6 + 3 * MANY, MANY)
-EVIDENCE, ONE, OTHER, MEANS = range(6 + 3 * MANY, 10 + 3 * MANY)
+EVIDENCE, ONE, OTHER, SQUARES = range(6 + 3 * MANY, 10 + 3 * MANY)
+MEANS = SQUARES + MANY
 
 
 class Places(NamedTuple):
@@ -73,7 +74,7 @@ def of(model: joint.Joint) -> tuple[Model, Functions]:
         kept=at.choice + 2,
         params=at.end,
         spare=mixture.FIELDS,
-        spares=noise.parts + MANY,
+        spares=(noise.parts + 1) * MANY,
         noise=noise,
     )
     return sizes, Functions(predict, score, learn, remember, summarise)
@@ -290,26 +291,22 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
             total = _covariance(d, at, a, b, chance, params)
             out[d + a * d + b] += total
             out[d + b * d + a] += total
-    half, share, square = block[HALF], more[ONE], more[OTHER]
-    norms, widths = more[DENSITIES], more[DENSITIES + 1]  # which are not needed any more
-    for i in range(n):
-        least, factor, _ = _SPECIAL.student_t_norm(half[i])
-        norms[i] = least + 0.5 * arithmetic.log(factor)
-    student_t.fill_widths(norms, widths)
+    share, squares = more[ONE], more[SQUARES : SQUARES + MANY]
+    shares = more[DENSITIES]  # which are not needed any more
+    for c in range(MANY):
+        shares[c] = _share(d, c, step.context)
+    arithmetic.multiply(chance, more[WEIGHT], share)
+    count = mixture.order(chance, params[2 * d + student_t.HALF], spare)
+    allowed = mixture.allowed(levels, count * (noise.parts + 1))
     for o in range(d):
-        arithmetic.multiply(chance, more[WEIGHT], share)
-        heavy, light = student_t.gather(d, noise, o, share, params, spare)
-        psi = own[at.psi + o * d + o]
+        merged = student_t.gather(d, noise, o, allowed, count, share, params, spare)
         for c in range(MANY):
-            own_share = _share(d, c, step.context)
-            for i in range(n):
-                share[i] = chance[i] * more[WEIGHT + 1, i] * own_share
-            arithmetic.multiply(psi, more[SPREADS + c], square)
-            loc = block[LOCATION + o]
-            heavy, light = student_t.append(
-                heavy, light, share, loc, square, half, norms, widths, 1.0, spare
-            )
-        call(step.marginal, d, o, mixture.STUDENT_T, step.number, levels, spare, heavy, light, out)
+            arithmetic.multiply(own[at.psi + o * d + o], more[SPREADS + c], squares[c])
+        merged = mixture.merge(
+            allowed, count, chance, more[WEIGHT + 1], block[LOCATION + o], squares, shares,
+            block[HALF], 1.0, merged, spare,
+        )  # fmt: skip
+        call(step.marginal, d, o, step.number, levels, spare, merged, out)
     return 0.0
 
 

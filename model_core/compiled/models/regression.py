@@ -17,7 +17,7 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.belief import CHANCE, EACH, SHARE
-from model_core.compiled.jit import Floats, call, compiled, statistics_line, whole
+from model_core.compiled.jit import Floats, compiled, statistics_line, whole
 from model_core.compiled.models import lags, student_t
 from model_core.compiled.step import ALONE, Functions, Model, Noise, RowStep
 from model_core.maths.special import HALF_LOG_2PI
@@ -41,7 +41,7 @@ def of(
         size = len(model.prior_mean)
         units = [model.y_offset, model.y_scale]
         if model.noise_variance is None:
-            noise, sizes = Noise(1, 1, np.ones(1)), _sizes(d, size, numbers(*units))
+            noise, sizes = Noise(1, 1, 1, np.ones(1)), _sizes(d, size, numbers(*units))
             return sizes._replace(
                 encoded=1, lags=model.lags, past=int(model.lags > 0), noise=noise,
                 params=_params_of(d, size, noise),
@@ -304,13 +304,12 @@ def summarise_normal(step: RowStep, levels: Floats, spare: Floats, out: Floats) 
     params = step.params
     d = model.outputs
     first = student_t.before_locations(d, model.noise)
-    arithmetic.fill(params[2 * d + student_t.HALF], 0.0)
-    arithmetic.fill(params[2 * d + student_t.NORM], -HALF_LOG_2PI)
-    arithmetic.fill(params[2 * d + student_t.WIDTH], 1.0)
     mixture.moments(
         chance, params[first : first + d], params[first + d : first + 2 * d], whole(chance), out
     )
+    arithmetic.fill(params[2 * d + student_t.HALF], student_t.NORMAL)
     for o in range(d):
-        heavy, light = student_t.gather(d, model.noise, o, chance, params, spare)
-        call(step.marginal, d, o, mixture.NORMAL, step.number, levels, spare, heavy, light, out)
+        arithmetic.fill(params[student_t.weights_of(d, model.noise) + o], 1.0)
+        params[student_t.shares_of(d, model.noise) + o, 0] = 1.0
+    student_t.each_output(step, levels, spare, out)
     return 0.0

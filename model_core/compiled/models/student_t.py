@@ -2,8 +2,9 @@
 
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each); half the degrees of
 freedom and what follows from them (FREEDOM), of the parts that share them and then of each output's
-last parts if these have their own; then d P each: locations, squared scales, and of several parts
-their weights, of one the log density of the label. The last column is the prior's.
+last parts if these have their own; then locations (d P), squared scales (d P C, the kinds of a part
+side by side), weights (d P; of one part first the log density of the label), and of each output a
+line whose first C numbers are the shares of the kinds. The last column is the prior's.
 """
 
 from __future__ import annotations
@@ -18,17 +19,14 @@ from model_core.compiled.belief import CHANCE, EACH
 from model_core.compiled.jit import Floats, call, compiled, either, inlined, whole
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Noise, RowStep
-from model_core.maths.special import ROOT_2_PI
 from model_core.upm.base import OUTLIER_SPREAD
 
 _FAMILIES, _SPECIAL = maths("families"), maths("special")
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
-# unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees; where
-# there are several parts the mean size. `describe` makes FACTOR the variance with unit scale, and
-# INVERSE the standard deviation of a normal whose peak is as high, with unit scale: WIDTH.
+# unit scale, less half the logarithm of the next row; 1 / degrees; where there are several parts
+# the mean size. `describe` makes FACTOR the variance with unit scale.
 HALF, NORM, FACTOR, INVERSE, SIZE, FREEDOM = range(6)
-WIDTH = INVERSE
-TOLERANCE = 5e-4  # of a quantile's last step, in scales; its error is of the third order
+NORMAL = 1e9  # half the degrees of freedom of a normal: its distribution function to 1e-10
 
 
 @either
@@ -41,13 +39,25 @@ def before_locations(outputs: int, noise: Noise) -> int:
 @either
 def lines_of(outputs: int, noise: Noise) -> int:
     """Lines of `params`."""
-    return before_locations(outputs, noise) + 3 * outputs * noise.parts
+    return shares_of(outputs, noise) + outputs
 
 
 @inlined
+def squares_of(outputs: int, noise: Noise) -> int:
+    """First row of the squared scales."""
+    return before_locations(outputs, noise) + outputs * noise.parts
+
+
+@either
 def weights_of(outputs: int, noise: Noise) -> int:
-    """First row of the weights of several parts."""
-    return before_locations(outputs, noise) + 2 * outputs * noise.parts
+    """First row of the weights."""
+    return before_locations(outputs, noise) + outputs * noise.parts * (1 + noise.kinds)
+
+
+@either
+def shares_of(outputs: int, noise: Noise) -> int:
+    """First row of the shares of the kinds."""
+    return before_locations(outputs, noise) + outputs * noise.parts * (2 + noise.kinds)
 
 
 @inlined
@@ -70,29 +80,31 @@ def finish(outputs: int, noise: Noise, params: Floats) -> None:
                 height = arithmetic.exp(norm[i]) * math.sqrt(factor[i])
                 size[i] = height * 2.0 * half[i] / (half[i] - 0.5)
     parts, first = noise.parts, before_locations(outputs, noise)
-    squares, weights = first + outputs * parts, weights_of(outputs, noise)
+    squares, weights = squares_of(outputs, noise), weights_of(outputs, noise)
     for o in range(outputs):
-        mean = params[o]
+        mean, shares = params[o], params[shares_of(outputs, noise) + o]
         if parts == 1:
             arithmetic.copy(params[first + o], mean)
             continue
         arithmetic.fill(mean, 0.0)
         for k in range(o * parts, o * parts + parts):
-            loc, square, weight = params[first + k], params[squares + k], params[weights + k]
+            loc, weight = params[first + k], params[weights + k]
             arithmetic.add_product(weight, loc, mean)
             skew = noise.skews[k - o * parts]
             if skew != 1.0:
                 size = params[freedom_of(outputs, noise, k) + SIZE]
-                for i in range(whole(mean)):
-                    offset = size[i] * (skew - 1.0 / skew)
-                    mean[i] += weight[i] * (offset * math.sqrt(square[i]))
+                for c in range(noise.kinds):
+                    square, share = params[squares + k * noise.kinds + c], shares[c]
+                    for i in range(whole(mean)):
+                        offset = size[i] * (skew - 1.0 / skew)
+                        mean[i] += weight[i] * (offset * share * math.sqrt(square[i]))
 
 
 @compiled
 def widen(outputs: int, noise: Noise, params: Floats) -> None:
     """Turn the prior's squared scales into those of outliers."""
-    first, n = before_locations(outputs, noise) + outputs * noise.parts, whole(params[0])
-    for k in range(outputs * noise.parts):
+    first, n = squares_of(outputs, noise), whole(params[0])
+    for k in range(outputs * noise.parts * noise.kinds):
         params[first + k, n - 1] *= OUTLIER_SPREAD
 
 
@@ -165,37 +177,42 @@ def score(step: RowStep) -> float:
 
 @compiled
 def describe(outputs: int, noise: Noise, params: Floats) -> None:
-    """Fill norms, widths and variances of each hypothesis; inf where a variance does not exist."""
+    """Fill the variances of each hypothesis; inf where one does not exist.
+
+    One part weighs 1, as does one kind of it.
+    """
     n = whole(params[0])
     for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
-        half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
-        for i in range(n):
-            norm[i] += 0.5 * arithmetic.log(factor[i])
+        half, factor = params[first + HALF], params[first + FACTOR]
         for i in range(n):
             factor[i] = half[i] / (half[i] - 1.0)
-        fill_widths(norm, params[first + WIDTH])
     parts, at = noise.parts, weights_of(outputs, noise)
-    first, every = before_locations(outputs, noise), outputs * parts
+    first, squares = before_locations(outputs, noise), squares_of(outputs, noise)
     for o in range(outputs):
         mean, variance = params[o], params[outputs + o]
+        shares = params[shares_of(outputs, noise) + o]
+        if noise.kinds == 1:
+            shares[0] = 1.0
         arithmetic.fill(variance, 0.0)
         for k in range(o * parts, o * parts + parts):
-            loc, square = params[first + k], params[first + every + k]
-            weight = params[at + k if parts > 1 else o]
+            loc, weight = params[first + k], params[at + k]
+            if parts == 1:
+                arithmetic.fill(weight, 1.0)
             group, skew = freedom_of(outputs, noise, k), noise.skews[k - o * parts]
             within, size = params[group + FACTOR], params[group + SIZE]
-            if skew == 1.0:
-                for i in range(n):
-                    apart = loc[i] - mean[i]
-                    share = weight[i] if parts > 1 else 1.0
-                    variance[i] += share * (apart * apart + square[i] * within[i])
-                continue
             wide = skew * skew - 1.0 + 1.0 / (skew * skew)
             for i in range(n):
-                offset = size[i] * (skew - 1.0 / skew)
-                apart = loc[i] + offset * math.sqrt(square[i]) - mean[i]
-                inside = wide * within[i] - offset * offset
-                variance[i] += weight[i] * (apart * apart + square[i] * inside)
+                apart = loc[i] - mean[i]
+                variance[i] += weight[i] * (apart * apart)
+            for c in range(noise.kinds):
+                square, share = params[squares + k * noise.kinds + c], shares[c]
+                for i in range(n):
+                    variance[i] += weight[i] * (share * wide * (within[i] * square[i]))
+                if skew == 1.0:
+                    continue
+                for i in range(n):
+                    offset = size[i] * (skew - 1.0 / skew) * math.sqrt(square[i])
+                    variance[i] += weight[i] * (share * (2.0 * (loc[i] - mean[i]) * offset))
         if noise.own < parts:
             half = params[2 * outputs + HALF]
             for i in range(n):
@@ -203,18 +220,10 @@ def describe(outputs: int, noise: Noise, params: Floats) -> None:
         if noise.own > 0:
             last = (o + 1) * parts - 1
             half = params[freedom_of(outputs, noise, last) + HALF]
-            weight = params[at + last if parts > 1 else o]
+            weight = params[at + last]
             for i in range(n):
                 # One of no weight does not count.
-                counts = parts == 1 or weight[i] != 0.0
-                variance[i] = variance[i] if half[i] > 1.0 or not counts else INF
-
-
-@compiled
-def fill_widths(norm: Floats, out: Floats) -> None:
-    """WIDTH by the log density at zero with unit scale."""
-    for i in range(whole(out)):
-        out[i] = arithmetic.exp(-norm[i]) / ROOT_2_PI
+                variance[i] = variance[i] if half[i] > 1.0 or weight[i] == 0.0 else INF
 
 
 @compiled
@@ -222,120 +231,82 @@ def gather(
     outputs: int,
     noise: Noise,
     output: int,
+    allowed: float,
+    count: int,
     chance: Floats,
     params: Floats,
-    out: Floats,
-) -> tuple[int, int]:
-    """The components of one output's mixture; returns as `append`."""
-    parts, first = noise.parts, before_locations(outputs, noise)
-    heavy, light = 0, out.shape[1]
-    size, share = outputs * parts, out[mixture.TAIL]  # filled later
-    weights = weights_of(outputs, noise)
-    for k in range(output * parts, output * parts + parts):
-        loc, square = params[first + k], params[first + size + k]
-        weight = params[weights + k if parts > 1 else output]
-        at, skew = freedom_of(outputs, noise, k), noise.skews[k - output * parts]
-        for i in range(whole(chance)):
-            share[i] = chance[i] * weight[i] if parts > 1 else chance[i]
-        heavy, light = append(
-            heavy, light, share, loc, square, params[at + HALF], params[at + NORM],
-            params[at + WIDTH], skew, out,
-        )  # fmt: skip
-    return heavy, light
+    components: Floats,
+) -> int:
+    """Merge the components of one output's mixture; returns how many there are.
 
-
-@compiled
-def append(
-    heavy: int,
-    light: int,
-    share: Floats,
-    loc: Floats,
-    square: Floats,
-    half: Floats,
-    norm: Floats,
-    width: Floats,
-    skew: float,
-    out: Floats,
-) -> tuple[int, int]:
-    """Add components that have a weight `share`: heavy ones to the first, light ones to the last.
-
-    norm: the log density at zero with unit scale. Returns how many heavy ones there are and from
-    which column on the light ones; `marginal` follows the last ones.
+    Arguments are as of `mixture.merge`; chance: of the hypotheses.
     """
-    inverse, scale = out[mixture.DENSITY], out[mixture.NEARNESS]  # filled later
-    n = whole(loc)
-    for i in range(n):
-        root = math.sqrt(square[i])
-        inverse[i] = 1.0 / root
-        scale[i] = root * width[i]
-    for i in range(n):
-        # Without branches, which no processor could predict; what is left out is written over.
-        is_heavy = share[i] > mixture.HEAVY
-        place = heavy if is_heavy else light - 1
-        out[mixture.WEIGHT, place] = share[i]
-        out[mixture.LOC, place] = loc[i]
-        out[mixture.INVERSE, place] = inverse[i]
-        out[mixture.HALF, place] = half[i]
-        out[mixture.NORM, place] = norm[i]
-        out[mixture.SKEW, place] = skew
-        out[mixture.SCALE, place] = scale[i]
-        heavy += 1 if is_heavy else 0
-        light -= 1 if mixture.NEGLIGIBLE < share[i] <= mixture.HEAVY else 0
-    return heavy, light
+    parts, kinds, n = noise.parts, noise.kinds, 0
+    first, squares = before_locations(outputs, noise), squares_of(outputs, noise)
+    shares = params[shares_of(outputs, noise) + output]
+    for k in range(output * parts, (output + 1) * parts):
+        n = mixture.merge(
+            allowed, count, chance, params[weights_of(outputs, noise) + k], params[first + k],
+            params[squares + k * kinds : squares + (k + 1) * kinds], shares,
+            params[freedom_of(outputs, noise, k) + HALF], noise.skews[k - output * parts], n,
+            components,
+        )  # fmt: skip
+    return n
 
 
 @compiled
 def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
-    model = step.model
-    chance = step.work[CHANCE]
+    outputs = step.model.outputs
     params = step.params
-    outputs, noise = model.outputs, model.noise
-    describe(outputs, noise, params)
-    mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], chance.shape[0], out)
-    for o in range(outputs):
-        heavy, light = gather(outputs, noise, o, chance, params, spare)
-        call(
-            step.marginal, outputs, o, mixture.STUDENT_T, step.number, levels, spare, heavy, light,
-            out,
-        )  # fmt: skip
+    describe(outputs, step.model.noise, params)
+    mixture.moments(
+        step.work[CHANCE], params[:outputs], params[outputs : 2 * outputs], whole(params[0]), out
+    )
+    each_output(step, levels, spare, out)
     return 0.0
+
+
+@compiled
+def each_output(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> None:
+    """What is of each output's mixture alone, after the moments."""
+    model = step.model
+    params = step.params
+    chance = step.work[CHANCE]
+    outputs, noise = model.outputs, model.noise
+    count = mixture.order(chance, params[freedom_of(outputs, noise, 0) + HALF], spare)
+    allowed = mixture.allowed(levels, count * noise.parts)
+    for o in range(outputs):
+        n = gather(outputs, noise, o, allowed, count, chance, params, spare)
+        call(step.marginal, outputs, o, step.number, levels, spare, n, out)
 
 
 @compiled
 def marginal(
     outputs: int,
     output: int,
-    family: int,
     number: Floats,
     levels: Floats,
     components: Floats,
-    heavy: int,
-    light: int,
+    merged: int,
     out: Floats,
 ) -> float:
     """One output's cumulative probability at the label (twice) and quantiles, after its mean.
 
-    components, heavy, light: its mixture, see `append`.
+    components, merged: its mixture, and how many they are.
     """
+    n = mixture.complete(components, merged)
     first, count = outputs + outputs * outputs, levels.shape[1]
-    centre, unit = out[output], 0.0
-    if family == mixture.STUDENT_T:
-        heavy, light = mixture.prepare(components, heavy, light)
-    else:
-        heavy, light = mixture.gathered(components, heavy, light), components.shape[1]
-    spread = mixture.spread(components, heavy, light, centre)
-    if family == mixture.STUDENT_T:
-        unit = spread
-        mixture.weigh(components, heavy, light, unit)
+    centre = out[output]
+    spread = mixture.spread(components, n, centre)
     cdf = np.nan
     if number[LABELLED] > 0:
-        cdf = mixture.cdf(number[LABEL + output], unit, components, heavy, light, family)
+        cdf = mixture.sums(number[LABEL + output], components, n, None)[0]
     out[first + output] = cdf
     out[first + outputs + output] = cdf
     at = first + 2 * outputs + output * count
     mixture.quantiles(
-        levels, centre, spread, unit, TOLERANCE, components, heavy, light, family, -INF,
-        out[at : at + count],
+        levels, centre, spread, mixture.SHORT * mixture.narrowest(levels, components, n),
+        components, n, None, -INF, out[at : at + count],
     )  # fmt: skip
     return 0.0

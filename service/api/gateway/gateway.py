@@ -412,6 +412,10 @@ class Gateway:
             command = rows.pack([cast(wire.Observe, commands[place]) for place in places])
         number = self._next_number
         self._next_number += 1
+        request_trace = tracing.current.get()
+        trace = None
+        if request_trace is not None:
+            trace = tracing.Sent(request_trace, command, group.partition)
         envelope = wire.Envelope(
             number=number,
             time_ms=group.accepted_ms,
@@ -419,24 +423,18 @@ class Gateway:
             default_model=self._settings.default_model,
             command=command,
             chosen=choice,
+            trace=None if trace is None else trace.place,
             quiet_days=self._monitor.quiet_days,
             planned=self._planned(command, group.accepted_ms),
         )
         payload = wire.encode(envelope)
-        request_trace = tracing.current.get()
-        place_bytes = 0 if request_trace is None else tracing.PLACE_BYTES
-        too_large = len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD - place_bytes
+        too_large = len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
         if too_large and len(places) > 1:
             half = len(places) // 2
             return [
                 *self._encode(group, commands, places[:half], choice),
                 *self._encode(group, commands, places[half:], choice),
             ]
-        trace = None
-        if request_trace is not None and not too_large:  # its spans end with what is sent alone
-            trace = tracing.Sent(request_trace, command, group.partition)
-            envelope.trace = trace.place
-            payload = wire.encode(envelope)
         pending = PendingCommand(group, places, number, envelope, payload, trace)
         if too_large:
             limit = append.MAX_ENTRY_BYTES

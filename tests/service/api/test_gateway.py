@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import time
 from itertools import chain, repeat
-from types import SimpleNamespace
 from unittest.mock import DEFAULT, AsyncMock, Mock
 
 import pytest
@@ -14,7 +13,7 @@ import redis
 from service import wire
 from service.api.gateway import gateway, load_shedding
 from service.models.canary import Canary
-from service.observability import metrics, tracing
+from service.observability import metrics
 from service.problems import ReadTimeout, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
@@ -342,43 +341,6 @@ async def test_a_group_goes_in_several_entries_without_what_is_too_large(
             item["stream"] for item in items if "x" not in item
         ]
         assert len(worker.batches) == 3
-
-
-class CountedTracer:
-    """A tracer whose spans count themselves, and those that have ended."""
-
-    def __init__(self):
-        self.begun, self.ended = [], []
-
-    def span(self, name, kind, parent, start_ns, attributes=None):
-        self.begun.append(name)
-        context = SimpleNamespace(trace_id=1, span_id=len(self.begun))
-        return SimpleNamespace(
-            get_span_context=lambda: context, end=lambda at_ns: self.ended.append(name)
-        )
-
-
-async def test_each_span_of_a_group_in_several_entries_ends(settings, worker, start, monkeypatch):
-    monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 2048)
-    tracer = CountedTracer()
-    request = SimpleNamespace(tracer=tracer, span=None)
-    sent = gateway.Gateway._encode
-
-    def encode(self, *args):
-        token = tracing.current.set(request)
-        try:
-            return sent(self, *args)
-        finally:
-            tracing.current.reset(token)
-
-    monkeypatch.setattr(gateway.Gateway, "_encode", encode)
-    async with start(settings) as api:
-        items = bulk_of(250)
-        items[7]["x"] = [0.5] * 250
-        answers = await api.post(MANY, json=items)
-        assert statuses(answers) == [200] * 7 + [413] + [200] * 242
-    assert tracer.begun.count("ingest") >= len(worker.batches) >= 3
-    assert sorted(tracer.begun) == sorted(tracer.ended)
 
 
 async def test_rows_are_answered_in_pieces_each_once():
