@@ -43,7 +43,10 @@ DETAIL = "only with `?detail=full`"
 
 
 class Predictive(Struct, gc=False):
-    """Predictive distribution of a label. Numeric labels have mean, variance and quantiles."""
+    """Predictive distribution of a label. Numeric labels have mean, variance and quantiles.
+
+    The median, quantile 0.5, is the forecast.
+    """
 
     # Defaults are sent, for a variance that is null: members of the other kind are ABSENT.
     mean: list[float | None] | None = None

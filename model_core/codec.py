@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core import anomaly
+from model_core import anomaly, correction
 from model_core.errors import BadState
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED
 from model_core.stream import season
@@ -46,20 +46,30 @@ _SLOTS = "slots"
 _LINES = "lines"
 _HEAD = "head"
 _RANKS = "anomaly"
+_ERRORS = "errors"
 _SEASON = "season"
 _REGIMES = "regimes"
 
 
 def encode(
-    layout: Layout, lines: Floats, head: Floats, ranks: Floats, seasons: Floats | None = None
+    layout: Layout,
+    lines: Floats,
+    head: Floats,
+    ranks: Floats,
+    errors: Floats,
+    seasons: Floats | None = None,
 ) -> bytes:
-    """Bytes of one stream: its row (L, W) and (H,), and its states of `anomaly` and `season`."""
+    """Bytes of one stream: its row (L, W) and (H,), and its states.
+
+    ranks, errors, seasons: of `anomaly`, `correction` and `season`.
+    """
     alive = np.flatnonzero(np.isfinite(lines[LOG_PROB, : layout.slots]))
     arrays: dict[str, NDArray[Any]] = {
         _SLOTS: alive.astype(np.int64),
         _LINES: lines[np.ix_(_stored(layout), alive)],
         _HEAD: head,
         _RANKS: ranks,
+        _ERRORS: errors,
     }
     if layout.regimes:
         arrays[_REGIMES] = lines[_of_regimes(layout)]
@@ -69,11 +79,11 @@ def encode(
 
 
 def decode(
-    layout: Layout, lines: Floats, head: Floats, ranks: Floats, blob: bytes
-) -> tuple[Floats, Floats, Floats]:
-    """What `encode` made bytes of: lines, head and ranks.
+    layout: Layout, lines: Floats, head: Floats, ranks: Floats, errors: Floats, blob: bytes
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """What `encode` made bytes of: lines, head, ranks and errors.
 
-    lines, head, ranks: any of a stream with the same location and scale.
+    lines, head, ranks, errors: any of a stream with the same location and scale.
     Raises BadState for a wrong checksum, an unknown version, another model kind, or numbers that
     cannot be a state of the model.
     """
@@ -85,7 +95,8 @@ def decode(
     count = kept.shape[1]
     own = _fitting(arrays, _HEAD, head)
     own_ranks = _fitting(arrays, _RANKS, ranks)
-    check(layout, kept, own, own_ranks)
+    own_errors = _fitting(arrays, _ERRORS, errors)
+    check(layout, kept, own, own_ranks, own_errors)
     slots = _slots(arrays, count, layout.slots)
     begun = np.isfinite(lines[LOG_PROB]).any()
     lines = layout.resized(lines[None], 0)[0] if begun else lines.copy()
@@ -101,10 +112,10 @@ def decode(
             raise BadState(f"state's array {_REGIMES!r} has numbers that are not finite")
         lines[_of_regimes(layout)] = stored_regimes
         lines[_of_regimes(layout)[0], layout.slots : layout.stored.start] = stored_regimes[:, -1:]
-    return lines, own, own_ranks
+    return lines, own, own_ranks, own_errors
 
 
-def check(layout: Layout, kept: Floats, head: Floats, ranks: Floats) -> None:
+def check(layout: Layout, kept: Floats, head: Floats, ranks: Floats, errors: Floats) -> None:
     """Raise BadState for numbers that no stream has, which a kernel would not look at.
 
     kept: lines of the hypotheses there are (L, n).
@@ -126,6 +137,8 @@ def check(layout: Layout, kept: Floats, head: Floats, ranks: Floats) -> None:
         raise BadState("state has log probabilities that are none")
     if not anomaly.valid(ranks):
         raise BadState(f"state's array {_RANKS!r} is no sketch of ranks")
+    if not correction.valid(errors):
+        raise BadState(f"state's array {_ERRORS!r} is no state of errors of forecasts")
     if layout.regimes:  # all lines are kept
         _check_memory(layout, kept, head)
 

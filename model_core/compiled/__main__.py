@@ -1,8 +1,8 @@
 """Compile kernels into the cache, on all cores: python -m model_core.compiled [NAME ...].
 
-NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, and `anomalies`; all
-without one. Those of learned models are for any sizes and weights: one of each class is enough.
-They need torch; without it all are those of built-in models.
+NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, `anomalies` and
+`corrections`; all without one. Those of learned models are for any sizes and weights: one of each
+class is enough. They need torch; without it all are those of built-in models.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ if find_spec("torch"):
     from model_core.upm import untrained
 
     LEARNED = {"alpaca": untrained.alpaca, "pcoc": untrained.pcoc, "fleet": untrained.fleet}
-STEP, ANOMALIES = "step", "anomalies"  # what all kernels share, and what is of no model
+STEP = "step"  # what all kernels share
+BESIDE = {"anomalies": "anomaly", "corrections": "correction"}  # what is of no model: its module
 # Processes that compile what they share at the same time compile it twice: the mixtures of gaussian
 # are there once averaged begins, averaged and multivariate once joint does.
 FIRST = (
-    STEP, "gaussian", "pcoc", "bernoulli", "categorical", ANOMALIES, "averaged", "multivariate",
+    STEP, "gaussian", "pcoc", "bernoulli", "categorical", *BESIDE, "averaged", "multivariate",
     "poisson", "joint",
 )  # fmt: skip
-KNOWN = {STEP, ANOMALIES, *LEARNED, *BUILTIN}
+KNOWN = {STEP, *BESIDE, *LEARNED, *BUILTIN}
 NAMES = (
     *(name for name in FIRST if name in KNOWN),
     *(name for name in (*LEARNED, *BUILTIN) if name not in FIRST),
@@ -44,8 +45,8 @@ def compile_kernel(name: str) -> float:
     """Have a kernel in the cache; returns the seconds that took."""
     logging.getLogger("model_core").addHandler(logging.NullHandler())  # this program says it
     began = time.monotonic()
-    if name == ANOMALIES:
-        import_module("model_core.compiled.anomaly")
+    if name in BESIDE:
+        import_module(f"model_core.compiled.{BESIDE[name]}")
     elif name == STEP:
         import_module("model_core.compiled.step").driver()
     else:

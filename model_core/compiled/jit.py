@@ -43,6 +43,9 @@ SOURCES = (
     "anomaly.py", "belief.py", "compiled", "components", "hazard.py", "maths", "quantiles.py",
     "regimes.py", "table.py", "upm",
 )  # fmt: skip
+# Those of kernels that share nothing with others, by module: a change of them empties no cache but
+# that of these.
+ALONE = {"model_core.compiled.correction": ("correction.py", "compiled/correction.py")}
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
@@ -143,23 +146,26 @@ class _Announcement(event.Listener):  # type: ignore[misc]
         """Nothing follows."""
 
 
-@lru_cache(maxsize=1)
-def _digest() -> str:
-    """Of all `SOURCES`: a kernel holds the code and constants of several files."""
+@lru_cache
+def _digest(alone: tuple[str, ...]) -> str:
+    """Of all files whose code and constants a kernel holds; alone: its own, of `ALONE`."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    paths = [path for name in SOURCES for path in (root / name, *(root / name).rglob("*.py"))]
+    names = (*alone, "compiled/jit.py") if alone else SOURCES
+    paths = {path for name in names for path in (root / name, *(root / name).rglob("*.py"))}
+    if not alone:
+        paths -= {root / name for own in ALONE.values() for name in own}
     for path in sorted(path for path in paths if path.is_file()):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
 class _Sources:
-    """Freshness by all `SOURCES` instead of the function's own file."""
+    """Freshness by the version, which has the digest of all sources, not by the function's file."""
 
     def get_source_stamp(self) -> str:
-        """Equal as long as the cache is valid."""
-        return _digest()
+        """Equal for all sources."""
+        return ""
 
 
 def _cache(function: Callable[..., Any]) -> Any:
@@ -202,7 +208,7 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         super().__init__(function)
         # Compared before the rest of an index is unpickled: that of other sources may name a
         # module that is gone.
-        self._cache_file._version += _digest()
+        self._cache_file._version += _digest(ALONE.get(function.__module__, ()))
 
     def save_overload(self, signature: Any, data: Any) -> None:
         """Keep what was compiled, where that can be written."""

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model_core import summary
-from model_core.lazy import Tensor, torch
-from model_core.predictive import Mixture
+from model_core.lazy import Tensor
 from model_core.stream.events import Event
 from model_core.stream.rows import Floats
 from model_core.stream.series import Taken
@@ -77,12 +76,6 @@ def predictive(model: UnderlyingModel, numbers: Floats, levels: Sequence[float])
     if alone:
         return Predictive(mean[0], sd[0], by_level, covariance.tolist())
     return Predictive(mean, sd, by_level, covariance.tolist())
-
-
-def of_mixture(model: UnderlyingModel, mixture: Mixture, levels: Sequence[float]) -> Predictive:
-    """Predictive of the first row of a mixture."""
-    nothing = torch.full((1, model.y_dim), math.nan, dtype=torch.float64)
-    return predictive(model, summary.of(mixture, nothing, levels)[0], levels)
 
 
 def of_draws(model: UnderlyingModel, drawn: Tensor, levels: Sequence[float]) -> Predictive:

@@ -278,7 +278,8 @@ class Detector:
         if expected is not None and expected.probabilities is not None:
             table["next label"] = "probabilities " + _shown(expected.probabilities)
         elif expected is not None:
-            table["next label"] = f"{_shown(expected.mean)} ± {_shown(expected.sd)}"
+            point = (expected.quantiles or {})[0.5]
+            table["next label"] = f"{_shown(point)} ± {_shown(expected.sd)}"
         cells = "".join(
             f"<tr><th style='text-align:left'>{name}</th><td>{escape(value)}</td></tr>"
             for name, value in table.items()

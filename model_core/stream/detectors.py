@@ -21,7 +21,6 @@ from model_core.stream.answers import (
     Answers,
     Predictive,
     of_draws,
-    of_mixture,
     predictive,
 )
 from model_core.stream.events import Event
@@ -241,8 +240,8 @@ class Detectors:
             return [of_draws(model, drawn[:, i], self._levels) for i in range(horizon)]
         row = pipeline.series[self._at(stream)].row
         offsets = pipeline.offsets_ahead(self._at(stream), horizon)
-        mixtures = forecasts.mixtures(pipeline.slab, row, pipeline.coming(), offsets)
-        return [of_mixture(model, mixture, self._levels) for mixture in mixtures]
+        steps = forecasts.ahead(pipeline.slab, row, pipeline.coming(), offsets, self._levels)
+        return [predictive(model, step.numbers[0], self._levels) for step in steps]
 
     def paths(self, stream: int, horizon: int, count: int, seed: int = 0) -> NDArray[np.float64]:
         """Draws (count, horizon, d) of the next labels: samples of their joint predictive."""

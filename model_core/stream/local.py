@@ -164,7 +164,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         self.model = model
         self.rules = rules
         self.settings = rules.settings
-        self.layout = Layout(model, answers)
+        self.layout = Layout(model, levels if answers else ())
         self._answers = answers
         own = rules.settings
         self.slab = Slab(model, own.max_hypotheses, levels, regimes=own.regimes)

@@ -17,7 +17,7 @@ Label = Any  # a number, a sequence of numbers, a mapping of them, or None or na
 
 
 def levels(quantiles: Sequence[float]) -> list[float]:
-    """Levels of quantiles in rising order; raises BadInput."""
+    """Levels of quantiles in rising order, the median in any case; raises BadInput."""
     ordered = sorted(numbers("quantiles", quantiles))
     if (
         not ordered
@@ -25,7 +25,7 @@ def levels(quantiles: Sequence[float]) -> list[float]:
         or len(set(ordered)) < len(ordered)
     ):
         raise BadInput(f"quantiles: expected distinct levels between 0 and 1, got {quantiles!r}")
-    return ordered
+    return sorted({*ordered, 0.5})
 
 
 def elements(values: Any) -> list[Any]:

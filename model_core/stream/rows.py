@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,13 +30,14 @@ class Observation(NamedTuple):
 class Layout:
     """Places of numbers in the rows of one model's observations.
 
-    `y`, `x`, `answer`: slices of the label, the input, and of mean, lowest and highest quantile
-    (d each), which are kept for pictures alone.
+    `y`, `x`, `answer`: slices of the label, the input, and of median (of zeros and ones the
+    probability), lowest and highest quantile (d each), which are kept for pictures alone.
     """
 
-    def __init__(self, model: UnderlyingModel, answers: bool) -> None:
-        """answers: whether these are kept."""
+    def __init__(self, model: UnderlyingModel, answers: Sequence[float] = ()) -> None:
+        """answers: levels of quantiles, the median among them, where these are kept."""
         self.model = model
+        self._levels = [*answers]
         self.y = slice(LABEL, LABEL + model.y_dim)
         self.x = slice(self.y.stop, self.y.stop + model.x_dim)
         self.answer = slice(self.x.stop, self.x.stop + (3 * model.y_dim if answers else 0))
@@ -50,12 +52,12 @@ class Layout:
         row[PREVIOUS] = -1
         row[self.y] = seen.y
         row[self.x] = seen.x or 0.0
-        kept = self.answer.stop > self.answer.start
-        if kept and len(numbers) and self.model.label != "class":
+        if self._levels and len(numbers) and self.model.label != "class":
             predicted = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
             shown = [predicted.mean[0]]
             if self.model.label != "binary":
-                shown += [predicted.quantiles[0, 0], predicted.quantiles[0, -1]]
+                quantiles = predicted.quantiles[0]
+                shown = [quantiles[self._levels.index(0.5)], quantiles[0], quantiles[-1]]
             row[self.answer][: len(shown) * self.model.y_dim] = np.concatenate(shown)
         return row
 

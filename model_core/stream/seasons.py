@@ -147,7 +147,9 @@ def begin_anew(
     slab.begin_anew(row, location, scale)
     watch = series.watch._replace(settled=max(series.track.settled - base, 0))  # as it counts
     try:
-        lines = list(slab.replay(row, past._replace(seen=seen), lambda: watch))
+        # With its errors, by which its first forecasts are corrected.
+        replayed = slab.replay(row, past._replace(seen=seen), lambda: watch, summarised=True)
+        lines = list(replayed)
     except Refused:
         slab.put(row, before)
         return None

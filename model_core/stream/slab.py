@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core import anomaly, codec, readout, summary
+from model_core import anomaly, codec, correction, readout, summary
 from model_core import compiled as places
 from model_core import filter as moca
 from model_core.filter import FilterState, Prior
@@ -41,6 +41,7 @@ STEP_BYTES = 128 << 20  # of the states that are stepped at once
 Overrides = Mapping[int, Sequence[tuple[int, float]]]
 NOT_FINITE = "an observation without a label: the model's numbers are not finite"
 NO_OVERRIDES: Overrides = MappingProxyType({})
+NOTHING_CORRECTED = np.empty((0, 0))
 
 
 class Refused(Exception):
@@ -76,14 +77,16 @@ class Past(NamedTuple):
 
 
 class MixtureRow(NamedTuple):
-    """One row of a batch's mixture.
+    """One row of a batch's mixture, which is not corrected.
 
-    run_length: (S,) of its components, of which one beyond S is the outliers'.
+    run_length: (S,) of its components, of which one beyond S is the outliers'. applied: (d, 3) the
+    correction, see `correction`.
     """
 
     mixture: Mixture
     row: int
     run_length: Tensor
+    applied: Floats
 
 
 class SummaryRow(NamedTuple):
@@ -118,12 +121,14 @@ class Step(NamedTuple):
     """One step of one row; where its readout is not `ok` the row is as it was.
 
     predictive: of the label, before it was seen; mixture: it itself; both where they are wanted and
-    the step was taken. anomaly: nan without a label. belief: after the step, where it is wanted.
+    the step was taken. anomaly: nan without a label. uncorrected: (d,) medians of the label before
+    they were corrected, nan where they were not. belief: after the step, where it is wanted.
     """
 
     readout: Readout
     predictive: SummaryRow | None
     anomaly: float = math.nan
+    uncorrected: Sequence[float] = ()
     mixture: MixtureRow | None = None
     belief: Probabilities | None = None
 
@@ -133,12 +138,14 @@ class Stepped(NamedTuple):
 
     table: (B, ...) of `readout`, all 0 of a step that is not `ok`, where the row is as it was.
     predicted: of the labels, before they were seen, where that is wanted. anomaly: (B,) nan without
-    a label. memories: (B, ...) numbers of the rows' memories, if they have any.
+    a label. uncorrected: (B, d) as of `Step`. memories: (B, ...) numbers of the rows' memories, if
+    they have any.
     """
 
     table: Floats
     predicted: Summary | None
     anomaly: Floats
+    uncorrected: Floats
     memories: Floats | None = None
 
     @property
@@ -150,12 +157,14 @@ class Stepped(NamedTuple):
         """Some of them."""
         predicted = None if self.predicted is None else self.predicted.rows(chosen.tolist())
         memories = None if self.memories is None else self.memories[chosen]
-        return Stepped(self.table[chosen], predicted, self.anomaly[chosen], memories)
+        uncorrected = self.uncorrected[chosen]
+        return Stepped(self.table[chosen], predicted, self.anomaly[chosen], uncorrected, memories)
 
     def first(self, count: int) -> Stepped:
         """The first of them; predictives may be of more."""
         memories = None if self.memories is None else self.memories[:count]
-        return Stepped(self.table[:count], self.predicted, self.anomaly[:count], memories)
+        own = self.table[:count], self.predicted, self.anomaly[:count], self.uncorrected[:count]
+        return Stepped(*own, memories)
 
     def steps(self) -> list[Step]:
         """Each of them alone."""
@@ -164,18 +173,19 @@ class Stepped(NamedTuple):
         if self.predicted is None:
             return [Step(*pair) for pair in zip(lines, repeat(None), anomalies)]
         places = map(SummaryRow, repeat(self.predicted), range(len(lines)))
-        return list(map(Step, lines, places, anomalies))
+        return list(map(Step, lines, places, anomalies, self.uncorrected.tolist()))
 
 
 class StreamRow(NamedTuple):
-    """All that is kept of one stream, on the host: lines (L, W), head (H,) and state of `anomaly`.
+    """All that is kept of one stream, on the host: lines (L, W) and head (H,) of `table.Layout`.
 
-    Lines and heads are those of `table.Layout`.
+    ranks, errors: states of `anomaly` and `correction`.
     """
 
     lines: Floats
     head: Floats
     ranks: Floats
+    errors: Floats
 
     @property
     def seq(self) -> int:
@@ -200,8 +210,8 @@ class Slab:
     ) -> None:
         """Hold no series yet.
 
-        levels: of the quantiles in summaries; without any predictives are not summarised. regimes:
-        that each series stores at most.
+        levels: of the quantiles in summaries, rising, the median among them; without any
+        predictives are not summarised. regimes: that each series stores at most.
         make_room: called with the bytes of a chunk before it is taken. expected: rows, if known.
         """
         self.model = model
@@ -216,12 +226,13 @@ class Slab:
         self._layout = Layout(model, max_hypotheses, device, regimes)
         shapes = [(self._layout.height, self._layout.width), (self._layout.head,)]
         self._chunks = Chunks(shapes, chunk_bytes, expected, device)
-        # States of `anomaly` lie on the host, under the same numbers.
-        self._outputs = anomaly.outputs(model)
-        size = anomaly.size(self._outputs)
+        # States of `anomaly` and `correction` lie on the host, under the same numbers.
+        self._ranked = anomaly.outputs(model)
+        self._corrected = correction.outputs(model)
+        sizes = anomaly.size(self._ranked), correction.size(self._corrected)
         most_rows = max(1, chunk_bytes // self._chunks.row_bytes)
-        self._ranks = Chunks([(size,)], most_rows * 8 * size)
-        self.row_bytes = self._chunks.row_bytes + self._ranks.row_bytes
+        self._beside = Chunks([(size,) for size in sizes], most_rows * 8 * sum(sizes))
+        self.row_bytes = self._chunks.row_bytes + self._beside.row_bytes
         self.step_rows = max(1, step_bytes // self.row_bytes)
 
     # --- rows -----------------------------------------------------------------------------------
@@ -239,7 +250,7 @@ class Slab:
     @property
     def nbytes(self) -> int:
         """Memory that is held."""
-        held = self._chunks, self._ranks
+        held = self._chunks, self._beside
         return sum(chunks.rows * chunks.row_bytes for chunks in held)
 
     @property
@@ -254,7 +265,7 @@ class Slab:
 
     def trim(self, eager: bool = True) -> int:
         """Give back memory that no series needs; returns its bytes. eager: all of it."""
-        return self._chunks.trim(eager) + self._ranks.trim(eager)
+        return self._chunks.trim(eager) + self._beside.trim(eager)
 
     @property
     def layout(self) -> Layout:
@@ -267,23 +278,25 @@ class Slab:
             anomaly.begin(self.model, location, scale)
             for location, scale in zip(locations, scales, strict=True)
         ]
-        lines, heads = self._fresh(locations, scales)
-        return self._add(lines, heads, np.array(ranks))
+        errors = correction.start(self._corrected)[None].repeat(len(ranks), 0)
+        return self._add([*self._fresh(locations, scales)], [np.array(ranks), errors])
 
     def begin_anew(self, row: int, location: list[float], scale: list[float]) -> None:
         """Put a row before its first observation; its ranks stay."""
         self._chunks.write([row], self._fresh([location], [scale]))
+        ((chunk, lying, _),) = self._beside.groups([row])
+        chunk.arrays[1][lying] = correction.start(self._corrected)
 
     def add(self, own: StreamRow) -> int:
         """Make one series resident; returns its row."""
-        lines, head, ranks = (part[None] for part in own)
-        (row,) = self._add(self._placed(lines), self._placed(head), ranks)
+        lines, head, *beside = (part[None] for part in own)
+        (row,) = self._add([self._placed(lines), self._placed(head)], beside)
         return row
 
     def remove(self, row: int) -> None:
         """Forget a row."""
         self._chunks.remove(row)
-        self._ranks.remove(row)
+        self._beside.remove(row)
 
     def row(self, row: int) -> StreamRow:
         """All that is kept of one series, copied."""
@@ -295,7 +308,7 @@ class Slab:
         if not rows:
             return
         held = to_arrays(self._chunks.read(rows))
-        yield from map(StreamRow, *held, *self._ranks.read(rows))
+        yield from map(StreamRow, *held, *self._beside.read(rows))
 
     def regimes(self, row: int) -> list[KnownRegime]:
         """Regimes that a series remembers, by id, each with the probability that it is on."""
@@ -332,17 +345,17 @@ class Slab:
     def put(self, row: int, own: StreamRow) -> None:
         """Put what `row` returned, or a changed copy of it, in place of a row."""
         self._chunks.write([row], [self._placed(own.lines[None]), self._placed(own.head[None])])
-        self._ranks.write([row], [own.ranks[None]])
+        self._beside.write([row], [own.ranks[None], own.errors[None]])
 
     def read(self, rows: Sequence[int]) -> list[Array]:
         """All that is kept of rows, copied where it lies: arrays or tensors (B, ...)."""
-        return [*self._chunks.read(rows), *self._ranks.read(rows)] if rows else []
+        return [*self._chunks.read(rows), *self._beside.read(rows)] if rows else []
 
     def write(self, rows: Sequence[int], arrays: Sequence[Array]) -> None:
         """Replace all that is kept of rows; arrays: as `read` returns them."""
         if rows:
-            self._chunks.write(rows, arrays[:-1])
-            self._ranks.write(rows, arrays[-1:])
+            self._chunks.write(rows, arrays[:2])
+            self._beside.write(rows, arrays[2:])
 
     def state(self, row: int) -> FilterState:
         """State of one series (batch 1) for the eager filter, a copy."""
@@ -406,18 +419,18 @@ class Slab:
         """Numbers of the host where the rows are."""
         return numbers if self.device == "cpu" else to_device(numbers, self.device)
 
-    def _add(self, lines: Array, heads: Array, ranks: Floats) -> list[int]:
+    def _add(self, own: Sequence[Array], beside: Sequence[Floats]) -> list[int]:
         rows = []
-        for _ in ranks:
+        for _ in own[0]:
             if self._make_room is not None:
-                held = self._chunks, self._ranks
+                held = self._chunks, self._beside
                 coming = sum(chunks.next_bytes for chunks in held if chunks.full)
                 if coming:
                     self._make_room(coming)
             rows.append(self._chunks.reserve())
-            self._ranks.reserve()  # both number their rows from 0
-        self._chunks.write(rows, [lines, heads])
-        self._ranks.write(rows, [ranks])
+            self._beside.reserve()  # both number their rows from 0
+        self._chunks.write(rows, own)
+        self._beside.write(rows, beside)
         return rows
 
     # --- steps ----------------------------------------------------------------------------------
@@ -443,19 +456,21 @@ class Slab:
         if any(detailed):
             compiled &= ~np.array(detailed, dtype=bool)
         if compiled.all():
-            return self._stepped(rows, seen.y, seen.hazard, inputs, summarised).steps()
-        stepped: dict[int, Step] = {}
+            stepped = self._stepped(rows, seen.y, seen.offset, seen.hazard, inputs, summarised)
+            return stepped.steps()
+        by_place: dict[int, Step] = {}
         for wanted in filter(len, (np.flatnonzero(compiled), np.flatnonzero(~compiled))):
             own = [rows[i] for i in wanted.tolist()]
             part = seen.part(wanted)
             if compiled[wanted[0]]:
                 chosen = inputs[wanted]
-                steps = self._stepped(own, part.y, part.hazard, chosen, summarised).steps()
+                stepped = self._stepped(own, part.y, part.offset, part.hazard, chosen, summarised)
+                steps = stepped.steps()
             else:
                 details = [bool(detailed) and detailed[i] for i in wanted.tolist()]
                 steps = self._step_eagerly(own, part, inputs[wanted], details, summarised)
-            stepped.update(zip(wanted.tolist(), steps, strict=True))
-        return [stepped[i] for i in range(len(rows))]
+            by_place.update(zip(wanted.tolist(), steps, strict=True))
+        return [by_place[i] for i in range(len(rows))]
 
     def stepped(self, rows: Sequence[int], inputs: Floats, hazard: Floats) -> Stepped:
         """Step rows by one label each, by the kernel of a model of single numbers that has one.
@@ -463,7 +478,7 @@ class Slab:
         A row that is named again is stepped again, in order. inputs: (B, 8) as of `columns.plain`.
         hazard: (B, H) as of `Columns`.
         """
-        return self._stepped(rows, inputs[:, places.LABEL :], hazard, inputs, True)
+        return self._stepped(rows, inputs[:, places.LABEL :], None, hazard, inputs, True)
 
     def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
         """Steps of a row by each of several observations alone; the row stays as it is."""
@@ -519,12 +534,14 @@ class Slab:
         row: int,
         past: Past,
         watched: Callable[[], Watch] = lambda: NOTHING_WATCHED,
+        summarised: bool = False,
     ) -> Iterator[Readout]:
         """Step one row through what counts as applied; a label that it refuses counts as missing.
 
-        watched: as of `through`. Overrides that the state has already change nothing.
-        The row may be ahead of what was yielded until all was. Raises Refused where it takes no
-        observation at all, of a model whose numbers are not finite.
+        watched: as of `through`. summarised: whether errors of forecasts are learned. Overrides
+        that the state has already change nothing. The row may be ahead of what was yielded until
+        all was. Raises Refused where it takes no observation at all, of a model whose numbers are
+        not finite.
         """
         seen = past.seen
         overrides = past.overrides
@@ -534,7 +551,7 @@ class Slab:
                 self.restate(row, overrides[at])
             end = min([seen.rows, *(i for i in overrides if i > at)])
             left = seen.part(slice(at, end))
-            for step in self.through(row, left, watched, summarised=False):
+            for step in self.through(row, left, watched, summarised):
                 if not step.readout.ok:
                     if np.isnan(seen.y[at]).all():
                         raise Refused(NOT_FINITE)
@@ -649,8 +666,8 @@ class Slab:
             self.write([row], before)
             if used:
                 again = seen.part(slice(used))
-                for _ in self._advance_series(row, again, inputs[:used], False, False):
-                    pass
+                # Errors are of what was answered, hence with summaries again.
+                self._advance_series(row, again, inputs[:used], summarised, False)
         return used
 
     def _advance_series(
@@ -659,7 +676,7 @@ class Slab:
         """Steps of a row by the kernel, before the first that it refuses; all are made."""
         room = np.empty((seen.rows if believed else 0, 2, self._layout.slots))
         rows = [row] * seen.rows
-        stepped = self._stepped(rows, seen.y, seen.hazard, inputs, summarised, room)
+        stepped = self._stepped(rows, seen.y, seen.offset, seen.hazard, inputs, summarised, room)
         ok = stepped.ok
         fine = seen.rows if ok.all() else int(ok.argmin())
         steps = stepped.first(fine).steps()
@@ -673,12 +690,53 @@ class Slab:
 
         surprises: of the labels y (B, d), nan of what counts as if it had not come.
         """
-        labels = np.ascontiguousarray(y[:, : self._outputs])
+        labels = np.ascontiguousarray(y[:, : self._ranked])
         values = np.empty(len(rows))
-        for chunk, lying, at in self._ranks.groups(rows):
-            (states,) = chunk.arrays
-            values[at] = anomaly.observe_rows(states, lying, surprises[at], labels[at])
+        for chunk, lying, at in self._beside.groups(rows):
+            ranks, _ = chunk.arrays
+            values[at] = anomaly.observe_rows(ranks, lying, surprises[at], labels[at])
         return values
+
+    def corrected(
+        self,
+        rows: Sequence[int],
+        predicted: Summary,
+        levels: Sequence[float],
+        y: Floats | None = None,
+        offset: Floats | None = None,
+    ) -> Floats:
+        """Correct predictives of rows in place, in order, and learn from their labels.
+
+        predicted: with quantiles at these levels, the median among them; nan: of none. y: (B, d)
+        labels; None: they are to come, and nothing is learned. offset: (B,) their seasons, which
+        predictives are less of; None: of nothing. Returns the corrections that were applied
+        (B, d, 3), see `correction`; nan where none was.
+        """
+        count = len(rows)
+        d = self._corrected
+        applied = np.full((count, d, correction.APPLIED), np.nan)
+        if not d or not count:
+            return applied
+        labels = np.full((count, d), np.nan) if y is None else np.ascontiguousarray(y)
+        offsets = np.zeros(count) if offset is None else np.ascontiguousarray(offset)
+        places = np.arange(count)
+        for chunk, lying, at in self._beside.groups(rows):
+            _, errors = chunk.arrays
+            correction.observe_rows(
+                errors, lying, places[at], labels, offsets, predicted.numbers, levels, applied
+            )
+        return applied
+
+    def recall(self, row: int, y: Floats, uncorrected: Floats, intervals: Floats) -> None:
+        """Learn the errors of forecasts that were answered, after steps without summaries.
+
+        y: (n, d) labels. uncorrected: (n, d) as of `Step`, nan where there was no forecast.
+        intervals: (n, 2, d) lowest and highest quantile as they were answered, at `levels`.
+        """
+        if self._corrected and len(y):
+            ((chunk, lying, _),) = self._beside.groups([row])
+            _, errors = chunk.arrays
+            correction.recall(errors[lying[0]], y, uncorrected, intervals, self.levels)
 
     def whole(self, y: Floats) -> NDArray[np.bool_]:
         """Which labels (B, d) a kernel takes: those of which no output alone is missing."""
@@ -691,12 +749,16 @@ class Slab:
         self,
         rows: Sequence[int],
         y: Floats,
+        offset: Floats | None,
         hazard: Floats,
         inputs: Floats,
         summarised: bool,
         room: Floats = places.NO_BELIEFS,
     ) -> Stepped:
-        """Step rows where they lie by labels y; room: for beliefs, of rows that lie together."""
+        """Step rows where they lie by labels y.
+
+        offset: their seasons; None: they have none. room: for beliefs, of rows that lie together.
+        """
         memories = self._settled(rows, inputs)
         groups = self._chunks.groups(rows)
         parts = [
@@ -708,7 +770,13 @@ class Slab:
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
         table[refused] = 0.0  # the rest of it is undefined
         anomalies = self._anomalies(rows, y, surprises)
-        return Stepped(table, predicted, anomalies, memories)
+        uncorrected = NOTHING_CORRECTED
+        if predicted is not None:
+            if refused.any():
+                predicted.numbers[refused] = np.nan
+            applied = self.corrected(rows, predicted, self.levels, y, offset)
+            uncorrected = applied[:, :, correction.MEDIAN]
+        return Stepped(table, predicted, anomalies, uncorrected, memories)
 
     def _settled(self, rows: Sequence[int], inputs: Floats) -> Floats | None:
         """Store the regimes whose ends were confirmed since the last steps of rows.
@@ -773,11 +841,16 @@ class Slab:
                 mixture = mixture.rows(to_device(np.array(fine), self.device))
             y = torch.from_numpy(seen.filtered[fine])
             predicted = summary.of_mixture(mixture, y, self.levels)
+        stepped = [rows[i] for i in fine]
+        applied = self.corrected(stepped, predicted, self.levels, seen.y[fine], seen.offset[fine])
+        uncorrected = applied[:, :, correction.MEDIAN].tolist()
         # Growth gave each slot the run length it has here: pruning only empties slots.
         run_length = state.belief.run_length
         for i, at in enumerate(fine):
-            own = MixtureRow(mixture, i, run_length[at]) if detailed[at] else None
-            steps[at] = steps[at]._replace(predictive=SummaryRow(predicted, i), mixture=own)
+            own = MixtureRow(mixture, i, run_length[at], applied[i]) if detailed[at] else None
+            steps[at] = steps[at]._replace(
+                predictive=SummaryRow(predicted, i), mixture=own, uncorrected=uncorrected[i]
+            )
         return steps
 
     def _advance(

@@ -18,7 +18,7 @@ from model_core.stream.rows import PREVIOUS
 from model_core.table import LOG_PROB
 
 MAGIC = b"MOCD"
-VERSION = 5
+VERSION = 6
 T = TypeVar("T")
 # What a header that says something else than it should may raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError)
@@ -92,9 +92,9 @@ def restore(
                 f"{list(array.shape)}"
             )
         array[:] = kept
-    for lines, head, ranks in zip(*own, strict=True):
+    for lines, head, ranks, errors in zip(*own, strict=True):
         alive = np.isfinite(lines[LOG_PROB])
-        codec.check(pipeline.slab.layout, lines[:, alive], head, ranks)
+        codec.check(pipeline.slab.layout, lines[:, alive], head, ranks, errors)
     pipeline.slab.write(filtered, own)
     for row, (series, fields) in enumerate(zip(pipeline.series, numbers, strict=True)):
         rows = stored[f"retained {row}"]

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from moca_client.responses import Answer, Event, Gap, Incident, Prediction, StreamEvent
+from moca_client.responses import (
+    Answer,
+    Event,
+    Gap,
+    Incident,
+    Prediction,
+    Predictive,
+    StreamEvent,
+)
 from moca_client.tables import (
     describe_evidence,
     describe_regime,
@@ -218,7 +226,7 @@ def _tell_followed(message: Message) -> None:
 
 def _followed(seen: Followed) -> str:
     predictive = seen.predictive
-    expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
+    expected = "" if predictive is None else _forecast(predictive)
     score = number(seen.log_score)
     changed = number(seen.changed_probability)
     evidence = number(seen.evidence, 3)
@@ -332,7 +340,7 @@ def _tell(answer: Answer, as_json: bool) -> None:
         print_json(answer, lines=True)
         return
     predictive = answer.predictive
-    expected = "" if predictive is None else number(predictive.mean or predictive.probabilities)
+    expected = "" if predictive is None else _forecast(predictive)
     event = "" if answer.event is None else _event(answer.event)
     note = "warming up" if answer.warming_up else event
     changed = number(answer.changed_probability)
@@ -342,6 +350,11 @@ def _tell(answer: Answer, as_json: bool) -> None:
     strange = number(answer.anomaly, 5)
     line = _LINE.format(answer.seq, expected, changed, evidence, strange, note)
     typer.echo(line.rstrip())
+
+
+def _forecast(predictive: Predictive) -> str:
+    """The point forecast: the median of numbers, the probabilities of classes."""
+    return number((predictive.quantiles or {}).get("0.5") or predictive.probabilities)
 
 
 def _event(event: Event) -> str:

@@ -307,7 +307,7 @@ class IncidentQuery(IncidentKindsQuery):
 
 # Series of GET /v1/prometheus/results, with their help.
 RESULT_SERIES = {
-    "moca_forecast_mean": "Mean of the predictive distribution of the last label, before it came.",
+    "moca_forecast": "Forecast of the last label, before it came: the median of its distribution.",
     "moca_forecast_lower": "5 % quantile of that distribution.",
     "moca_forecast_upper": "95 % quantile of that distribution.",
     "moca_anomaly": "Rank of the last label's strangeness in the stream's past, from 0 to 1.",

@@ -244,6 +244,7 @@ class Record(Struct, array_like=True, gc=False):
     excluded: Excluded | None = None
     new_probability: float | None = None  # of a change to a regime that is not remembered
     return_evidence: float | None = None  # of a change to one that is
+    uncorrected: list[float] | None = None  # medians by the model, before they were corrected
 
     @property
     def posted(self) -> Label:

@@ -42,7 +42,7 @@ MET = ("y", "outlier_rate")
 BELIEVED = ("changed_probability", "evidence", "anomaly")
 SCORES = ("log_score", "changepoint_probability", "recent_change_probability")
 OTHERS = {"seq", "map_run_length", "previous_start", "accepted_ms", "time"}
-OTHERS |= {"mean", "variance", "quantiles"}
+OTHERS |= {"mean", "variance", "quantiles", "uncorrected"}
 # All else, which an ordinary record has not got.
 RARE = [f for f in Record.__struct_fields__ if f not in {*RATES, *MET, *BELIEVED, *SCORES, *OTHERS}]
 _rates = attrgetter(*RATES)
@@ -52,8 +52,9 @@ _believed = attrgetter(*BELIEVED)
 _scores = attrgetter(*SCORES)
 _rare = attrgetter(*RARE)
 _NOTHING = (None,) * len(RARE)
-# Kind, map run length, previous start, accepted at; MET; numbers as they begin in `QuietNumbers`.
-_PLAIN = Struct("<BIiq2d11d")
+# Kind, map run length, previous start, accepted at; MET; numbers as they begin in `QuietNumbers`,
+# and the median before it was corrected.
+_PLAIN = Struct("<BIiq2d12d")
 _OTHER_RATES = Struct("<4d")
 NUMBERS_KEPT = 11  # the first of `QuietNumbers`: mean, quantiles, BELIEVED, variance, SCORES
 # The same as columns; rates: of rows that have STATED.
@@ -65,6 +66,7 @@ _PLAIN_COLUMNS = [
     ("y", "<f8"),
     ("outlier_rate", "<f8"),
     ("numbers", "<f8", NUMBERS_KEPT),
+    ("uncorrected", "<f8"),
 ]
 _STATED_ROW = np.dtype([*_PLAIN_COLUMNS, ("rates", "<f8", len(RATES))])
 _PLAIN_ROW = np.dtype(_PLAIN_COLUMNS)
@@ -109,6 +111,7 @@ def encode_row(record: Record) -> bytes:
         (own_mean,) = mean
         ((own_variance,),) = variance
         (low,), (middle,), (high,) = quantiles.values()
+        (uncorrected,) = record.uncorrected or (math.nan,)
         row = _PLAIN.pack(
             kind,
             record.map_run_length,
@@ -122,6 +125,7 @@ def encode_row(record: Record) -> bytes:
             *_believed(record),
             own_variance,
             *_scores(record),
+            uncorrected,
         )
         if kind & STATED:
             row += _OTHER_RATES.pack(*(math.nan if rate is None else rate for rate in rates))
@@ -133,14 +137,15 @@ def encode_row(record: Record) -> bytes:
 class PlainRows(NamedTuple):
     """Ordinary records (N,) as columns, which have neither supervision nor a season.
 
-    y, outlier_rate: (N,). numbers: (N, 11) as they begin in `QuietNumbers`. elapsed: time since
-    the one before. hazard: nan where the model's own was met. times: as text, where any record has
-    one.
+    y, outlier_rate: (N,). numbers: (N, 11) as they begin in `QuietNumbers`. uncorrected: (N,)
+    medians before they were corrected. elapsed: time since the one before. hazard: nan where the
+    model's own was met. times: as text, where any record has one.
     """
 
     y: NDArray[np.float64]
     outlier_rate: NDArray[np.float64]
     numbers: NDArray[np.float64]
+    uncorrected: NDArray[np.float64]
     map_run_length: NDArray[np.int64]
     previous_start: NDArray[np.int64]
     accepted_ms: NDArray[np.int64]
@@ -179,6 +184,7 @@ class PlainRows(NamedTuple):
             variance=[[variance]] if math.isfinite(variance) else None,
             accepted_ms=int(self.accepted_ms[at]) if time is None else None,
             **dict(zip(BELIEVED + SCORES, others, strict=True)),
+            uncorrected=_optional(float(self.uncorrected[at])),
         )
 
     def encoded(self) -> list[bytes]:
@@ -193,6 +199,7 @@ class PlainRows(NamedTuple):
         table["y"] = self.y
         table["outlier_rate"] = self.outlier_rate
         table["numbers"] = self.numbers
+        table["uncorrected"] = self.uncorrected
         if some:
             table["kind"][stated] += STATED
             table["rates"] = (1.0, math.nan, math.nan, 0.0)
@@ -210,6 +217,10 @@ class PlainRows(NamedTuple):
             pairs_of = zip(rows, self.times, strict=True)
             rows = [row if time is None else row + _text(time) for row, time in pairs_of]
         return rows
+
+
+def _optional(value: float) -> list[float] | None:
+    return None if math.isnan(value) else [value]
 
 
 def _text(time: str) -> bytes:
@@ -264,6 +275,7 @@ def decode_row(seq: int, row: bytes) -> Record:
         anomaly=numbers[8],
         offset=offset,
         accepted_ms=None if timed else accepted_ms,
+        uncorrected=_optional(numbers[13]),
     )
 
 

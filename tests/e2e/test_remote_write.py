@@ -93,7 +93,7 @@ def test_results_are_those_of_the_last_observation(http, prefix):
         shown |= {"metric": each.get("metric", "node_load1"), "source": "prometheus"}
         key = tuple(sorted((shown | {"stream": stream}).items()))
         predictive = last["predictive"]
-        assert values[("moca_forecast_mean", *key)] == predictive["mean"][0]
+        assert values[("moca_forecast", *key)] == predictive["quantiles"]["0.5"][0]
         assert values[("moca_forecast_lower", *key)] == predictive["quantiles"]["0.05"][0]
         assert values[("moca_forecast_upper", *key)] == predictive["quantiles"]["0.95"][0]
         assert values[("moca_anomaly", *key)] == last["anomaly"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from model_core import anomaly, codec
+from model_core import anomaly, codec, correction
 from model_core import filter as moca
 from model_core.errors import BadState
 from model_core.filter import FilterState
@@ -40,7 +40,8 @@ def row_of(name: str, state: FilterState | None = None, room: int = ROOM) -> Str
     """A state as a row; None: after 14 observations."""
     state = steps_of(name, 14, room)[-1].state if state is None else state
     lines, heads = layout_of(name, room).packed(state, case(name).prior())
-    return StreamRow(lines.numpy()[0], heads.numpy()[0], ranks_of(name))
+    errors = correction.start(correction.outputs(case(name).model))
+    return StreamRow(lines.numpy()[0], heads.numpy()[0], ranks_of(name), errors)
 
 
 def ranks_of(name: str) -> np.ndarray:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from model_core import anomaly, readout, transfer
+from model_core import anomaly, correction, readout, transfer
 from model_core import filter as moca
 from model_core import segments as seg
 from model_core.filter import Inputs
@@ -70,7 +70,8 @@ def test_steps_and_answers(name, device):
     ranks = anomaly.start([0.0] * outputs, [1.0] * outputs)
     unit = [[1.0] * model.scaled]
     (row,) = slab.begin(unit, unit)
-    slab.write([row], [lines[:1], heads[:1], ranks[None]])
+    errors = correction.start(correction.outputs(model))
+    slab.write([row], [lines[:1], heads[:1], ranks[None], errors[None]])
     blob = slab.encoded(slab.row(row))
     here = Slab(one.model, ROOM, [0.5])
     (other,) = here.begin(unit, unit)

@@ -817,7 +817,7 @@ def test_every_kernel_is_compiled_at_installation():
     learned = {name: build() for name, build in installation.LEARNED.items()}
     built_in = {name: entry.build(entry.example) for name, entry in BUILTIN.items()}
     models = {**learned, **built_in}
-    assert {*installation.NAMES} == {*models, installation.STEP, installation.ANOMALIES}
+    assert {*installation.NAMES} == {*models, installation.STEP, *installation.BESIDE}
     simple = [m for m in models.values() if isinstance(m, conjugate.Conjugate)]
     assert {compiled._built_in(model) for model in simple} == {compiled.CONJUGATE}
     named = {compiled._module(model) for model in models.values() if model not in simple}

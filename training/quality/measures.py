@@ -612,10 +612,15 @@ def _forecast_scores(
     first = scores.first_scored(one.y)
     by_method = {}
     for name, (model, settings) in study.models.items():
-        followed = follow(model, one.y[:, None].tolist(), settings, scores.LEVELS)
-        summary = followed.summary
+        levels = sorted({*scores.LEVELS, scores.MEDIAN})
+        followed = follow(model, one.y[:, None].tolist(), settings, levels)
+        quantiles = followed.summary.quantiles[:, :, 0]
+        middle = levels.index(scores.MEDIAN)
         forecast = Forecast(
-            followed.log_score, summary.mean[:, 0], summary.cdf[:, 0], summary.quantiles[:, :, 0]
+            followed.log_score,
+            quantiles[:, middle],
+            followed.summary.cdf[:, 0],
+            np.delete(quantiles, middle, 1),
         )
         by_method[name] = scores.forecast_score(one.y, forecast, scale, first)
         for kind, values in (

@@ -144,9 +144,9 @@ def tables(results: Results) -> list[Table]:
             "Forecasts: error and runaways",
             f"Mean absolute error in the scale of the warm-up, {INTERVAL}; as a share of the last "
             "value's, geometric mean over series. Behind: series where it is larger than the last "
-            "value's; worst: the largest share of that. Runaway: largest distance of a predictive "
-            "mean from the range of the labels, in their standard deviations; runaways: series "
-            f"with more than {RUNAWAY:g}.",
+            "value's; worst: the largest share of that. Runaway: largest distance of a forecast "
+            "from the range of the labels, in their standard deviations; runaways: series with "
+            f"more than {RUNAWAY:g}.",
             results.forecasts,
             CORPUS,
             METHOD,
@@ -161,7 +161,7 @@ def tables(results: Results) -> list[Table]:
             "Calibration",
             "Share of labels in 90 % intervals: pooled, and of the series with the lowest and the "
             f"highest. Calibrated: share of the series with {WITHIN[0]:g} to {WITHIN[1]:g}. KS: "
-            "distance of the pooled PITs from uniform.",
+            "distance of the pooled PITs from uniform, of models before they are corrected.",
             results.forecasts,
             CORPUS,
             METHOD,

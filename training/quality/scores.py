@@ -39,7 +39,7 @@ from model_core.stream import warmup
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 from model_core.upm.conjugate import Gaussian
 from training.quality.baselines import NormalForecast
-from training.statistics import Estimate, bootstrap, coverage, distance
+from training.statistics import Estimate, bootstrap, distance
 
 Floats = NDArray[np.float64]
 Annotations = Mapping[str, Collection[int]]  # annotator: change points
@@ -62,10 +62,11 @@ THRESHOLDS = 1 - 10.0 ** np.arange(-5.0, -0.99, 0.05)
 WIDEST = 200
 RANKS = 250
 
-# The CRPS is taken from these quantiles; the outer ones bound the 90 % interval.
+# The CRPS is taken from these quantiles; the outer ones bound the 90 % interval. The median, which
+# is the point forecast, is beside them.
 LEVELS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
+MEDIAN = 0.5
 RUNAWAY = 3.0  # standard deviations of the labels beyond their range
-INTERVAL = 0.9
 WITHIN = (0.85, 0.95)  # the share of labels in 90 % intervals, of a series that is calibrated
 SHORTEST = 30  # labels after the warm-up, without which a series is not scored
 
@@ -355,23 +356,28 @@ def vus_pr(score: Floats, window: NDArray[np.bool_]) -> float:
 class Forecast(NamedTuple):
     """Forecasts of one series: (T,) each, nan where none, and quantiles (T, Q) at `LEVELS`.
 
-    All in the series' own units. pit: predictive probability of a label up to the one that came.
+    All in the series' own units. point: the medians. pit: probability of a label up to the one that
+    came; of models that and the log score are of the distribution before it is corrected.
     """
 
     log_score: Floats
-    mean: Floats
+    point: Floats
     pit: Floats
     quantiles: Floats
 
 
 class SeriesScore(NamedTuple):
-    """Means over one series, in its scale; runaway: see `runaway`. pit: (n,) of the scored ones."""
+    """Means over one series, in its scale; runaway: see `runaway`.
+
+    pit, inside: (n,) of the labels that are scored; inside: whether it lies in the 90 % interval.
+    """
 
     log_score: float
     error: float
     crps: float
     runaway: float
     pit: Floats
+    inside: NDArray[np.bool_]
 
 
 class ForecastScore(NamedTuple):
@@ -425,12 +431,14 @@ def forecast_score(y: Floats, forecast: Forecast, scale: float, first: int) -> S
     at = np.flatnonzero(np.isfinite(y) & np.isfinite(forecast.log_score))
     at = at[at >= first]
     label = y[at]
+    quantiles = forecast.quantiles[at]
     return SeriesScore(
         float(forecast.log_score[at].mean()) + math.log(scale),
-        float(np.abs(label - forecast.mean[at]).mean()) / scale,
-        float(crps(label, forecast.quantiles[at]).mean()) / scale,
-        runaway(y, forecast.mean[first:], float(np.nanstd(y))),
+        float(np.abs(label - forecast.point[at]).mean()) / scale,
+        float(crps(label, quantiles).mean()) / scale,
+        runaway(y, forecast.point[first:], float(np.nanstd(y))),
         forecast.pit[at],
+        (quantiles[:, 0] <= label) & (label <= quantiles[:, -1]),
     )
 
 
@@ -446,9 +454,9 @@ def crps(label: Floats, quantiles: Floats) -> Floats:
     return 2 * mean
 
 
-def runaway(y: Floats, mean: Floats, spread: float) -> float:
-    """Largest distance of a predictive mean from the range of all labels, in their deviations."""
-    present = mean[np.isfinite(mean)]
+def runaway(y: Floats, point: Floats, spread: float) -> float:
+    """Largest distance of a point forecast from the range of all labels, in their deviations."""
+    present = point[np.isfinite(point)]
     if not len(present):
         return 0.0
     beyond = max(float(present.max() - np.nanmax(y)), float(np.nanmin(y) - present.min()), 0.0)
@@ -459,9 +467,8 @@ def pooled(
     scores: Sequence[SeriesScore], last_value: Sequence[SeriesScore], rng: np.random.Generator
 ) -> ForecastScore:
     """Scores of a corpus; last_value: of the same series."""
-    pits = [score.pit for score in scores]
-    inside = [covered(pit) for pit in pits]
-    together = np.concatenate(pits)
+    together = np.concatenate([score.pit for score in scores])
+    inside = [float(score.inside.mean()) for score in scores]
     far = [score.runaway for score in scores]
     pairs = zip(scores, last_value, strict=True)
     errors = [ours.error / theirs.error for ours, theirs in pairs if theirs.error > 0]
@@ -474,7 +481,7 @@ def pooled(
         _ratio([score.error for score in scores], [score.error for score in last_value], rng),
         bootstrap([score.crps for score in scores], rng),
         _ratio([score.crps for score in scores], [score.crps for score in last_value], rng),
-        covered(together),
+        float(np.concatenate([score.inside for score in scores]).mean()),
         min(inside),
         max(inside),
         statistics.fmean(WITHIN[0] <= share <= WITHIN[1] for share in inside),
@@ -485,11 +492,6 @@ def pooled(
         sum(distance > RUNAWAY for distance in far),
         together,
     )
-
-
-def covered(pit: Floats) -> float:
-    """Share of labels in their central 90 % interval."""
-    return float(coverage(pit, [INTERVAL])[0])
 
 
 def _ratio(values: Sequence[float], others: Sequence[float], rng: np.random.Generator) -> Estimate:

@@ -286,7 +286,7 @@ def samples(row: Last, now_s: float) -> Iterator[ResultSample]:
     labels = _labels(row.stream, head.settings)
     quantiles = record.quantiles or {}
     forecast = {
-        "moca_forecast_mean": record.mean,
+        "moca_forecast": quantiles.get("0.5"),
         "moca_forecast_lower": quantiles.get("0.05"),
         "moca_forecast_upper": quantiles.get("0.95"),
     }

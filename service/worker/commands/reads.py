@@ -34,7 +34,7 @@ from service.wire import LEVELS, Act, Predict, Record, RunLength, SetBelief
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import step_inputs, validation
-from service.worker.streams.answers import components, predictives, summarise
+from service.worker.streams.answers import components, predictives
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 
@@ -147,8 +147,10 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> bytes:
         inputs = step_inputs.inputs(slab, [coming] * count)
         drawn = forecasts.paths(slab, row, inputs, offsets, command.seed)
     if model.exchangeable:
-        mixtures = forecasts.mixtures(slab, row, step_inputs.inputs(slab, [coming]), offsets)
-        ahead = [summarise(mixture, command.quantiles)[0] for mixture in mixtures]
+        first_inputs = step_inputs.inputs(slab, [coming])
+        levels = sorted(command.quantiles)
+        summaries = forecasts.ahead(slab, row, first_inputs, offsets, levels)
+        ahead = [predictives(step, command.quantiles)[0] for step in summaries]
     else:
         assert drawn is not None
         ahead = [_of_draws(model, drawn[:, i], command.quantiles) for i in range(command.horizon)]
@@ -191,7 +193,7 @@ def _predicted(
         mixture, run_lengths = _mixture(slab, row, records)
         if offset:
             mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset))
-        return _described(mixture, run_lengths, command)
+        return _described(slab, row, mixture, run_lengths, command)
     coming = step_inputs.columns_of(slab.model, records)
     steps = slab.tried(row, coming)
     if not all(step.readout.ok for step in steps):
@@ -222,16 +224,23 @@ def _mixture(slab: Slab, row: int, records: list[Record]) -> tuple[Mixture, list
     return ordered, [*grown.belief.run_length[0, :alive].tolist(), *[None] * outliers]
 
 
-def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> list[Prediction]:
+def _described(
+    slab: Slab, row: int, mixture: Mixture, run_lengths: list[Any], command: Predict
+) -> list[Prediction]:
+    """mixture: of a row of a slab, which is not corrected."""
+    levels = sorted(command.quantiles)
+    described, applied = forecasts.summarised(slab, row, mixture, levels)
     predicted = [
-        Prediction(predictive=predictive) for predictive in summarise(mixture, command.quantiles)
+        Prediction(predictive=predictive)
+        for predictive in predictives(described, command.quantiles)
     ]
     if command.components:
         for prediction, parts in zip(predicted, components(mixture, run_lengths), strict=True):
             prediction.components = parts
     if command.samples:
         generator = torch.Generator(mixture.log_weight.device).manual_seed(command.seed)
-        draws = mixture.sample(command.samples, generator).tolist()
+        drawn = mixture.sample(command.samples, generator)
+        draws = forecasts.moved(drawn, applied[:, None]).tolist()
         for prediction, drawn in zip(predicted, draws, strict=True):
             prediction.samples = drawn
     return predicted

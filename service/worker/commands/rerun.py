@@ -185,7 +185,7 @@ def _run(
     made.slab = slab
     made.row = row
     try:
-        yield from _step(engine, rerun, beliefs)
+        yield from _step(engine, rerun, warm, beliefs)
     except BaseException:  # given up on the way, too
         rerun.close()
         raise
@@ -195,13 +195,13 @@ def _run(
     return rerun
 
 
-def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
+def _step(engine: Engine, rerun: Rerun, warm: int, beliefs: int) -> Steps[None]:
     made = rerun.stream
     head = rerun.head
     records = rerun.records
     slab = made.slab
     assert slab is not None
-    for part in _parts(len(records), beliefs, SERIES if slab.in_series else TICK):
+    for part in _parts(len(records), warm, beliefs, SERIES if slab.in_series else TICK):
         engine.tick()
         yield
         chosen = records[part.start : part.stop]
@@ -209,6 +209,7 @@ def _step(engine: Engine, rerun: Rerun, beliefs: int) -> Steps[None]:
             made.row,
             past_of(slab.model, chosen),
             lambda: head.watch,
+            summarised=part.start >= warm,  # forecasts of the warm-up are corrected by none
         )
         for i, record, readout in zip(part, chosen, replayed, strict=True):
             if i == 0 and record.seq:
@@ -246,13 +247,13 @@ def _explain(rerun: Rerun, slab: Slab) -> None:
             head.track = head.track._replace(last_event=own)
 
 
-def _parts(count: int, alone: int, most: int) -> Iterator[range]:
+def _parts(count: int, warm: int, alone: int, most: int) -> Iterator[range]:
     """Places of the observations to step at a time; the first and the last `alone` each by itself.
 
-    After those the state is looked at.
+    After those the state is looked at. No part has some of the first `warm` and some after them.
     """
     last = max(1, count - alone)
-    bounds = [0, *range(1, last, most), *range(last, count), count]
+    bounds = sorted({0, min(warm, count), *range(1, last, most), *range(last, count), count})
     return (range(start, end) for start, end in pairwise(bounds) if start < end)
 
 

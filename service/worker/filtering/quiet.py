@@ -384,7 +384,12 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
         if i not in before:
             (line,) = readout.rows(stepped.table[at : at + 1])
             assert stepped.predicted is not None
-            steps[i] = Step(line, SummaryRow(stepped.predicted, at), float(stepped.anomaly[at]))
+            steps[i] = Step(
+                line,
+                SummaryRow(stepped.predicted, at),
+                float(stepped.anomaly[at]),
+                stepped.uncorrected[at].tolist(),
+            )
             continue
         slab.write([rows[i]], before[i])
         if counts[i]:
@@ -479,6 +484,7 @@ def _encoded(labels: _Labels, numbers: Floats, stepped: Stepped, accepted_ms: In
         labels.y,
         own["outlier_rate"],
         numbers[:, :NUMBERS_KEPT],
+        stepped.uncorrected[:, 0],
         numbers[:, _MAP_RUN_LENGTH].astype(np.int64),
         stepped.table[:, _PREVIOUS_START].astype(np.int64),
         accepted_ms[labels.owner],

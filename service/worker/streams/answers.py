@@ -11,6 +11,7 @@ import numpy as np
 
 from moca_client.members import ABSENT
 from moca_client.responses import Component, Predictive
+from model_core import correction
 from model_core import summary as summaries
 from model_core.lazy import torch
 from model_core.predictive import Mixture
@@ -72,6 +73,7 @@ class PendingAnswer(msgspec.Struct, gc=False):
             record.regime = line.regime
             record.new_probability = line.new_probability
             record.return_evidence = line.return_evidence
+            record.uncorrected = [*step.uncorrected] or None
         if step.mixture is not None:
             self._describe(step.mixture)
             taken.step = step._replace(mixture=None)  # it is large
@@ -85,7 +87,7 @@ class PendingAnswer(msgspec.Struct, gc=False):
             mixture = mixture.shifted(by)
         assert request is not None
         if request.quantiles is not None:
-            (at_levels,) = summarise(mixture, request.quantiles)
+            (at_levels,) = summarise(mixture, request.quantiles, place.applied[None])
             self.quantiles = at_levels.quantiles
         if request.components:
             (self.components,) = components(mixture, place.run_length.tolist())
@@ -246,11 +248,19 @@ def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
     ]
 
 
-def summarise(mixture: Mixture, levels: Sequence[float]) -> list[Predictive]:
-    """Predictive of each row, with quantiles at the levels."""
+def summarise(
+    mixture: Mixture, levels: Sequence[float], applied: Floats | None = None
+) -> list[Predictive]:
+    """Predictive of each row, with quantiles at the levels.
+
+    applied: (B, d, 3) corrections, see `correction`; None: none.
+    """
     rows = len(mixture.log_weight)
     nothing = torch.full((rows, mixture.outputs), math.nan, dtype=torch.float64)
-    return predictives(summaries.of_mixture(mixture, nothing, sorted(levels)), levels)
+    summary = summaries.of_mixture(mixture, nothing, sorted(levels))
+    if applied is not None:
+        correction.apply(summary.numbers, applied)
+    return predictives(summary, levels)
 
 
 def components(mixture: Mixture, run_lengths: Sequence[int | None]) -> list[list[Component]]:

@@ -36,7 +36,7 @@ from service.worker.streams.changes import Changes
 from service.worker.streams.ledger import Ledger
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.memory import Room, give_back, room
-from service.worker.streams.step_inputs import past_of
+from service.worker.streams.step_inputs import past_of, recall_errors
 from service.worker.streams.stream import Stream
 from service.worker.streams.table import Table
 
@@ -285,6 +285,8 @@ class Engine:
                 self.tick()
                 if line is None:
                     refused.append(group[i][0])
+            for stream, _ in group:
+                recall_errors(slab, stream.row, stream.buffer)
         for stream in streams:
             stream.buffer = ()
         return refused

@@ -22,6 +22,7 @@ from service.wire import (
     numbers,
     timestamps,
 )
+from service.wire.answers import LOWER, UPPER
 
 LONGEST_ELAPSED = 1e15  # steps: more than all of RFC 3339's years have of the least interval
 
@@ -93,6 +94,17 @@ def past_of(
     times = [record.time for record in records]
     accepted = [record.accepted_ms for record in records]
     return Past(columns_of(model, records), previous, overrides, times, accepted)
+
+
+def recall_errors(slab: Slab, row: int, records: Sequence[Record]) -> None:
+    """Have a row learn the errors of what records were answered, after it was replayed."""
+    known = [
+        (numbers(own.y), own.uncorrected, [own.quantiles[LOWER], own.quantiles[UPPER]])
+        for own in records
+        if own.y is not None and own.uncorrected is not None and own.quantiles is not None
+    ]
+    if known:
+        slab.recall(row, *(np.array(column, np.float64) for column in zip(*known, strict=True)))
 
 
 def inputs(slab: Slab, records: Sequence[Record]) -> Inputs:

@@ -39,6 +39,7 @@ def ordinary(seq, rng, **fields):
         "quantiles": {level: [number()] for level in rows.LEVELS},
         "previous_start": rng.choice([-1, 0, 2**31 - 1]),
         "variance": [[number()]],
+        "uncorrected": rng.choice([None, [number()]]),
         "anomaly": number(),
         "accepted_ms": rng.choice([0, 1_795_734_569_283, 2**63 - 1]),
     }
@@ -61,6 +62,7 @@ UNUSUAL = [
     {"map_run_length": 2**32},
     {"mean": None},
     {"mean": [0.5, 1.0]},
+    {"uncorrected": [0.5, 1.0]},
     {"quantiles": None},
     {"quantiles": {"0.5": [1.0]}},
     {"quantiles": {"0.95": [1.0], "0.5": [2.0], "0.05": [3.0]}},
@@ -108,7 +110,7 @@ def test_ordinary_records_are_numbers_and_read_back_as_they_were():
         assert row[0] & rows.NUMBERS, record
         assert same(rows.decode_row(record.seq, row), record)
         assert rows.decode_label(record.seq, row) == wire.Labelled(record.seq, record.y)
-    assert len(rows.encode_row(ordinary(5, rng))) == 121  # part of the stored format
+    assert len(rows.encode_row(ordinary(5, rng))) == 129  # part of the stored format
 
 
 @pytest.mark.parametrize("fields", UNUSUAL)
@@ -186,10 +188,12 @@ def test_columns_are_encoded_as_each_record_alone(seed):
     believed = [[getattr(record, name) for name in rows.BELIEVED] for record in records]
     variance = [(record.variance or [[np.inf]])[0] for record in records]
     scores = [[getattr(record, name) for name in rows.SCORES] for record in records]
+    uncorrected = [(record.uncorrected or [np.nan])[0] for record in records]
     columns = rows.PlainRows(
         np.array([record.y for record in records]),
         np.array([record.outlier_rate for record in records]),
         np.hstack((middle, believed, variance, scores)),
+        np.array(uncorrected),
         np.array([record.map_run_length for record in records]),
         np.array([record.previous_start for record in records]),
         np.array([record.accepted_ms or 0 for record in records]),

@@ -159,8 +159,19 @@ def test_forecasts_and_details_are_of_the_labels(bench):
     mean = answer["predictive"]["mean"][0]
     assert one["predictive"]["mean"] == pytest.approx([mean], rel=1e-9)
     assert answer["predictive"]["quantiles"]["0.5"][0] == pytest.approx(mean, abs=0.3)
-    for parts in (one["components"], answer["components"]):
-        assert sum(p["weight"] * p["mean"][0] for p in parts) == pytest.approx(mean, rel=1e-9)
+    # Components are those of the model, before its forecast is corrected.
+    assert one["components"] == answer["components"]
+    weights, centres, variances = np.array(
+        [(part["weight"], part["mean"][0], part["variance"][0]) for part in one["components"]]
+    ).T
+    centre = weights @ centres
+    scale = math.sqrt(
+        one["predictive"]["variance"][0][0] / (weights @ (variances + (centres - centre) ** 2))
+    )
+    recent = held(bench).tail.recent()
+    (median,) = recent[200].uncorrected
+    point = answer["predictive"]["quantiles"]["0.5"][0]
+    assert mean == pytest.approx(point + scale * (centre - median), rel=1e-9)
 
 
 def test_reruns_see_labels_less_their_season(bench):
