@@ -198,8 +198,9 @@ def test_forecasts_begin_with_the_next_one():
         detector.update(label)
     expected = detector.predict()
     first, *_, last = detector.forecast(12)
-    assert first.quantiles == pytest.approx(expected.quantiles)
-    assert first.mean == pytest.approx(expected.mean)
+    # A kernel merges components for quantiles, which the forecast of several steps does not.
+    assert first.quantiles == pytest.approx(expected.quantiles, abs=1e-3 * expected.sd)
+    assert first.mean == pytest.approx(expected.mean, abs=1e-3 * expected.sd)  # moved by the median
     assert last.quantiles[0.5] == pytest.approx(expected.quantiles[0.5], rel=0.02)
 
 
