@@ -231,8 +231,14 @@ def _csv_lines(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
         rows = [(reader.line_num, row) for row in reader if row and not row[0].startswith("#")]
         return rows, delimiter
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise SeriesError(f"{file} is not a CSV file in UTF-8: {error}") from error
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise SeriesError(
+            f"{file} is not a CSV file in UTF-8: got byte 0x{byte:02x} at offset {error.start}; "
+            "save it as UTF-8 (in Excel 'CSV UTF-8'), or convert it: iconv -f WINDOWS-1252 -t UTF-8"
+        ) from error
+    except csv.Error as error:
+        raise SeriesError(f"{file} is not a CSV file: {error}") from error
 
 
 def _delimiter(sample: str) -> str:

@@ -155,19 +155,19 @@ class Tools:
         self,
         ctx: Context[Any, Any],
         stream: Stream,
-        event: Annotated[
-            int | None, Field(description="id of the change; default: the last confirmed one")
+        change: Annotated[
+            int | None, Field(description="number of the change; default: the last confirmed one")
         ] = None,
     ) -> str:
         """Explain one change of a stream: what changed, by how much, since when, how sure."""
         async with self._client(ctx, stream) as client:
             events = (await client.changepoints(stream, states=STATES)).events
-        if event is None:
+        if change is None:
             wanted = [e for e in events if e.state == "confirmed"][-1:]
         else:
-            wanted = [e for e in events if e.id == event]
+            wanted = [e for e in events if e.id == change]
         if not wanted:
-            what = "no confirmed change" if event is None else f"no change {event}"
+            what = "no confirmed change" if change is None else f"no change {change}"
             states = _last([f"{e.id} ({e.state})" for e in events]) or "none"
             return f"The stream {stream} has {what}. Its changes: {states}."
         return "\n".join(_explained(stream, wanted[0]))

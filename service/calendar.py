@@ -124,7 +124,10 @@ def check(window: Window) -> None:
     start = _checked("start", local_time, window.start)
     end = _checked("end", local_time, window.end)
     if not start < end <= start + LONGEST:
-        raise ValueError(f"end: expected at most {LONGEST.days} days after the start")
+        raise ValueError(
+            f"end: expected after the start {window.start}, and at most {LONGEST.days} days; "
+            f"got {window.end}"
+        )
     _checked("time_zone", zone, window.time_zone)
     if window.repeat:
         try:

@@ -62,7 +62,10 @@ def numbers(name: str, value: Any) -> tuple[float, ...]:
             return tuple(math.nan if number is None else float(number) for number in several)
         return (float(value),)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"{name}: expected a number or a list of numbers, got {value!r}") from error
+        raise BadInput(
+            f"{name}: expected a number or a list of numbers, got {value!r}; "
+            "convert text to numbers, and leave columns of other types out"
+        ) from error
     except OverflowError as error:
         raise BadInput(
             f"{name}: expected numbers up to {labels.LARGEST:g}, got a larger one"

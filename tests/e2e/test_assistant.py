@@ -101,7 +101,7 @@ async def test_both_transports_answer_alike_and_refuse_in_words(pumps, connected
             if tool in {"list_changes", "explain_change"}:
                 assert await answer(client, tool, **arguments) == (words, False)
         for tool, arguments, hint in (
-            ("stream_status", {"stream": "pmp-4"}, "did you mean 'pump-4'?"),
+            ("stream_status", {"stream": "pmp-4"}, "did you mean 'pump-4' or"),
             ("list_changes", {"since": "noon"}, "such as 30m, 24h"),
             ("list_changes", {"match": "{"}, "query.match"),
             ("what_if", {"stream": "pump-4", "settings": {"hazard": 7}}, "less than 1"),
@@ -110,6 +110,9 @@ async def test_both_transports_answer_alike_and_refuse_in_words(pumps, connected
             words, failed = await answer(client, tool, **arguments)
             assert failed, words
             assert hint in words
+        # An argument of another name would be ignored: it is called what the answers call it.
+        words, _ = await answer(client, "explain_change", stream="pump-4", change=99)
+        assert words.startswith("The stream pump-4 has no change 99. Its changes: ")
 
 
 async def test_without_a_key_each_tool_is_refused(pumps):

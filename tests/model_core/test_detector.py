@@ -121,6 +121,15 @@ def test_wrong_settings_are_refused_by_name(given, message):
         Detector(**given).update(1.0)
 
 
+@pytest.mark.parametrize("text", ["10.2\n", "1,5", "", "nan"])
+def test_text_is_refused_with_what_to_do(text):
+    detector = Detector()
+    with pytest.raises(BadInput, match=r"^y: expected a number .* convert text to numbers"):
+        detector.update(text)
+    with pytest.raises(BadInput, match="convert text"):
+        detector.update_many([1.0, text])
+
+
 def test_a_label_of_another_size_is_refused_with_the_size_expected():
     detector = Detector("gaussian")
     detector.update(1.0)

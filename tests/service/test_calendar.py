@@ -138,6 +138,12 @@ def test_what_is_no_window_is_named_by_its_field(field, wrong):
         check(Window(**{**good, **wrong}))
 
 
+def test_an_end_before_the_start_is_refused_with_both():
+    message = "^end: expected after the start 2026-11-28, .* got 2026-11-27$"
+    with pytest.raises(ValueError, match=message):
+        check(Window("w", "2026-11-28", "2026-11-27"))
+
+
 def test_times_of_any_year_are_looked_up():
     calendar = Calendar()
     calendar.replace({"w": Window("w", "2024-01-01", "2024-01-02", repeat="FREQ=DAILY")})

@@ -174,7 +174,10 @@ def test_files_that_cannot_be_read(write, tmp_path):
     with pytest.raises(BadData, match=r"own.parquet is not a Parquet file"):
         read(write("y\n1\n", "own.parquet"))
     (tmp_path / "bytes.csv").write_bytes(b"y\n\xff\n")
-    with pytest.raises(BadData, match=r"bytes.csv is not a CSV file in UTF-8"):
+    with pytest.raises(
+        BadData,
+        match=r"bytes.csv is not a CSV file in UTF-8: got byte 0xff at offset 2; save it as",
+    ):
         read(tmp_path / "bytes.csv")
     with pytest.raises(BadData, match="has no column 'z'; it has 'y'"):
         read(write("y\n1\n"), x=["z"])
