@@ -88,20 +88,6 @@ def valid(state: Floats) -> bool:
     return bool(np.isfinite(state).all() and least.all() and (outputs[:, _SCALE] > 0).all())
 
 
-def observe_rows(
-    states: Floats, rows: NDArray[np.int64], surprises: Floats, labels: Floats
-) -> Floats:
-    """Take an observation of each row in, in order; returns the anomalies (B,).
-
-    states: (R, size), changed in place. surprises: (B,) -log_score, nan: no label, which leaves
-    the row as it is and answers nan. labels: (B, d), d the outputs that the states have; nan:
-    missing.
-    """
-    from model_core.compiled import anomaly as compiled  # numba: half a second
-
-    return compiled.observe_rows(states, rows, surprises, labels)
-
-
 def observe(state: Numbers, surprise: float, label: Sequence[float]) -> float:
     """Take one observation in; returns its anomaly, in [0, 1]; surprise: finite."""
     surprise += missing(state, label)

@@ -76,30 +76,6 @@ def valid(state: Floats) -> bool:
     return bool(np.isfinite(state).all() and least.all() and within.all())
 
 
-def observe_rows(
-    states: Floats,
-    rows: NDArray[np.int64],
-    places: NDArray[np.int64],
-    labels: Floats,
-    offsets: Floats,
-    numbers: Floats,
-    levels: Sequence[float],
-    applied: Floats,
-) -> None:
-    """Correct forecasts of rows, in order, and learn from the labels; all is changed in place.
-
-    states: (R, size). rows: (N,) of the states. places: (N,) of each in what follows. labels:
-    (B, d), nan: missing. offsets: (B,) their seasons, which forecasts are less of. numbers:
-    (B, columns) of a `Summary` with quantiles at `levels`, the median among them; one that is not
-    finite is left as it is. applied: (B, d, 3) `MEDIAN`, with the season, `MOVED` and `SCALE`;
-    nan where nothing was corrected.
-    """
-    from model_core.compiled import correction as compiled  # numba: half a second
-
-    middle, outside = interval(levels)
-    compiled.observe_rows(states, rows, places, labels, offsets, numbers, middle, outside, applied)
-
-
 def interval(levels: Sequence[float]) -> tuple[int, float]:
     """Place of the median among levels, and the share of labels outside of the outermost two.
 
@@ -119,7 +95,7 @@ def observe(
     outside: float,
     applied: Any,
 ) -> None:
-    """Correct one forecast, and learn from its label; arguments of one row of `observe_rows`."""
+    """Correct one forecast, and learn from its label; see `compiled.correction`."""
     d = len(label)
     first = 3 * d + d * d
     levels = (len(numbers) - first) // d
@@ -144,7 +120,7 @@ def observe(
 def apply(numbers: Floats, applied: Floats) -> None:
     """Correct summaries (B, columns) of labels with their seasons, in place.
 
-    applied: (B, d, 3) as `observe_rows` gives them.
+    applied: (B, d, 3) as `compiled.correction.observe_rows` gives them.
     """
     for own, corrections in zip(numbers, applied, strict=True):
         for i, one in enumerate(corrections):
@@ -183,20 +159,6 @@ def move(numbers: Numbers, outputs: int, i: int, offset: float, applied: Sequenc
         numbers[outputs + j * outputs + i] *= scale
     for q in range(first + i * levels, first + (i + 1) * levels):
         numbers[q] = moved + scale * (numbers[q] - median)
-
-
-def recall(
-    state: Floats, labels: Floats, medians: Floats, intervals: Floats, levels: Sequence[float]
-) -> None:
-    """Learn from forecasts that were answered, in order; the state is changed in place.
-
-    labels: (n, d). medians: (n, d) by the model, nan: there was no forecast. intervals: (n, 2, d)
-    lowest and highest quantile as they were answered, at `levels`.
-    """
-    from model_core.compiled import correction as compiled
-
-    _, outside = interval(levels)
-    compiled.recall(state, labels, medians, intervals, outside)
 
 
 def learn(

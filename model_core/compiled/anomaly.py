@@ -1,4 +1,4 @@
-"""`anomaly.observe_rows`, compiled from the functions of that module."""
+"""Anomalies of many rows, compiled from the functions of `model_core.anomaly`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ def _observe_rows(
 
 
 def observe_rows(states: Floats, rows: Ints, surprises: Floats, labels: Floats) -> Floats:
-    """See `anomaly.observe_rows`."""
+    """Take an observation of each row in, in order; returns the anomalies (B,).
+
+    states: (R, size), changed in place. surprises: (B,) -log_score, nan: no label, which leaves
+    the row as it is and answers nan. labels: (B, d), d the outputs that the states have; nan:
+    missing.
+    """
     anomalies = np.full(len(rows), np.nan)
     _observe_rows(states, rows, surprises, labels, anomalies)
     return anomalies

@@ -1,4 +1,4 @@
-"""`correction.observe_rows`, compiled from the functions of that module."""
+"""Corrections of many rows, compiled from the functions of `model_core.correction`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ def observe_rows(
     outside: float,
     applied: Floats,
 ) -> None:
-    """See `correction.observe_rows`."""
+    """Correct forecasts of rows, in order, and learn from the labels; all is changed in place.
+
+    states: (R, size). rows: (N,) of the states. places: (N,) of each in what follows. labels:
+    (B, d), nan: missing. offsets: (B,) their seasons, which forecasts are less of. numbers:
+    (B, columns) of a `Summary` with quantiles, the median at `middle` among them; one that is not
+    finite is left as it is. outside: see `correction.interval`. applied: (B, d, 3) `MEDIAN`, with
+    the season, `MOVED` and `SCALE`; nan where nothing was corrected.
+    """
     for i in range(len(rows)):
         at = places[i]
         _observe(
@@ -40,7 +47,11 @@ def observe_rows(
 def recall(
     state: Floats, labels: Floats, medians: Floats, intervals: Floats, outside: float
 ) -> None:
-    """See `correction.recall`."""
+    """Learn from forecasts that were answered, in order; the state is changed in place.
+
+    labels: (n, d). medians: (n, d) by the model, nan: there was no forecast. intervals: (n, 2, d)
+    lowest and highest quantile as they were answered. outside: see `correction.interval`.
+    """
     for n in range(len(labels)):
         for i in range(labels.shape[1]):
             lower = intervals[n, 0, i]

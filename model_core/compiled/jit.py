@@ -40,12 +40,12 @@ OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": Tr
 INLINED = {"forceinline": True, **OPTIONS}
 # Files and folders of model_core whose code and constants kernels hold.
 SOURCES = (
-    "anomaly.py", "belief.py", "compiled", "components", "hazard.py", "maths", "quantiles.py",
-    "regimes.py", "table.py", "upm",
+    "belief.py", "compiled", "components", "hazard.py", "maths", "quantiles.py", "regimes.py",
+    "table.py", "upm",
 )  # fmt: skip
-# Those of kernels that share nothing with others, by module: a change of them empties no cache but
-# that of these.
-ALONE = {"model_core.compiled.correction": ("correction.py", "compiled/correction.py")}
+# Modules that share nothing with other kernels, each compiled from one of the same name: a change
+# of them empties no cache but their own.
+ALONE = ("anomaly", "correction")
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
@@ -147,14 +147,14 @@ class _Announcement(event.Listener):  # type: ignore[misc]
 
 
 @lru_cache
-def _digest(alone: tuple[str, ...]) -> str:
-    """Of all files whose code and constants a kernel holds; alone: its own, of `ALONE`."""
+def _digest(alone: str) -> str:
+    """Of all files whose code and constants a kernel holds; alone: its module, if of `ALONE`."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    names = (*alone, "compiled/jit.py") if alone else SOURCES
+    names = (f"{alone}.py", f"compiled/{alone}.py", "compiled/jit.py") if alone else SOURCES
     paths = {path for name in names for path in (root / name, *(root / name).rglob("*.py"))}
     if not alone:
-        paths -= {root / name for own in ALONE.values() for name in own}
+        paths -= {root / f"compiled/{name}.py" for name in ALONE}
     for path in sorted(path for path in paths if path.is_file()):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -208,7 +208,8 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         super().__init__(function)
         # Compared before the rest of an index is unpickled: that of other sources may name a
         # module that is gone.
-        self._cache_file._version += _digest(ALONE.get(function.__module__, ()))
+        module = function.__module__.removeprefix(f"{__package__}.")
+        self._cache_file._version += _digest(module if module in ALONE else "")
 
     def save_overload(self, signature: Any, data: Any) -> None:
         """Keep what was compiled, where that can be written."""

@@ -690,11 +690,13 @@ class Slab:
 
         surprises: of the labels y (B, d), nan of what counts as if it had not come.
         """
+        from model_core.compiled import anomaly as compiled  # numba: half a second
+
         labels = np.ascontiguousarray(y[:, : self._ranked])
         values = np.empty(len(rows))
         for chunk, lying, at in self._beside.groups(rows):
             ranks, _ = chunk.arrays
-            values[at] = anomaly.observe_rows(ranks, lying, surprises[at], labels[at])
+            values[at] = compiled.observe_rows(ranks, lying, surprises[at], labels[at])
         return values
 
     def corrected(
@@ -712,6 +714,8 @@ class Slab:
         predictives are less of; None: of nothing. Returns the corrections that were applied
         (B, d, 3), see `correction`; nan where none was.
         """
+        from model_core.compiled import correction as compiled
+
         count = len(rows)
         d = self._corrected
         applied = np.full((count, d, correction.APPLIED), np.nan)
@@ -720,10 +724,19 @@ class Slab:
         labels = np.full((count, d), np.nan) if y is None else np.ascontiguousarray(y)
         offsets = np.zeros(count) if offset is None else np.ascontiguousarray(offset)
         places = np.arange(count)
+        middle, outside = correction.interval(levels)
         for chunk, lying, at in self._beside.groups(rows):
             _, errors = chunk.arrays
-            correction.observe_rows(
-                errors, lying, places[at], labels, offsets, predicted.numbers, levels, applied
+            compiled.observe_rows(
+                errors,
+                lying,
+                places[at],
+                labels,
+                offsets,
+                predicted.numbers,
+                middle,
+                outside,
+                applied,
             )
         return applied
 
@@ -733,10 +746,13 @@ class Slab:
         y: (n, d) labels. uncorrected: (n, d) as of `Step`, nan where there was no forecast.
         intervals: (n, 2, d) lowest and highest quantile as they were answered, at `levels`.
         """
+        from model_core.compiled import correction as compiled
+
         if self._corrected and len(y):
             ((chunk, lying, _),) = self._beside.groups([row])
             _, errors = chunk.arrays
-            correction.recall(errors[lying[0]], y, uncorrected, intervals, self.levels)
+            _, outside = correction.interval(self.levels)
+            compiled.recall(errors[lying[0]], y, uncorrected, intervals, outside)
 
     def whole(self, y: Floats) -> NDArray[np.bool_]:
         """Which labels (B, d) a kernel takes: those of which no output alone is missing."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from model_core import Detector, correction
+from model_core.compiled import correction as compiled
 from model_core.errors import BadState
 from model_core.stream.local import LocalPipeline
 from model_core.stream.rows import Observation
@@ -15,6 +16,7 @@ from model_core.summary import Summary
 from model_core.upm.builtin import Options, build
 
 LEVELS = (0.05, 0.5, 0.95)
+MIDDLE, OUTSIDE = correction.interval(LEVELS)
 RNG = np.random.default_rng
 
 
@@ -117,7 +119,7 @@ def test_what_was_answered_is_recalled_without_the_filter():
     medians, answered = medians_and_answers(y, taken)
     state = correction.start(1)
     intervals = answered[:, [0, -1]][:, :, None]
-    correction.recall(state, y[:, None], medians[:, None], intervals, LEVELS)
+    compiled.recall(state, y[:, None], medians[:, None], intervals, OUTSIDE)
     assert np.array_equal(state, own.slab.row(own.series[0].row).errors)
 
 
@@ -138,8 +140,8 @@ def test_outputs_are_corrected_each_alone():
         numbers[0] = [0, 0, 2.0, 0.5, 0.5, 2.0, 0, 0, 0, 0, -1, 0, 1, -1, 0, 1]
         row = np.zeros(1, np.int64)
         applied = np.full((1, 2, 3), math.nan)
-        correction.observe_rows(
-            state[None], row, row, label[None], np.zeros(1), numbers, LEVELS, applied
+        compiled.observe_rows(
+            state[None], row, row, label[None], np.zeros(1), numbers, MIDDLE, OUTSIDE, applied
         )
     (median, moved, scale) = applied[0].T
     assert np.array_equal(median, [0, 0])
@@ -162,10 +164,10 @@ def test_lists_and_arrays_give_the_same_numbers():
         numbers = [0.1, 2.0, 0.5, 0.5, -1.5, 0.1, 1.5]
         rows = np.array([numbers])
         applied = np.full((1, 1, 3), math.nan)
-        correction.observe_rows(
-            array[None], place, place, label[None], np.zeros(1), rows, LEVELS, applied
+        compiled.observe_rows(
+            array[None], place, place, label[None], np.zeros(1), rows, MIDDLE, OUTSIDE, applied
         )
-        correction.observe(listed, label.tolist(), 0.0, numbers, 1, 1 - 0.95 + 0.05, [[0.0] * 3])
+        correction.observe(listed, label.tolist(), 0.0, numbers, MIDDLE, OUTSIDE, [[0.0] * 3])
         assert rows[0].tolist() == numbers
         assert array.tolist() == listed
 
