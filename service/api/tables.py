@@ -213,6 +213,8 @@ def _cells(pa: Any, name: str, column: Any) -> list[Any]:
             options = pa.compute.CastOptions(time, allow_time_truncate=True)
             column = column.cast(options=options)
         cells: list[Any] = column.to_pylist()
+    except KeyError as error:  # pyarrow asks pytz, where that is installed
+        raise _misfit(f"column {name!r}: expected a time zone that is known, got {error}") from None
     except (ValueError, OverflowError) as error:  # a time after the year 9999, or an unknown zone
         raise _misfit(f"column {name!r}: {error}") from None
     return cells

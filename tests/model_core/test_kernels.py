@@ -870,6 +870,7 @@ def test_what_is_compiled_is_said_once_and_not_where_the_cache_has_it(
 def test_all_that_kernels_hold_is_of_the_sources_that_empty_their_cache():
     root = Path(jit.__file__).parents[2]
     sources = {root / "model_core" / name for name in jit.SOURCES}
+    sources |= {root / "model_core" / f"{name}.py" for name in jit.ALONE}
     imported = set()
     for path in (root / "model_core" / "compiled").rglob("*.py"):
         if path.name in ("kernel.py", "__main__.py"):  # what calls kernels

@@ -14,6 +14,7 @@ from moca_client.frames import to_frame
 from moca_client.responses import Answer, Recorded
 from moca_client.tables import answer_columns
 from model_core import artifact
+from model_core.correction import LARGEST_SCALE, LEAST_SCALE
 from model_core.upm.builtin import BUILTIN
 from service import wire
 from service.models import catalogue
@@ -75,15 +76,26 @@ def check_predictive(said, kind):
 
 
 def check_details(found, kind):
-    """Components make the mixture."""
+    """Components make the mixture, but for its correction where labels are real numbers."""
     parts = found["components"]
     assert sum(part["weight"] for part in parts) == pytest.approx(1)
     name = "probabilities" if kind.classes else "mean"
     size = kind.classes or kind.y_dim
     assert all(len(part[name]) == size for part in parts)
-    if kind.model != "bernoulli":
-        average = [sum(part["weight"] * part[name][i] for part in parts) for i in range(size)]
+    if kind.model == "bernoulli":
+        return
+    average = [sum(part["weight"] * part[name][i] for part in parts) for i in range(size)]
+    if kind.probabilities or kind.counts or kind.positive:
         assert average == pytest.approx(found["predictive"][name])
+        return
+    for i, mean in enumerate(average):
+        if found["predictive"]["variance"][i][i] is None:  # infinite
+            continue
+        squares = sum(part["weight"] * (part["variance"][i] + part[name][i] ** 2) for part in parts)
+        sd = math.sqrt(squares - mean**2)
+        corrected = math.sqrt(found["predictive"]["variance"][i][i])
+        assert corrected / sd >= LEAST_SCALE * 0.999999
+        assert corrected / sd <= LARGEST_SCALE * 1.000001
 
 
 @pytest.mark.parametrize("name", kinds(KINDS.keys() - ALIKE))
