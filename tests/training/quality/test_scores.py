@@ -207,11 +207,26 @@ def test_scores_of_the_true_normal():
     assert scored.log_score == pytest.approx(-0.5 - 0.5 * math.log(2 * math.pi), abs=0.02)
     assert scored.error == pytest.approx(math.sqrt(2 / math.pi), abs=0.02)
     assert scored.crps == pytest.approx(1 / math.sqrt(math.pi), abs=0.02)
-    assert scores.covered(scored.pit) == pytest.approx(0.9, abs=0.01)
+    assert scored.inside.mean() == pytest.approx(0.9, abs=0.01)
     assert scored.runaway == 0.0
 
 
-def test_a_mean_beyond_the_data_is_a_runaway():
+def test_labels_are_inside_of_the_intervals_that_are_answered_whatever_the_pit_is():
+    # The PIT is of the model, before its forecast is corrected.
+    quantiles = np.tile(np.linspace(-1.0, 1.0, len(scores.LEVELS)), (6, 1))
+    y = np.array([-1.1, -1.0, 0.0, np.nan, 1.0, 1.1])
+    pit = np.array([0.5, 0.5, 0.01, np.nan, 0.99, 0.5])
+    log_score = np.where(np.isnan(y), np.nan, 0.0)
+    point = np.full(6, 2.0)
+    forecast = scores.Forecast(log_score, point, pit, quantiles)
+    scored = scores.forecast_score(y, forecast, 1.0, 0)
+    assert scored.inside.tolist() == [False, True, True, True, False]
+    assert scored.pit.tolist() == [0.5, 0.5, 0.01, 0.99, 0.5]
+    assert scored.error == pytest.approx(2.0)  # of the point forecast
+    assert scores.forecast_score(y, forecast, 1.0, 2).inside.tolist() == [True, True, False]
+
+
+def test_a_forecast_beyond_the_data_is_a_runaway():
     y = np.array([-1.0, 1.0, np.nan, -1.0, 1.0])
     assert scores.runaway(y, np.array([np.nan, 0.5, -1.0, 1.0]), 1.0) == 0.0
     assert scores.runaway(y, np.array([0.0, 5.0]), 2.0) == 2.0
@@ -219,17 +234,21 @@ def test_a_mean_beyond_the_data_is_a_runaway():
 
 
 def test_corpora_are_pooled():
-    def of_series(log_score, error, pits, far=0.0):
-        return SeriesScore(log_score, error, error, far, np.array(pits))
+    def of_series(log_score, error, pits, inside, far=0.0):
+        return SeriesScore(log_score, error, error, far, np.array(pits), np.array(inside))
 
-    ours = [of_series(1.0, 1.0, [0.5, 0.01], 5.0), of_series(2.0, 4.0, [0.3, 0.7])]
-    last = [of_series(0.0, 2.0, [0.5, 0.5]), of_series(4.0, 2.0, [0.5, 0.5])]
+    ours = [
+        of_series(1.0, 1.0, [0.5, 0.01], [True, True], 5.0),
+        of_series(2.0, 4.0, [0.3, 0.7, 0.5], [False, True, False]),
+    ]
+    last = [of_series(log_score, 2.0, [0.5], [True]) for log_score in (0.0, 4.0)]
     corpus = scores.pooled(ours, last, np.random.default_rng(0))
     assert corpus.log_score.mean == 1.5
     assert corpus.lead == pytest.approx(-0.5)
     assert corpus.relative_error.mean == pytest.approx(1.0)  # half and twice
     assert (corpus.relative_error.low, corpus.relative_error.high) == pytest.approx((0.5, 2.0))
-    assert (corpus.coverage, corpus.lowest, corpus.highest) == (0.75, 0.5, 1.0)
+    assert (corpus.coverage, corpus.lowest, corpus.highest) == (3 / 5, 1 / 3, 1.0)
+    assert corpus.pit.tolist() == [0.5, 0.01, 0.3, 0.7, 0.5]
     assert corpus.calibrated == 0.0
     assert (corpus.behind, corpus.worst) == (1, 2.0)
     assert (corpus.runaway, corpus.runaways) == (5.0, 1)
@@ -237,8 +256,7 @@ def test_corpora_are_pooled():
 
 def test_series_are_calibrated_whose_intervals_hold_about_as_much_as_they_say():
     def of_series(outside):
-        pits = np.where(np.arange(100) < outside, 0.01, 0.5)
-        return SeriesScore(0.0, 1.0, 1.0, 0.0, pits)
+        return SeriesScore(0.0, 1.0, 1.0, 0.0, np.full(100, 0.5), np.arange(100) >= outside)
 
     ours = [of_series(outside) for outside in (4, 5, 10, 15, 16)]
     corpus = scores.pooled(ours, ours, np.random.default_rng(0))
