@@ -8,6 +8,7 @@ import pytest
 from model_core import Detector, correction
 from model_core.compiled import correction as compiled
 from model_core.errors import BadState
+from model_core.stream import forecasts
 from model_core.stream.local import LocalPipeline
 from model_core.stream.rows import Observation
 from model_core.stream.settings import rules
@@ -204,6 +205,28 @@ def test_forecasts_begin_with_the_next_one():
     assert first.quantiles == pytest.approx(expected.quantiles, abs=1e-3 * expected.sd)
     assert first.mean == pytest.approx(expected.mean, abs=1e-3 * expected.sd)  # moved by the median
     assert last.quantiles[0.5] == pytest.approx(expected.quantiles[0.5], rel=0.02)
+
+
+def test_paths_are_corrected_as_the_next_forecast_is():
+    own = pipeline("averaged")
+    own.take_series(0, observations(RNG(6).normal(size=60)))
+    slab = own.slab
+    row = own.series[0].row
+
+    def quantiles():
+        """Of the next label and, of paths, of the next four: (5, Q)."""
+        following = Summary(own.predict(0, (), 1.0)[None], 1, "real").quantiles[0, :, 0]
+        drawn = forecasts.paths(slab, row, own.coming(64), np.zeros(4), 0)[:, :, 0].numpy()
+        return np.array([following, *np.quantile(drawn, LEVELS, axis=0).T])
+
+    before = quantiles()
+    learned = slab.row(row)
+    scale = learned.errors[4]
+    learned.errors[:] = (5.0, 40.0, 1e3, 1.0, 3.0)  # a model that is hopeless beside a last 5
+    slab.put(row, learned)
+    after = quantiles()
+    np.testing.assert_allclose(after[:, 1], 5.0, rtol=1e-9)
+    np.testing.assert_allclose(np.diff(after), np.diff(before) * 3.0 / scale, rtol=1e-9)
 
 
 def test_levels_have_the_median():
