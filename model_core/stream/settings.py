@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,11 +77,11 @@ def _value(setting: Setting, value: Any) -> Any:
 
 
 def _number(setting: Setting, value: Any) -> float:
-    """A number within a setting's bounds."""
-    try:
-        number = float(value)
-    except (OverflowError, TypeError, ValueError):
-        number = math.nan
+    """A number within a setting's bounds; text and truth values are none."""
+    number = math.nan
+    if not isinstance(value, str | bytes | bool | np.bool_):
+        with suppress(OverflowError, TypeError, ValueError):
+            number = float(value)
     whole = setting.type is int
     allowed = math.isfinite(number) and setting.meaning.allows(number)
     if not allowed or (whole and number != int(number)):
@@ -94,13 +95,15 @@ def _number(setting: Setting, value: Any) -> float:
 def _hazard(value: Any) -> Hazard:
     """A number, a table by run length, or mean and shape of durations."""
     try:
+        if isinstance(value, str | bytes | bool | np.bool_):
+            raise TypeError(f"expected a number, a table or durations, got {value!r}")
         if isinstance(value, Mapping):
             if set(value) != {"mean", "shape"}:
                 raise ValueError(f"expected `mean` and `shape` of regime durations, got {value!r}")
             durations = Durations(mean=float(value["mean"]), shape=float(value["shape"]))
             hazards.negative_binomial(**durations)
             return durations
-        if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
+        if isinstance(value, Sequence | np.ndarray):
             return tuple(hazards.checked([float(number) for number in value]))
         (number,) = hazards.checked(float(value))
         if number >= 1:

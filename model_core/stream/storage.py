@@ -40,7 +40,10 @@ def write(
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and arrays of a file; raises BadState."""
-    return codec.unpack(MAGIC, VERSION, Path(path).read_bytes())
+    try:
+        return codec.unpack(MAGIC, VERSION, Path(path).read_bytes())
+    except BadState as error:
+        raise BadState(f"{os.fspath(path)}: expected a file that `save` wrote; {error}") from error
 
 
 def restored(path: str | os.PathLike[str], make: Callable[[], T]) -> T:

@@ -101,6 +101,9 @@ def test_labels_and_inputs_that_are_mappings_are_taken_by_name():
         ({"ttl": 3}, "ttl"),
         ({"hazard": 1.5}, "hazard"),
         ({"hazard": 10**400}, "hazard"),
+        ({"hazard": "0.1"}, r"hazard: expected a number.*'0\.1'"),
+        ({"regimes": "8"}, r"regimes: expected a whole number.*'8'"),
+        ({"max_hypotheses": True}, "max_hypotheses: expected a whole number.*True"),
         ({"max_hypotheses": 1}, "max_hypotheses"),
         ({"warmup": 2.5}, "warmup"),
         ({"false_alarm_every": 9.0}, "false_alarm_every"),
@@ -346,6 +349,13 @@ def test_a_file_has_seasons_vectors_and_what_came_before_the_first_label(tmp_pat
         assert stored.predict() == detector.predict()
         if detector.model == "gaussian":
             assert stored.forecast(3) == detector.forecast(3)
+
+
+def test_a_file_that_no_detector_wrote(tmp_path):
+    path = tmp_path / "values.csv"
+    path.write_text("10.0\n" * 100)
+    with pytest.raises(BadState, match=r"values\.csv: expected a file that `save` wrote"):
+        Detector.load(path)
 
 
 def test_a_file_after_the_longest_times(tmp_path):
