@@ -38,7 +38,7 @@ PHI = np.linspace(-0.6, 0.95, 12)  # autocorrelations
 _FAR = np.geomspace(10, 1000, 5)
 RATIO = np.concatenate([1 / _FAR[::-1], np.geomspace(1 / 6, 6, 13), _FAR])
 OUTLIER = 6.0  # robust standard deviations from the median of its neighbours
-TOLD = 10  # labels of a regime in which an outlier is told from a larger spread
+OUTLIERS_FROM = 10  # labels of a regime; in fewer an outlier looks like a larger spread
 # Prior standard deviations, in those of the innovations: of the level, of what a trend adds over
 # all labels, of a step (more where the means are further apart), and of what a change of slope
 # adds until the last label.
@@ -182,7 +182,7 @@ class _Weighed(NamedTuple):
     phis: Array
 
     def choose(self, one: str, both: str, either: str) -> str:
-        """Choose what is said of a mean or a spread: that it changed, or both, or one of them."""
+        """Choose the sentence of a change: of mean or spread, of both, or of either."""
         if self.second > CLEAR:
             return both
         alike = abs(self.evidence["mean"] - self.evidence["spread"]) < ALIKE
@@ -324,7 +324,7 @@ def _mean(logs: Array) -> float:
 
 def _without_outliers(labels: Array) -> Array:
     """Labels of one regime, single outliers replaced by the median of their neighbours."""
-    if len(labels) < TOLD:
+    if len(labels) < OUTLIERS_FROM:
         return labels
     padded = np.pad(labels, 2, mode="reflect")
     middle = np.sort(np.stack([padded[i : i + len(labels)] for i in range(5)]), axis=0)[2]

@@ -101,7 +101,7 @@ def test_the_sentence_names_what_changed(after, right, wrong):
 
 
 def test_the_first_sentence_of_a_spread_that_quadrupled_is_of_the_spread():
-    """As it is confirmed, of two to five labels: when people are told."""
+    """At its confirmation, of two to five labels: what a notification says."""
     rng = np.random.default_rng(3)
     detectors = Detectors([str(i) for i in range(40)])
     said = []
