@@ -63,7 +63,7 @@ test: $(TEST_STAMP) $(KERNELS_STAMP)  ## the tests, but for the slow ones: five 
 	$(PYTEST) -m "not slow"
 
 test-all: $(ALL_TESTS_STAMP) $(KERNELS_STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like: half an hour or so on two idle cores
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile=random
 
 referees: $(ALL_TESTS_STAMP) $(KERNELS_STAMP)  ## what must not change, measured beside what was frozen: half an hour
 	$(BIN)/python -m tests.referees $(REFEREES)

@@ -38,7 +38,7 @@ beginnings = st.lists(
     ),
     max_size=25,
 )
-few = settings(max_examples=200, deadline=None, derandomize=True)
+few = settings(max_examples=200)
 
 
 def share_a_moment(members):

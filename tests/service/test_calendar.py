@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.calendar import Calendar, Window, check, occurrences
@@ -45,7 +45,6 @@ def walked(window, days, every):
     return found
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     first=st.integers(0, 365 * 24 * 60),
     minutes=st.integers(1, 3 * 24 * 60),

@@ -171,7 +171,7 @@ def test_dates_and_numbers_are_times_and_other_names_of_fields_are_known():
     assert inner == ("invalid-field", "body.supervision.value", "unknown field")
 
 
-@given_settings(max_examples=80, deadline=None, derandomize=True)
+@given_settings(max_examples=80)
 @given(objects([name for name in GOOD if name not in ("stream", "key")]))
 def test_any_observation_is_read_alike_and_as_the_document_says(text):
     body = text.encode("utf-8", "surrogatepass")

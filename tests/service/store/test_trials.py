@@ -151,13 +151,11 @@ KILLED = (*LIFE[:2], ("bury", 0, "failed"))
 UNNAMED = (("acquire", 0, True), LIFE[2])
 
 
-UNHURRIED = {
-    "deadline": None,
-    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-}
+# All examples share the store, which each of them empties first.
+SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@settings(max_examples=20, derandomize=True, **UNHURRIED)
+@settings(max_examples=20, suppress_health_check=SHARED)
 @given(lives=STEPS)
 @example(lives=[LIFE, LIFE, LIFE, LIFE])
 @example(lives=[LIFE, LIFE, LIFE, LONG])
@@ -171,7 +169,7 @@ def test_any_order_of_events_is_as_in_the_model(redis_client, lives):
 
 
 @pytest.mark.slow
-@settings(max_examples=300, **UNHURRIED)
+@settings(max_examples=300, suppress_health_check=SHARED)
 @given(lives=STEPS)
 def test_many_more_orders_of_events_are_as_in_the_model(redis_client, lives):
     _follow(Model(redis_client), lives)

@@ -11,7 +11,7 @@ from service.wire.event_cursor import BadCursor, Positions, parse
 from service.wire.event_entries import START, Id
 
 IDS = st.builds(Id, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-few = settings(max_examples=50, deadline=None, derandomize=True)
+few = settings(max_examples=50)
 
 
 @few
