@@ -70,7 +70,7 @@ from service.store.connection import (
     patiently,
 )
 from service.store.feed import Feeds
-from service.store.health import UnusableServer, check_server, fix_partitions
+from service.store.health import check_server, fix_partitions
 from service.store.reads import AsyncStore
 from service.tasks import bounded
 
@@ -110,7 +110,7 @@ def create_app(settings: Settings) -> FastAPI:
             app.state.starting = asyncio.current_task()
             try:
                 app.state.context = await _start(settings, app.state.overload, stack)
-            except (UnusableServer, StartupError, redis.RedisError) as error:
+            except (StartupError, redis.RedisError) as error:
                 app.state.refused = error
                 raise
             finally:
@@ -274,7 +274,7 @@ async def _checked(settings: Settings) -> bool:
 def check_store(settings: Settings, stopped: threading.Event | None = None) -> bool:
     """Check the store, waiting a while for one that is still starting; whether it has keys.
 
-    Raises UnusableServer, and RedisError when it cannot be reached.
+    Raises StartupError, and RedisError when it cannot be reached.
     """
 
     def ask() -> bool:

@@ -10,15 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
-from service.backup.file import BadBackup, UsedModel
+from service.backup.file import BackupError, UsedModel
 from service.models import catalogue
 
 _file_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
 _reference = re.compile(catalogue.REFERENCE).match
-
-
-class UnfitModels(ValueError):
-    """Models that the streams of a backup need are missing here, or are others."""
 
 
 def artifact_files(models_dir: Path, reference: str) -> list[Path]:
@@ -50,7 +46,7 @@ def install(
     """Put packed artifacts that are missing in the models folder; returns which.
 
     files: reference of the model, name of the file, content. Each model is written beside its place
-    and moved there whole. Raises BadBackup and OSError.
+    and moved there whole. Raises BackupError and OSError.
     """
     models_dir.mkdir(parents=True, exist_ok=True)
     missing = [
@@ -61,7 +57,7 @@ def install(
         for reference, file, content in files:
             # Names become paths: those of a file that somebody made up could lead elsewhere.
             if not (_file_name(file) and _reference(reference)):
-                raise BadBackup(f"invalid name of a packed model: {reference!r}, file {file!r}")
+                raise BackupError(f"invalid name of a packed model: {reference!r}, file {file!r}")
             if reference in missing:
                 folder = draft / reference
                 folder.mkdir(exist_ok=True)
@@ -86,5 +82,5 @@ def _put(draft: Path, reference: str, model: UsedModel, models_dir: Path) -> boo
     os.replace(folder, target)
     if catalogue.digest(models_dir, reference) != model.digest:
         shutil.rmtree(target)
-        raise BadBackup(f"the packed model {reference} is not the one that the streams use")
+        raise BackupError(f"the packed model {reference} is not the one that the streams use")
     return True

@@ -44,8 +44,8 @@ _BROKEN = (
 Fields = dict[bytes, bytes]
 
 
-class BadBackup(ValueError):
-    """A file that is no backup, or one that was damaged or cut; the message says which."""
+class BackupError(ValueError):
+    """A backup cannot be taken or restored; the message says why and what to do."""
 
 
 class Kept(Struct, array_like=True):
@@ -185,12 +185,12 @@ class Reader:
         self._file.close()
 
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> Manifest:
-        """Read it all and return the manifest; raises BadBackup. `progress` is told bytes."""
+        """Read it all and return the manifest; raises BackupError. `progress` is told bytes."""
         if self._file.read(4) != b"PK\3\4":
-            raise BadBackup("not a backup, expected a zip file written by `moca backup`")
+            raise BackupError("not a backup, expected a zip file written by `moca backup`")
         self._file.seek(max(0, self.size - _END.size))
         if _END.unpack(self._file.read(_END.size).ljust(_END.size))[0] != b"PK\5\6":
-            raise BadBackup("the backup is truncated, or has something after its end")
+            raise BackupError("the backup is truncated, or has something after its end")
         with _damage():
             self._zip = zipfile.ZipFile(self._file)
         names = self._zip.namelist()
@@ -200,19 +200,19 @@ class Reader:
                     pass
             progress(entry.compress_size)
         if not names or names[-1] != MANIFEST:
-            raise BadBackup("not a backup, or damaged: the zip file has no manifest at its end")
+            raise BackupError("not a backup, or damaged: the zip file has no manifest at its end")
         with _damage():
             body = self._zip.read(MANIFEST)
             manifest = _format(body)
         if manifest.format != wire.FORMAT:
-            raise BadBackup(
+            raise BackupError(
                 f"the backup was written by version {manifest.service} in store format "
                 f"{manifest.format}, expected {wire.FORMAT}"
             )
         with _damage():
             self.manifest = _manifest(body)
         if self.manifest.entries != names[:-1]:
-            raise BadBackup("the backup is damaged: its entries are not those of its manifest")
+            raise BackupError("the backup is damaged: its entries are not those of its manifest")
         return self.manifest
 
     def streams(self) -> Iterator[StreamBlock]:
@@ -242,8 +242,8 @@ class Reader:
 
 @contextmanager
 def _damage() -> Iterator[None]:
-    """Raise BadBackup for what a damaged or truncated file raises."""
+    """Raise BackupError for what a damaged or truncated file raises."""
     try:
         yield
     except (*_BROKEN, msgspec.MsgspecError) as error:
-        raise BadBackup(f"the backup is damaged or truncated: {error}") from error
+        raise BackupError(f"the backup is damaged or truncated: {error}") from error

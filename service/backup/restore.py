@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from model_core.stream_settings import DEFAULTS
-from service.backup.file import Fields, Kept, Manifest, Reader, StoredFeed
+from service.backup.file import BackupError, Fields, Kept, Manifest, Reader, StoredFeed
 from service.store import keys
 from service.store.api_keys import KEYS, USED, VERSION
 from service.store.health import PARTITIONS, RESTORING, stored_partitions
@@ -38,10 +38,6 @@ _LISTS = (
 )
 
 
-class Unrestorable(RuntimeError):
-    """This store cannot take the backup as it is; the message says why and what to do."""
-
-
 class RestoreTarget(NamedTuple):
     """Where to. `progress` is told bytes of the file that are done."""
 
@@ -58,7 +54,7 @@ def partitions_for(client: redis.Redis, requested: int | None, manifest: Manifes
     if stored is None:
         return requested or manifest.partitions
     if requested not in (None, stored):
-        raise Unrestorable(f"this store was created with {stored} partitions, got {requested}")
+        raise BackupError(f"this store was created with {stored} partitions, got {requested}")
     return stored
 
 
@@ -73,7 +69,7 @@ class Restore:
         self._held: dict[int, Lease] = {}
 
     def check(self) -> None:
-        """Raise Unrestorable where nothing may be written, before anything is."""
+        """Raise BackupError where nothing may be written, before anything is."""
         self._nobody_works()
         with self._client.pipeline(transaction=False) as pipe:
             for partition in self._every:
@@ -82,21 +78,21 @@ class Restore:
             counts = pipe.execute()
         waiting = sum(int(into or 0) - int(done or 0) for into, done in counts[::2])
         if waiting:
-            raise Unrestorable(
+            raise BackupError(
                 f"{waiting} accepted observations are still pending in this store's log and "
                 "would be applied to the restored streams: run the service until they are "
                 "processed"
             )
         unended = self._client.hexists(keys.CONFIG, RESTORING)
         if any(counts[1::2]) and not (unended or self._target.replace):
-            raise Unrestorable(
+            raise BackupError(
                 f"this store has {sum(counts[1::2]) // 2} streams, including deleted ones; use "
                 "--replace to replace them with the backup"
             )
         self._fits()
 
     def run(self) -> None:
-        """Write everything; raises Unrestorable, and RedisError, after which to start again."""
+        """Write everything; raises BackupError, and RedisError, after which to start again."""
         number = str(self._target.partitions)
         config = {RESTORING: "1", **dict.fromkeys(PARTITIONS, number)}
         with self._leases() as leases:
@@ -118,14 +114,14 @@ class Restore:
         living = cast(Any, self._client.zrangebyscore(keys.WORKERS, seconds * 1000, "+inf"))
         if living:
             names = ", ".join(worker.decode() for worker in living)
-            raise Unrestorable(f"the service is running here (workers {names}): stop it first")
+            raise BackupError(f"the service is running here (workers {names}): stop it first")
 
     def _fits(self) -> None:
         """Refuse what cannot fit: it takes no less than its bytes."""
         limit = cast(Any, self._client.info("memory"))["maxmemory"]
         needed = self._reader.manifest.stored_bytes
         if limit and needed > limit:
-            raise Unrestorable(
+            raise BackupError(
                 f"the backup needs at least {needed} bytes, but the store's maxmemory is {limit}"
             )
 
@@ -133,7 +129,7 @@ class Restore:
         """What workers commit is written even to a full store, and so is this: end in time."""
         memory = cast(Any, self._client.info("memory"))
         if memory["maxmemory"] and memory["used_memory"] > memory["maxmemory"]:
-            raise Unrestorable("the store's memory is full: raise maxmemory and restore again")
+            raise BackupError("the store's memory is full: raise maxmemory and restore again")
 
     @contextmanager
     def _leases(self) -> Iterator[Leases]:
@@ -160,9 +156,9 @@ class Restore:
             while (lease := log.acquire(partition, blame=False)) is None:
                 leases.tick()
                 if log.declined:
-                    raise Unrestorable(f"partition {partition} is of another format or damaged")
+                    raise BackupError(f"partition {partition} is of another format or damaged")
                 if time.monotonic() > give_up:
-                    raise Unrestorable(f"partition {partition} has an owner: stop the service")
+                    raise BackupError(f"partition {partition} has an owner: stop the service")
                 time.sleep(PAUSE_S)
             self._held[partition] = lease
             leases.hold(lease)
@@ -206,7 +202,7 @@ class Restore:
         commit = Commit(partition, lease.token, lease.offset, lease.offset, 0, effects)
         (result,) = self._log.commit([commit])
         if result not in ("OK", "ALREADY"):
-            raise Unrestorable(f"partition {partition} was taken over ({result}): restore again")
+            raise BackupError(f"partition {partition} was taken over ({result}): restore again")
 
     def _write_feed(self, feed: StoredFeed) -> None:
         """Put a feed in its place where that is the same: its ids are those of its partition."""

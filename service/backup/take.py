@@ -14,6 +14,7 @@ from service import wire
 from service.backup.artifacts import artifact_files
 from service.backup.file import (
     BLOCK_BYTES,
+    BackupError,
     Kept,
     Manifest,
     StoredFeed,
@@ -35,10 +36,6 @@ from service.store.streams import (
 )
 
 FEED_PAGE = 500
-
-
-class NothingThere(ValueError):
-    """The store holds no deployment."""
 
 
 class BackupRequest(NamedTuple):
@@ -66,12 +63,12 @@ class Backup:
         self._streams = self._tombstones = self._observations = 0
 
     def run(self) -> Manifest:
-        """Write all there is; raises NothingThere, RedisError and OSError."""
+        """Write all there is; raises BackupError, RedisError and OSError."""
         partitions = stored_partitions(self._client)
         if partitions is None:
-            raise NothingThere("no deployment in this store")
+            raise BackupError("no deployment in this store")
         if self._client.hexists(keys.CONFIG, RESTORING):
-            raise NothingThere(
+            raise BackupError(
                 "a restore into this store was interrupted: there is no complete deployment to "
                 "back up"
             )
@@ -151,7 +148,8 @@ class Backup:
 
     def _add(self, kept: Kept) -> None:
         self._count(kept)
-        size = sum(len(k) + len(v) for part in _hashes(kept) for k, v in part.items())
+        hashes = (getattr(kept, part) for part in keys.HASHES)
+        size = sum(len(k) + len(v) for fields in hashes for k, v in fields.items())
         self._block.streams.append(kept)
         self._grow(size + len(kept.head) + len(kept.position) + sum(map(len, kept.tail)))
 
@@ -250,14 +248,3 @@ def _outcome(field: bytes, body: bytes) -> wire.IdempotencyRecord:
     if record.field != field:
         raise wire.Damaged("its field does not match")
     return record
-
-
-def _hashes(kept: Kept) -> tuple[dict[bytes, bytes], ...]:
-    return (
-        kept.checkpoint,
-        kept.history,
-        kept.events,
-        kept.idempotency,
-        kept.changes,
-        kept.anomalies,
-    )

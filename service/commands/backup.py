@@ -16,9 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from service.commands.options import fail, input_file, with_settings
-from service.problems import StartupError
-from service.runtime.process import EXIT_REFUSED
+from service.commands.options import fail, input_file, store_errors, with_settings
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -149,14 +147,15 @@ def _put(target: RestoreTarget, reader: Reader, models_dir: Path) -> None:
 
 
 def _models(manifest: Manifest, models_dir: Path, ignore: bool) -> None:
-    from service.backup.artifacts import UnfitModels, unfit
+    from service.backup.artifacts import unfit
+    from service.backup.file import BackupError
 
     wrong = unfit(manifest.models, models_dir)
     if not wrong:
         return
     mismatches = "; ".join(f"{reference} {what}" for reference, what in wrong.items())
     if not ignore:
-        raise UnfitModels(
+        raise BackupError(
             f"models of streams do not match those in {models_dir}: {mismatches}. Restore them "
             "there, or use --ignore-models"
         )
@@ -204,30 +203,18 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield advance
 
 
-def _place(error: OSError) -> str:
-    """Return what could not be used: of a draft, whose name nobody gave, its folder."""
-    path = Path(str(error.filename or "file"))
-    return str(path.parent if path.suffix == ".part" else path)
-
-
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """Report errors in one line and exit."""
-    import redis
-
-    from service.backup.artifacts import UnfitModels
-    from service.backup.file import BadBackup
-    from service.backup.restore import Unrestorable
-    from service.backup.take import NothingThere
-    from service.store.health import UnusableServer
+    from service.backup.file import BackupError
 
     try:
-        yield
-    except (BadBackup, NothingThere, UnfitModels, Unrestorable) as error:
+        with store_errors():
+            yield
+    except BackupError as error:
         fail(str(error), 1)
     except OSError as error:
-        fail(f"{_place(error)}: {error.strerror or error}", 1)
-    except (StartupError, UnusableServer) as error:
-        fail(str(error), EXIT_REFUSED)
-    except redis.RedisError as error:
-        fail(f"cannot use the store: {error}", 1)
+        # Of a draft, whose name nobody gave, its folder.
+        path = Path(str(error.filename or "file"))
+        place = path.parent if path.suffix == ".part" else path
+        fail(f"{place}: {error.strerror or error}", 1)

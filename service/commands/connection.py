@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import JustifyMethod
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from model_core.suggestions import did_you_mean
@@ -145,6 +146,11 @@ def table(*headings: str, words: Collection[str] = (), title: str | None = None)
         justify: JustifyMethod = "right" if i and not text else "left"
         made.add_column(heading, justify=justify, no_wrap=not text, overflow="fold")
     return made
+
+
+def print_table(made: Table) -> None:
+    """Print a table; what is piped elsewhere is not cut to the width of a terminal."""
+    Console(width=None if sys.stdout.isatty() else 200).print(made)
 
 
 def short_utc(time: str) -> str:

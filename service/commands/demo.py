@@ -6,7 +6,7 @@ import logging
 import os
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -15,9 +15,6 @@ from service.commands.options import SERVE, with_settings
 from service.commands.run import webhook_timeout_s
 from service.runtime.process import log_to_stderr
 from service.settings import Settings
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 

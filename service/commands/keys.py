@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from service import api_keys
-from service.commands.options import fail, with_settings
-from service.problems import StartupError
-from service.runtime.process import EXIT_REFUSED
+from service.commands.connection import print_table, table
+from service.commands.options import fail, store_errors, with_settings
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -84,17 +79,15 @@ def list_keys(settings: Settings) -> None:
     if not keys:
         typer.secho("no keys", err=True, dim=True)
         return
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("name", "id", "state", "scopes", "rate", "created", "expires", "last used"):
-        table.add_column(heading, no_wrap=heading in {"name", "id"})
+    texts = ("state", "scopes", "rate", "created", "expires", "last used")
+    made = table("name", "id", *texts, words=texts)
     now_ms = time.time() * 1000
     for key, used in keys:
         state = key.state(now_ms)
         rate = key.rate or "default"
         times = (_time(ms) for ms in (key.created_ms, key.expires_ms, used * 1000))
-        table.add_row(key.name, key.id, state, " ".join(key.scopes), rate, *times)
-    # What is piped elsewhere is not to be cut to the width of a terminal that is not there.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+        made.add_row(key.name, key.id, state, " ".join(key.scopes), rate, *times)
+    print_table(made)
 
 
 @app.command()
@@ -109,20 +102,14 @@ def revoke(settings: Settings, name: Name) -> None:
 @contextlib.contextmanager
 def _keyring(settings: Settings, make: bool = False) -> Iterator[Keyring]:
     """Open the store; report errors in one line."""
-    import redis  # takes longer than `--help`
-
     from service.runtime.embedded import reach
     from service.store.api_keys import Keyring
 
     try:
-        with reach(settings, make) as client:
+        with store_errors(), reach(settings, make) as client:
             yield Keyring(client)
     except ValueError as error:
         fail(str(error))
-    except StartupError as error:
-        fail(str(error), EXIT_REFUSED)
-    except redis.RedisError as error:
-        fail(f"cannot use the store: {error}", 1)
 
 
 def _time(ms: int) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -13,6 +14,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from model_core.suggestions import did_you_mean
+from service.problems import StartupError
+from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings
 
 PREFIX = str(Settings.model_config["env_prefix"])
@@ -56,6 +59,19 @@ def fail(message: str, status: int = 2) -> NoReturn:
     """Report on standard error why the command cannot run, and exit."""
     typer.secho(f"moca: {message}", err=True, fg="red")
     raise typer.Exit(status)
+
+
+@contextlib.contextmanager
+def store_errors() -> Iterator[None]:
+    """Exit with one line about a store, or a configuration, that cannot be used."""
+    import redis  # takes longer than `--help`
+
+    try:
+        yield
+    except StartupError as error:
+        fail(str(error), EXIT_REFUSED)
+    except redis.RedisError as error:
+        fail(f"the store cannot be reached: {error}", 1)
 
 
 def show_all(context: typer.Context, wanted: bool) -> None:

@@ -12,15 +12,13 @@ import secrets
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from service.commands.options import SERVE, fail, with_settings
-from service.problems import StartupError
+from service.commands.options import SERVE, fail, store_errors, with_settings
 from service.runtime.access_policy import depends_on_keys, keys_required
 from service.runtime.process import (
-    EXIT_REFUSED,
     WORKER_STOP_S,
     bind,
     follow_parent,
@@ -29,9 +27,6 @@ from service.runtime.process import (
     log_to_stderr,
 )
 from service.settings import API, WORKER, Settings, names_for
-
-if TYPE_CHECKING:
-    from service.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -83,30 +78,23 @@ def webhook_timeout_s(settings: Settings) -> float:
     """Longest attempt of a webhook; a file that cannot be used ends the start before it begins."""
     from service.webhooks.config import webhooks_of
 
-    try:
+    with store_errors():
         return webhooks_of(settings, os.environ).delivery.timeout_s
-    except StartupError as error:
-        fail(str(error), EXIT_REFUSED)
 
 
 @with_settings(names_for(API))
 def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = None) -> None:
     """Run one API process with an existing Redis or Valkey."""
     begin("api", settings, parent_fd)
-    import redis
-
     from service.api.app import check_store, create_app
     from service.api.server import Server
-    from service.store.health import UnusableServer
 
-    try:
+    with store_errors():
         app = create_app(settings)
         if depends_on_keys(settings):  # asked before anyone can connect
             keys_required(settings, check_store(settings))
         inherited = None if listen_fd is None else socket.socket(fileno=listen_fd)
         listener = inherited or bind(settings.host, settings.port)
-    except (StartupError, UnusableServer, redis.RedisError) as error:
-        end(error)
     server = Server(app, settings)
     # A refusal to start is said below, in one line and without a traceback; a stop is no error.
     logging.getLogger("uvicorn.error").addFilter(
@@ -117,8 +105,9 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         return
     if server.should_exit:  # asked to stop meanwhile
         return
-    if app.state.refused is not None:
-        end(app.state.refused)
+    with store_errors():
+        if app.state.refused is not None:
+            raise app.state.refused
     raise typer.Exit(1)
 
 
@@ -142,49 +131,28 @@ def worker(
     if "/" in chosen:
         fail(f"--worker-id: expected an id without '/', got {chosen!r}")
     begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
-    import redis
-
     from service.observability import metrics
     from service.store.connection import START_TIMEOUT_S, connect, patiently
-    from service.store.health import UnusableServer
     from service.worker.garbage_collection import Collector
     from service.worker.worker import Worker  # numba: a second
 
-    try:
+    with store_errors():  # of the start: later ones are lived through
         import_plugins(settings.plugins)
         with connect(settings.redis_url or "", START_TIMEOUT_S) as client:
             patiently(client.ping)
         instance = Worker(settings, chosen, sharing)
-        _stop_on_signals(instance)
+
+        def stop(*_: object) -> None:
+            limit_stop(WORKER_STOP_S)
+            instance.stop()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
         log.info("%s computes on %s", chosen, settings.device)
         instance.collector = Collector()
         instance.run()
-    except (
-        StartupError,
-        UnusableServer,
-        redis.RedisError,
-    ) as error:  # later ones are lived through
-        end(error)
-
-
-def _stop_on_signals(worker: Worker) -> None:
-    def stop(*_: object) -> None:
-        limit_stop(WORKER_STOP_S)
-        worker.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-
-
-def end(error: Exception) -> NoReturn:
-    """End a process that cannot start, with the reason in one line."""
-    import redis
-
-    if isinstance(error, redis.RedisError):
-        fail(f"the store cannot be reached: {error}", 1)
-    fail(str(error), EXIT_REFUSED)
 
 
 def begin(role: str, settings: Settings, parent_fd: int | None) -> None:

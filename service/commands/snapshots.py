@@ -56,10 +56,6 @@ def import_(
         bool,
         typer.Option("--replace", help="Replace an existing stream."),
     ] = False,
-    content_type: Annotated[
-        str,
-        typer.Option(help="Content type of the file."),
-    ] = "application/octet-stream",
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,
@@ -68,9 +64,7 @@ def import_(
     from moca_client.responses import Snapshot
 
     with connected(url, api_key) as client:
-        summary = client.put_snapshot(
-            stream, Snapshot(file.read_bytes(), content_type), replace=replace
-        )
+        summary = client.put_snapshot(stream, Snapshot(file.read_bytes()), replace=replace)
     if as_json:
         print_json(summary)
     else:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from service.commands.connection import DEFAULT_URL, ApiKey, GivenSettings, Url
+from service.commands.connection import DEFAULT_URL, ApiKey, GivenSettings, Url, print_json, table
 from service.commands.connection import setting as _setting
 from service.commands.options import fail, input_file, with_settings
 from service.settings import Settings
@@ -26,25 +24,22 @@ def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List the models in this models folder, and the built-in ones."""
-    import msgspec
-
     from service.models.catalogue import Catalogue
 
     listed = Catalogue(settings.models_dir).models()
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(listed)).decode())
+        print_json(listed)
         return
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("model", "kind", "inputs", "labels", "hazard", "description"):
-        table.add_column(heading, no_wrap=heading == "model")
+    words = ("kind", "hazard", "description")
+    made = table("model", "kind", "inputs", "labels", "hazard", "description", words=words)
     for model in listed:
         inputs, labels = ("any" if n is None else str(n) for n in (model.x_dim, model.y_dim))
         number = isinstance(model.hazard, float)
         learned = "learned" if model.hazard is None else model.hazard
         hazard = f"{model.hazard:.4g}" if number else learned
         about = f"not usable: {model.error}" if model.error else model.description
-        table.add_row(model.reference, model.kind, inputs, labels, str(hazard), about)
-    Console().print(table)
+        made.add_row(model.reference, model.kind, inputs, labels, str(hazard), about)
+    Console().print(made)
 
 
 def replay(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from service.commands.options import fail, with_settings
-from service.commands.run import ParentFd, begin, end
-from service.problems import StartupError
+from service.commands.connection import print_table, table
+from service.commands.options import fail, store_errors, with_settings
+from service.commands.run import ParentFd, begin
 from service.settings import WEBHOOKS, Settings, names_for
 
 
@@ -40,27 +36,20 @@ def webhooks(
         _look_after(settings, redeliver, hook)
         return
     begin("webhooks", settings, parent_fd)
-    import redis
-
     from service.observability import metrics
-    from service.store.health import UnusableServer
     from service.webhooks.config import webhooks_of
     from service.webhooks.runner import deliver
 
-    try:
+    with store_errors():
         configured = webhooks_of(settings, os.environ)
         if not configured.hooks:
             fail("--webhooks-file (MOCA_WEBHOOKS_FILE) is required: the receivers to call", 2)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
         deliver(settings, configured)
-    except (StartupError, UnusableServer, redis.RedisError) as error:
-        end(error)
 
 
 def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
-    import redis
-
     from service.runtime.embedded import running_url
     from service.schema.rendering import instant
     from service.store.connection import connect
@@ -69,27 +58,23 @@ def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
     url = settings.redis_url or running_url(settings.data_dir)
     if url is None:
         fail(f"no service is running on {settings.data_dir}: give --redis-url or --data-dir")
-    try:
-        with connect(url) as client:
-            if again:
-                typer.echo(f"redelivering {redeliver(client, hook)} events{_of(hook)}")
-                return
-            letters = dead_letters(client, hook)
-    except redis.RedisError as error:
-        fail(f"the store cannot be reached: {error}", 1)
+    of_hook = "" if hook is None else f" of hook {hook!r}"
+    with store_errors(), connect(url) as client:
+        if again:
+            typer.echo(f"redelivering {redeliver(client, hook)} events{of_hook}")
+            return
+        letters = dead_letters(client, hook)
     if not letters:
-        typer.secho(f"no dead letters{_of(hook)}", err=True, dim=True)
+        typer.secho(f"no dead letters{of_hook}", err=True, dim=True)
         return
-    table = Table("hook", "webhook-id", "stream", "event", "at", "attempts", "why", box=SIMPLE_HEAD)
+    words = ("webhook-id", "stream", "event", "at", "why")
+    made = table("hook", *words[:-1], "attempts", "why", words=words)
     for letter in letters:
         raised = letter.raised
         event = "" if raised is None else f"{raised.event.id} {raised.event.state}"
-        stream, at = ("", "") if raised is None else (raised.stream, instant(raised.at_ms))
-        row = (letter.hook, letter.number, stream, event, at, str(letter.attempts), letter.error)
-        table.add_row(*row)
-    # What is piped elsewhere is not to be cut to the width of a terminal that is not there.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
-
-
-def _of(hook: str | None) -> str:
-    return "" if hook is None else f" of hook {hook!r}"
+        stream = "" if raised is None else raised.stream
+        at = "" if raised is None else instant(raised.at_ms)
+        made.add_row(
+            letter.hook, letter.number, stream, event, at, str(letter.attempts), letter.error
+        )
+    print_table(made)

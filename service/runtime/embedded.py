@@ -53,10 +53,6 @@ exit "$status"
 """
 
 
-class EmbeddedError(RuntimeError):
-    """The embedded server cannot run; the message says why and what to do."""
-
-
 class Running(msgspec.Struct):
     """What is recorded about the server of a folder; `pid` is 0 until it answered."""
 
@@ -89,14 +85,14 @@ class Embedded:
     def start(self) -> None:
         """Start the server, also anew after its death; return when it answers.
 
-        Raises EmbeddedError when the folder belongs to another living owner, cannot be written to,
+        Raises StartupError when the folder belongs to another living owner, cannot be written to,
         or the server does not come up.
         """
         try:
             self._start()
         except OSError as error:
             reason = "disk full" if error.errno == errno.ENOSPC else error
-            raise EmbeddedError(f"data folder {self.data_dir}: {reason}") from error
+            raise StartupError(f"data folder {self.data_dir}: {reason}") from error
 
     def _start(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -107,7 +103,7 @@ class Embedded:
         give_up = time.monotonic() + START_WAIT_S
         while not self._holds_lock():
             if time.monotonic() > give_up:
-                raise EmbeddedError(
+                raise StartupError(
                     f"data folder {self.data_dir} is held by a server that does not end "
                     f"(process {self._recorded().pid or 'unknown'}): end that process and "
                     "start again"
@@ -143,7 +139,7 @@ class Embedded:
             handle.seek(0)
             owner = handle.read().decode(errors="replace").strip() or "unknown"
             handle.close()
-            raise EmbeddedError(
+            raise StartupError(
                 f"data folder {self.data_dir} is already in use by process {owner}: use "
                 "that service, stop it, or choose another --data-dir"
             )
@@ -219,7 +215,7 @@ class Embedded:
             if status is not None or time.monotonic() > give_up:
                 self._kill()
                 how = "does not respond" if status is None else f"exited with status {status}"
-                raise EmbeddedError(
+                raise StartupError(
                     f"the embedded store {how}; the end of {output}:\n{_tail(output)}"
                 )
             time.sleep(PAUSE_S)
@@ -303,7 +299,7 @@ def _make_private(folder: Path) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if folder.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise EmbeddedError(f"{folder} is not a private folder of this user; remove it")
+        raise StartupError(f"{folder} is not a private folder of this user; remove it")
     return folder
 
 
@@ -349,9 +345,9 @@ def _client_of(store: Embedded) -> StoreClient:
             return client
         try:
             store.start()
-        except EmbeddedError as error:
+        except StartupError:
             if time.monotonic() > give_up:
-                raise StartupError(str(error)) from error
+                raise
             time.sleep(REACH_PAUSE_S)
         else:
             return connect(store.url, LONG_TIMEOUT_S)

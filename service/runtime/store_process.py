@@ -16,14 +16,13 @@ import redis
 
 from service.problems import StartupError
 from service.runtime.access_policy import keys_required
-from service.runtime.embedded import Embedded, EmbeddedError
+from service.runtime.embedded import Embedded
 from service.runtime.process import Backoff
 from service.settings import Settings
 from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import START_TIMEOUT_S, connect, shown
 from service.store.health import (
-    UnusableServer,
     check_formats,
     check_server,
     fix_partitions,
@@ -74,8 +73,6 @@ class StoreKeeper:
                     check_formats(client, self._settings.partitions)  # beside no other version
                     _check_disk(client, self._embedded.data_dir)
                     self._bury_all(client)
-        except (EmbeddedError, UnusableServer) as error:
-            raise StartupError(str(error)) from error
         except (redis.RedisError, ValueError) as error:
             raise StartupError(f"cannot use the store at {shown(self.url)}: {error}") from error
         return self._settings
@@ -106,7 +103,7 @@ class StoreKeeper:
         log.warning("the embedded store, process %d, died: restarting it", store.pid)
         try:
             store.start()
-        except EmbeddedError as error:
+        except StartupError as error:
             log.error("%s; retrying in %.1f s", error, pause_s)
         else:
             log.info("the embedded store runs again, process %d", store.pid)
@@ -133,7 +130,7 @@ class StoreKeeper:
 
 
 def _check_disk(client: redis.Redis, data_dir: Path) -> None:
-    """Raise UnusableServer where the server cannot append to its file: every write would fail."""
+    """Raise StartupError where the server cannot append to its file: every write would fail."""
     try:
         client.hset(keys.CONFIG, "started_ms", time.time_ns() // 1_000_000)
         written = cast(Any, client.info("persistence"))["aof_last_write_status"] == "ok"
@@ -142,7 +139,7 @@ def _check_disk(client: redis.Redis, data_dir: Path) -> None:
             raise
         written = False
     if not written:
-        raise UnusableServer(
+        raise StartupError(
             f"data folder {data_dir}: the store cannot append to its file, disk full: make room "
             "and start again"
         )

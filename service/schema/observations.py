@@ -40,10 +40,7 @@ STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
 STREAM_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
 UNKNOWN = "unknown field"
 KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
-# Limit of one command. Earlier versions had another: what was begun with a key in parts of one size
-# cannot go on in those of the other.
-COMMAND_OBSERVATIONS = 512
-EARLIER_OBSERVATIONS = 32
+COMMAND_OBSERVATIONS = 512  # at most, of one command
 MAX_TIME = 40  # characters
 MAX_TABLE = 64  # entries of a hazard's table
 MAX_DURATION = 10_000.0

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from service import wire
+from service.problems import StartupError
 from service.store import keys
 from service.store.shards import LOST, AsyncStoreClient, Script, ScriptCall, StoreClient
 
@@ -15,20 +16,16 @@ RESTORING = "restoring"  # field of the configuration while a backup is being pu
 PARTITIONS = ("partitions", "partitions_copy")  # fields of the number and its copy
 
 
-class UnusableServer(RuntimeError):
-    """The store, or what it holds, is not what this service can run on."""
-
-
 def check_server(client: StoreClient) -> None:
     """Refuse servers that are too old or that may evict what we stored."""
     for info in client.infos():
         if "valkey_version" not in info:
             version = str(info["redis_version"])
             if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
-                raise UnusableServer(f"Redis {version} is too old: expected Redis >= 7.0 or Valkey")
+                raise StartupError(f"Redis {version} is too old: expected Redis >= 7.0 or Valkey")
         policy = info["maxmemory_policy"]
         if policy != "noeviction":
-            raise UnusableServer(
+            raise StartupError(
                 f"maxmemory-policy is {policy!r}, which would evict streams and accepted "
                 "observations: set it to 'noeviction'"
             )
@@ -41,7 +38,7 @@ def check_formats(client: redis.Redis, partitions: int) -> None:
             pipe.hget(keys.meta(partition), "format")
         formats = {number.decode() for number in pipe.execute() if number is not None}
     if others := formats - {str(wire.FORMAT)}:
-        raise UnusableServer(
+        raise StartupError(
             f"the store has format {min(others)}, expected {wire.FORMAT}: use the version that "
             "wrote it, or an empty store"
         )
@@ -50,11 +47,11 @@ def check_formats(client: redis.Redis, partitions: int) -> None:
 def stored_partitions(client: redis.Redis) -> int | None:
     """Number of partitions that the store was created with; None: it is new.
 
-    Raises UnusableServer where the number and its copy differ.
+    Raises StartupError where the number and its copy differ.
     """
     number, copy = cast(list[bytes | None], client.hmget(keys.CONFIG, PARTITIONS))
     if copy != number:
-        raise UnusableServer(
+        raise StartupError(
             f"the store's number of partitions is damaged: {number!r} or {copy!r}; put the right "
             f"one into both fields of {keys.CONFIG}, {' and '.join(PARTITIONS)}"
         )
@@ -75,12 +72,12 @@ def fix_partitions(client: redis.Redis, partitions: int) -> None:
             pipe.execute()
         stored = stored_partitions(client)
     if stored != partitions:
-        raise UnusableServer(
+        raise StartupError(
             f"this store was created with {stored} partitions, got {partitions}: start with "
             f"--partitions {stored}"
         )
     if client.hexists(keys.CONFIG, RESTORING):
-        raise UnusableServer(
+        raise StartupError(
             "a restore into this store is running or was interrupted: run `moca restore` again"
         )
 

@@ -30,7 +30,6 @@ from service.api.parsing.bodies import (
 from service.problems import MAX_ERRORS, FieldError, InvalidField
 from service.schema.observations import (
     COMMAND_OBSERVATIONS,
-    EARLIER_OBSERVATIONS,
     UNKNOWN,
     ItemForm,
     ObservationForm,
@@ -270,12 +269,12 @@ class ObservationParser:
             raise InvalidField([FieldError("body", detail)])
 
 
-def list_digest(body: bytes, count: int, size: int) -> str:
-    """Return the digest of a body of `count` observations, which is applied in parts of `size`.
+def list_digest(body: bytes, size: int) -> str:
+    """Return the digest of a list that is applied in parts of `size`.
 
     Another size gives another digest, or a repeat could find its parts at other places.
     """
-    return digest(body if count <= EARLIER_OBSERVATIONS else b"%d:%b" % (size, body))
+    return digest(b"%d:%b" % (size, body))
 
 
 def digest(body: bytes) -> str:

@@ -207,8 +207,7 @@ async def _observe_list(
     """Apply a list in parts, in order; not atomic."""
     size = context.observation_parser.parts(form.observations)
     if template.key is not None:
-        read = partial(list_digest, count=len(form.observations), size=size)
-        template.digest = await parse_body(context, read, body)
+        template.digest = await parse_body(context, partial(list_digest, size=size), body)
     answers = ListAnswers(context, layout, template.full)
     patience = context.gateway.patience()
     for first in range(0, len(form.observations), size):

@@ -12,10 +12,10 @@ from service.api.app import check_store, create_app
 from service.api.gateway.gateway import Replies
 from service.api.gateway.load_shedding import Overload
 from service.api.sse import events as sse_events
+from service.problems import StartupError
 from service.store import subscription
 from service.store.connection import connect_async
 from service.store.feed import Feeds
-from service.store.health import UnusableServer
 from service.store.reads import AsyncStore
 from tests.service.api.conftest import PARTITIONS
 from tests.service.models.test_catalogue import put
@@ -96,7 +96,7 @@ async def test_metrics_name_routes_and_no_streams(api):
 async def test_a_store_with_another_number_of_partitions_is_refused(settings, start):
     async with start(settings):
         pass
-    with pytest.raises(UnusableServer, match="4 partitions"):
+    with pytest.raises(StartupError, match="4 partitions"):
         await start(settings, partitions=5).__aenter__()
 
 

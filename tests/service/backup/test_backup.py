@@ -17,9 +17,10 @@ from service import wire
 from service.backup.file import Reader
 from service.backup.restore import Restore
 from service.commands.main import app
+from service.problems import StartupError
 from service.store import keys
 from service.store.api_keys import Keyring
-from service.store.health import UnusableServer, fix_partitions
+from service.store.health import fix_partitions
 from service.wire import Configure, Delete, NameRegime, Observe, Regimes
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
@@ -249,7 +250,7 @@ def test_one_that_was_interrupted_is_repeated(file, filled, make_bench, monkeypa
         patch.setattr(Restore, "_write_keys", cut)
         moca(other, "restore", file)
     assert everything(other)
-    with pytest.raises(UnusableServer, match="run `moca restore` again"):
+    with pytest.raises(StartupError, match="run `moca restore` again"):
         fix_partitions(other.client, 2)
     half = moca(other, "backup", file.with_name("half"))
     assert "a restore into this store was interrupted" in refused(half)

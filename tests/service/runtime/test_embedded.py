@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from service.commands.main import app
 from service.problems import StartupError
 from service.runtime import embedded
-from service.runtime.embedded import Embedded, EmbeddedError
+from service.runtime.embedded import Embedded
 from service.runtime.store_process import StoreKeeper
 from service.settings import Settings
 from service.store.connection import connect
@@ -84,7 +84,7 @@ def test_however_it_ends_it_starts_again_with_its_data(store, ending):
 def test_a_second_owner_is_refused_by_name(store):
     store.start()
     second = Embedded(store.data_dir)
-    with pytest.raises(EmbeddedError, match=f"already in use by process {os.getpid()}"):
+    with pytest.raises(StartupError, match=f"already in use by process {os.getpid()}"):
         second.start()
     second.stop()
     assert store.alive()
@@ -139,7 +139,7 @@ def test_a_folder_that_another_process_holds_is_refused_by_its_number(store, mon
     left = Embedded(store.data_dir)
     monkeypatch.setattr(embedded, "START_WAIT_S", 0.2)
     monkeypatch.setattr(left, "_own", lambda: None)  # as if that owner were gone, but its server
-    with pytest.raises(EmbeddedError, match=f"process {pid}"):
+    with pytest.raises(StartupError, match=f"process {pid}"):
         left.start()
 
 
@@ -147,17 +147,17 @@ def test_a_server_that_cannot_start_says_why(store):
     store.start()
     store.stop()
     (store.data_dir / "store" / "appendonlydir" / "appendonly.aof.manifest").write_text("junk\n")
-    with pytest.raises(EmbeddedError, match=r"exited with status 1(.|\n)*manifest"):
+    with pytest.raises(StartupError, match=r"exited with status 1(.|\n)*manifest"):
         store.start()
 
 
 def test_folders_that_cannot_be_used_are_refused(store, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(EmbeddedError, match="file"):
+    with pytest.raises(StartupError, match="file"):
         Embedded(tmp_path / "file" / "data").start()
     store.socket.parent.mkdir(mode=0o777)
     store.socket.parent.chmod(0o777)
-    with pytest.raises(EmbeddedError, match="private"):
+    with pytest.raises(StartupError, match="private"):
         store.start()
     monkeypatch.setattr(embedded.tempfile, "tempdir", "/" + "t" * 120)
     long = Embedded(tmp_path / ("long" * 40))

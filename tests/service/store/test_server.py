@@ -14,6 +14,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from service.api.gateway import store_monitor
 from service.api.gateway.store_monitor import StoreMonitor
+from service.problems import StartupError
 from service.settings import Settings
 from service.store import keys
 from service.store import log as logs
@@ -29,7 +30,6 @@ from service.store.connection import (
 )
 from service.store.health import (
     Health,
-    UnusableServer,
     check_formats,
     check_server,
     fix_partitions,
@@ -55,7 +55,7 @@ def redis_url(valkey_url):
 def test_an_evicting_server_is_refused(redis_client):
     check_server(redis_client)
     redis_client.config_set("maxmemory-policy", "allkeys-lru")
-    with pytest.raises(UnusableServer, match="allkeys-lru"):
+    with pytest.raises(StartupError, match="allkeys-lru"):
         check_server(redis_client)
 
 
@@ -66,7 +66,7 @@ def test_servers_before_redis_7_are_refused():
     for fit in ({"redis_version": "7.0.0"}, {"redis_version": "8.2.1"}):
         check(**fit)
     check(redis_version="6.2.4", valkey_version="8.0.0")  # Valkey says so for old clients
-    with pytest.raises(UnusableServer, match=r"6\.2\.14"):
+    with pytest.raises(StartupError, match=r"6\.2\.14"):
         check(redis_version="6.2.14")
 
 
@@ -98,10 +98,10 @@ def test_the_number_of_partitions_is_fixed_and_kept_twice(redis_client):
     redis_client.config_set("maxmemory", 1)
     fix_partitions(redis_client, 64)  # a worker that is restarted has to work a full store off
     redis_client.config_set("maxmemory", 0)
-    with pytest.raises(UnusableServer, match="64 partitions, got 32"):
+    with pytest.raises(StartupError, match="64 partitions, got 32"):
         fix_partitions(redis_client, 32)
     redis_client.hset(keys.CONFIG, "partitions", "65")
-    with pytest.raises(UnusableServer, match="damaged"):
+    with pytest.raises(StartupError, match="damaged"):
         stored_partitions(redis_client)
 
 
@@ -110,7 +110,7 @@ def test_a_store_of_another_format_is_refused(redis_client, log):
     check_formats(redis_client, 4)
     for other in (FORMAT - 1, FORMAT + 1):
         redis_client.hset(keys.meta(P), "format", other)
-        with pytest.raises(UnusableServer, match=f"format {other}, expected {FORMAT}"):
+        with pytest.raises(StartupError, match=f"format {other}, expected {FORMAT}"):
             check_formats(redis_client, 4)
     assert log.acquire(P) is None
     assert log.declined == {P}
