@@ -27,6 +27,7 @@ from concurrent.futures import Executor
 from random import Random
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
+import msgspec
 from fastapi import FastAPI, Header, Path
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -140,14 +141,8 @@ _other_types = {
 }
 _observations = re.compile(r"/v1/(?:streams/([^/]+)/)?observations").fullmatch
 _acceptable_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
+_encode = msgspec.json.Encoder().encode
 _random_bits = Random().getrandbits  # ids are no secrets, and have to be cheap
-
-
-class Rerun(NamedTuple):
-    """Result of one of several reruns: the answer, or a problem document."""
-
-    answer: bytes
-    problem: dict[str, Any] | None = None
 
 
 class Context(NamedTuple):
@@ -638,18 +633,25 @@ async def submit(request: Request, command: Command) -> Response:
     return outcome_response(await context_of(request).gateway.submit(command))
 
 
-async def submit_reruns(context: Context, commands: Sequence[Command]) -> list[Rerun]:
-    """Submit a rerun of each of several streams, a few at a time; returns their results."""
+async def submit_reruns(
+    context: Context, commands: Sequence[Command]
+) -> list[bytes | dict[str, Any]]:
+    """Submit a rerun of each of several streams, a few at a time.
+
+    Returns the answer of each, or its problem document with the stream.
+    """
     room = asyncio.Semaphore(RERUNS_AT_ONCE)
 
-    async def rerun(command: Command) -> Rerun:
+    async def rerun(command: Command) -> bytes | dict[str, Any]:
         async with room:
             try:
                 outcome = await context.gateway.submit(command)
             except ServiceError as error:
-                return Rerun(b"", error.document())
+                return {**error.document(), "stream": command.stream}
         body = outcome.body[-1] if outcome.body else b""
-        return Rerun(b"", from_json(body)) if outcome.status >= 400 else Rerun(body)
+        if outcome.status >= 400:
+            return {**from_json(body), "stream": command.stream}
+        return body
 
     return await asyncio.gather(*map(rerun, commands))
 
@@ -671,9 +673,9 @@ class Rendered(Response):
             self.raw_headers.append((name.lower().encode(), value.encode("latin-1")))
 
 
-def json_response(content: bytes, status: int = 200) -> Response:
-    """Return a response of rendered JSON."""
-    return Rendered(content, status, JSON)
+def json_response(answer: Any) -> Response:
+    """Return an answer as JSON."""
+    return Rendered(_encode(answer), 200, JSON)
 
 
 def outcome_response(outcome: Outcome) -> Response:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import re
 import threading
 import time
 from collections.abc import Mapping
@@ -34,10 +33,7 @@ NS = 1_000_000_000
 TOLD_EVERY_S = 60.0  # about traces that cannot be sent
 CLOSE_WAIT_S = 2.0
 LIBRARY = "opentelemetry"
-_traceparent = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
-).fullmatch
-_place = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})").fullmatch
+PLACE = "traceparent"  # of W3C: header of a request, and the place of a span in an envelope
 current: ContextVar[RequestTrace | None] = ContextVar("request", default=None)
 
 
@@ -66,26 +62,24 @@ class Tracer:
 
     def request(self, method: str, traceparent: bytes | None) -> RequestTrace | None:
         """Begin the trace of a request, if it is to have one; to be ended."""
-        parent = _traceparent(traceparent.decode("latin-1")) if traceparent else None
+        parent = span_at(traceparent.decode("latin-1")) if traceparent else None
         if parent is None:
             return RequestTrace(self, method, None) if random.random() < self._share else None
-        if not int(parent[3], 16) & 1:
+        if not parent.get_span_context().trace_flags.sampled:
             return None  # the caller's trace is not sampled
-        return RequestTrace(self, method, f"{parent[1]}-{parent[2]}")
+        return RequestTrace(self, method, parent)
 
     def span(
         self,
         name: str,
         kind: str,
-        parent: str | Span | None,
+        parent: Span | None,
         start_ns: int,
         attributes: Mapping[str, str | int] | None = None,
     ) -> Span:
-        """Start a span below a span, or below a place as `place_of` says it."""
+        """Start a span below another."""
         from opentelemetry import trace
 
-        if isinstance(parent, str):
-            parent = _remote(parent)
         context = trace.set_span_in_context(parent or trace.INVALID_SPAN)
         return self._tracer.start_span(
             name, context, trace.SpanKind[kind], attributes, start_time=start_ns
@@ -102,7 +96,7 @@ class Tracer:
 class RequestTrace:
     """The span of a request. While it is current, commands sent are traced below it."""
 
-    def __init__(self, tracer: Tracer, method: str, parent: str | None) -> None:
+    def __init__(self, tracer: Tracer, method: str, parent: Span | None) -> None:
         self.tracer = tracer
         self._method = method
         self.span = tracer.span(method, "SERVER", parent, time.time_ns())
@@ -172,23 +166,21 @@ def open_tracer(settings: Settings, process: str) -> Tracer | None:
 
 def place_of(span: Span) -> str:
     """Return where a span is in its trace, as it travels in an envelope."""
-    context = span.get_span_context()
-    return f"{context.trace_id:032x}-{context.span_id:016x}"
-
-
-def known_place(text: str | None) -> bool:
-    """Whether a text of an envelope says where a span is."""
-    return text is not None and _place(text) is not None
-
-
-def _remote(place: str) -> Span:
     from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    trace_id, _, span_id = place.partition("-")
-    flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
-    return trace.NonRecordingSpan(
-        trace.SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=flags)
-    )
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(span))
+    return carrier[PLACE]
+
+
+def span_at(place: str) -> Span | None:
+    """Return the span, of any process, at a place as of `place_of`; None: it is no place."""
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    span = trace.get_current_span(TraceContextTextMapPropagator().extract({PLACE: place}))
+    return span if span.get_span_context().is_valid else None
 
 
 def _fail(span: Any, why: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from service.observability import metrics
-from service.observability.tracing import Tracer, known_place
+from service.observability.tracing import Tracer, span_at
 from service.store.log import Commit
 from service.worker.streams.task import Task
 
@@ -26,7 +27,12 @@ class Stages:
         now_ms = time.time() * 1000
         waited = [max(0.0, now_ms - task.envelope.time_ms) / 1000 for task in tasks]
         metrics.observe_all(_queue, waited)
-        self._traced = [t for t in tasks if known_place(t.envelope.trace)] if tracer else []
+        # Those with a trace, and the span that theirs are below.
+        self._traced: list[tuple[Task, Any]] = []
+        for task in tasks if tracer is not None else ():
+            parent = span_at(task.envelope.trace) if task.envelope.trace else None
+            if parent is not None:
+                self._traced.append((task, parent))
 
     def computed(self) -> None:
         """The batch is applied."""
@@ -35,9 +41,11 @@ class Stages:
         if self._traced:
             now_ns = time.time_ns()
             began_ns = now_ns - int((now - self._began) * NS)
-            for task in self._traced:
-                self._span(task, "queue", min(task.envelope.time_ms * MS, began_ns), began_ns)
-                self._span(task, "compute", began_ns, now_ns)
+            for task, parent in self._traced:
+                accepted_ns = min(task.envelope.time_ms * MS, began_ns)
+                status = {"moca.status": task.status}
+                self._span("queue", "CONSUMER", parent, accepted_ns, began_ns, {})
+                self._span("compute", "INTERNAL", parent, began_ns, now_ns, status)
 
     def committed(self, began: float, commits: Sequence[Commit], results: Sequence[str]) -> None:
         """Its commits, begun at `began` of the monotonic clock, have their results."""
@@ -46,15 +54,20 @@ class Stages:
         if self._traced:
             now_ns = time.time_ns()
             result_of = {c.partition: result for c, result in zip(commits, results, strict=True)}
-            for task in self._traced:
+            began_ns = now_ns - int((now - began) * NS)
+            for task, parent in self._traced:
                 if task.partition in result_of:
-                    began_ns = now_ns - int((now - began) * NS)
-                    self._span(task, "commit", began_ns, now_ns, result_of[task.partition])
+                    result = {"moca.result": result_of[task.partition]}
+                    self._span("commit", "INTERNAL", parent, began_ns, now_ns, result)
 
-    def _span(self, task: Task, name: str, from_ns: int, to_ns: int, result: str = "") -> None:
+    def _span(
+        self,
+        name: str,
+        kind: str,
+        parent: Any,
+        from_ns: int,
+        to_ns: int,
+        attributes: Mapping[str, str | int],
+    ) -> None:
         assert self._tracer is not None
-        kind = "CONSUMER" if name == "queue" else "INTERNAL"
-        attributes: dict[str, str | int] = {"moca.result": result} if result else {}
-        if name == "compute":
-            attributes = {"moca.status": task.status}
-        self._tracer.span(name, kind, task.envelope.trace, from_ns, attributes).end(to_ns)
+        self._tracer.span(name, kind, parent, from_ns, attributes).end(to_ns)

@@ -31,7 +31,6 @@ WindowPath = Annotated[
         openapi_examples={"": {"value": "backups"}},
     ),
 ]
-_encode = msgspec.json.Encoder().encode
 
 
 async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query()]) -> Response:
@@ -62,7 +61,7 @@ async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query(
         for occurrence in calendar.occurrences(since_s, until_s, MOST)
         if occurrence.window.name in names
     ]
-    return json_response(_encode(responses.Calendar([_shown(one) for one in windows], times)))
+    return json_response(responses.Calendar([_shown(one) for one in windows], times))
 
 
 async def get_window(request: Request, window: WindowPath) -> Response:
@@ -72,7 +71,7 @@ async def get_window(request: Request, window: WindowPath) -> Response:
     found = calendar.windows.get(window)
     if found is None:
         raise NotFound(f"the calendar has no window {window!r}")
-    return json_response(_encode(_shown(found)))
+    return json_response(_shown(found))
 
 
 async def put_window(request: Request, window: WindowPath, form: WindowForm) -> Response:
@@ -97,7 +96,7 @@ async def put_window(request: Request, window: WindowPath, form: WindowForm) -> 
         raise InvalidField([FieldError("path.window", detail)])
     await from_store(context.store.put_window(made))
     await from_store(context.monitor.read_windows())
-    return json_response(_encode(_shown(made)))
+    return json_response(_shown(made))
 
 
 async def delete_window(request: Request, window: WindowPath) -> Response:

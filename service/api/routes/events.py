@@ -49,7 +49,6 @@ HEARTBEAT_S = 15.0  # between comments on a quiet connection: proxies commonly c
 SEND_TIMEOUT_S = 30.0  # a consumer that takes nothing for longer is cut off, and may resume
 EVERYTHING = "0"
 ALL_OBSERVATIONS = "-1"
-_encode = msgspec.json.Encoder().encode
 _exclusion = msgspec.json.Decoder(Exclusion).decode
 _cursor = re.compile(r"(-1|[0-9]{1,16})(?:@([0-9]{1,10}))?").fullmatch
 
@@ -64,7 +63,7 @@ async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]
     """
     page = await context_of(request).changes.page(query, time.time())
     if query.format == "json":
-        return json_response(_encode(page))
+        return json_response(page)
     return _table(request, change_lines(page.changes), page.cursor)
 
 
@@ -87,7 +86,7 @@ async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Quer
     """
     page = await context_of(request).incidents.page(query, time.time())
     if query.format == "json":
-        return json_response(_encode(page))
+        return json_response(page)
     return _table(request, incident_lines(page.incidents), page.cursor)
 
 
@@ -95,8 +94,7 @@ async def get_incident(
     request: Request, incident: str, query: Annotated[IncidentQuery, Query()]
 ) -> Response:
     """Return an incident with its changes: by its id, or that of any incident it has absorbed."""
-    answer = await context_of(request).incidents.one(incident, query)
-    return json_response(_encode(answer))
+    return json_response(await context_of(request).incidents.one(incident, query))
 
 
 async def exclude_incident(
@@ -117,14 +115,9 @@ async def exclude_incident(
         for change in found.changes
     ]
     reruns = await submit_reruns(context, commands)
-    failed: list[Any] = [
-        {**rerun.problem, "stream": command.stream}
-        for command, rerun in zip(commands, reruns, strict=True)
-        if rerun.problem is not None
-    ]
-    done = [_exclusion(rerun.answer) for rerun in reruns if rerun.problem is None]
-    answer = IncidentExclusion(found.id, form.excluded, done, failed)
-    return json_response(_encode(answer))
+    done = [_exclusion(rerun) for rerun in reruns if isinstance(rerun, bytes)]
+    failed: list[Any] = [rerun for rerun in reruns if not isinstance(rerun, bytes)]
+    return json_response(IncidentExclusion(found.id, form.excluded, done, failed))
 
 
 async def events(
@@ -168,18 +161,24 @@ async def events(
     )
 
 
+def _place(last_event_id: str, after: str | None) -> tuple[str, str]:
+    """Return the cursor to resume after, and where it was given.
+
+    The header, sent by a reconnecting client, takes precedence.
+    """
+    if text := last_event_id.strip():
+        return text, "header.last-event-id"
+    return after or "", "query.after"
+
+
 def _resume(
     last_event_id: str, after: str | None, context: Context
 ) -> tuple[dict[int, Id] | None, bool]:
     """Return the positions to resume after and whether to send all retained events.
 
-    None: new events only. The header, sent by a reconnecting client, takes precedence.
+    None: new events only.
     """
-    text = last_event_id.strip()
-    loc = "header.last-event-id"
-    if not text:
-        text = after or ""
-        loc = "query.after"
+    text, loc = _place(last_event_id, after)
     if not text:
         return None, False
     if text == EVERYTHING:
@@ -222,11 +221,7 @@ async def follow_observations(
 
 def _resume_observations(last_event_id: str, after: str | None) -> tuple[str, str | None] | None:
     """Return the position and generation to resume after; None: new observations only."""
-    text = last_event_id.strip()
-    loc = "header.last-event-id"
-    if not text:
-        text = after or ""
-        loc = "query.after"
+    text, loc = _place(last_event_id, after)
     if not text:
         return None
     match = _cursor(text)

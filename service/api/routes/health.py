@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-import msgspec
 from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +17,6 @@ from service.schema.queries import ReadyQuery
 from service.store.health import Health
 
 NAMED = 10  # partitions named in a reason
-_encode = msgspec.json.Encoder().encode
 
 
 async def livez(request: Request) -> Response:
@@ -27,7 +25,7 @@ async def livez(request: Request) -> Response:
     failure = context.gateway.failure or context.event_hub.failure
     if failure is not None:
         raise InternalError(f"a task of this process ended: {failure!r}")
-    return json_response(_encode(Status("alive")))
+    return json_response(Status("alive"))
 
 
 async def readyz(request: Request, query: Annotated[ReadyQuery, Query()]) -> Response:
@@ -37,7 +35,7 @@ async def readyz(request: Request, query: Annotated[ReadyQuery, Query()]) -> Res
     reasons = _reasons(context, await context.monitor.look(), bearable)
     if reasons:
         raise NotReady("; ".join(reasons), reasons=reasons)
-    return json_response(_encode(Status("ready")))
+    return json_response(Status("ready"))
 
 
 async def show_metrics(request: Request) -> Response:

@@ -23,8 +23,6 @@ from service.problems import (
 )
 from service.schema.commands import CanaryForm, MovesForm
 
-_encode = msgspec.json.Encoder().encode
-
 
 async def list_models(request: Request) -> Response:
     """List the models that streams can use."""
@@ -38,41 +36,39 @@ async def list_models(request: Request) -> Response:
         )
         for versions in by_name.values()
     ]
-    return json_response(_encode(Models(summaries)))
+    return json_response(Models(summaries))
 
 
 async def get_model(request: Request, name: ModelPath) -> Response:
     """Return one model with all its versions and their training reports."""
-    catalogue = context_of(request).catalogue
-    try:
-        versions = await asyncio.to_thread(catalogue.versions, name)
-    except UnknownModel as error:
-        raise NotFound(error.detail) from None
+    context = context_of(request)
+    catalogue = context.catalogue
+    versions = await _versions(context, name)
     reports = await asyncio.to_thread(lambda: [catalogue.report(version) for version in versions])
     full = [
         msgspec.structs.replace(version, report=report)
         for version, report in zip(versions, reports, strict=True)
     ]
-    return json_response(_encode(ModelDetail(**_described(versions), versions=full)))
+    return json_response(ModelDetail(**_described(versions), versions=full))
 
 
 async def get_canary(request: Request, name: ModelPath) -> Response:
     """Return the canary of a model."""
     context = context_of(request)
-    _check_model(context, name)
+    await _versions(context, name)
     canaries, unreadable = await from_store(context.store.canaries())
     if name in unreadable:
         raise CorruptState(f"cannot read the canary of {name!r}: set it again")
     canary = canaries.get(name)
     if canary is None:
         raise NotFound(f"model {name!r} has no canary")
-    return json_response(_encode(canary))
+    return json_response(canary)
 
 
 async def put_canary(request: Request, name: ModelPath, form: CanaryForm) -> Response:
     """Set a model's canary: the share of new streams that are created with a given version."""
     context = context_of(request)
-    _check_model(context, name)
+    await _versions(context, name)
     versions = context.catalogue.usable(name)
     if form.version not in versions:
         raise UnknownModel(f"no usable {name}@{form.version}; usable versions: {versions}")
@@ -82,13 +78,13 @@ async def put_canary(request: Request, name: ModelPath, form: CanaryForm) -> Res
     canary = Canary(form.version, form.share)
     await from_store(context.store.put_canary(name, canary))
     await context.monitor.look_for_canaries()
-    return json_response(_encode(canary))
+    return json_response(canary)
 
 
 async def delete_canary(request: Request, name: ModelPath) -> Response:
     """Remove a model's canary: its name alone means the highest version again."""
     context = context_of(request)
-    _check_model(context, name)
+    await _versions(context, name)
     await from_store(context.store.put_canary(name, None))
     await context.monitor.look_for_canaries()
     return Response(status_code=204)
@@ -99,17 +95,16 @@ async def move_streams(request: Request, form: MovesForm) -> Response:
     context = context_of(request)
     names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
     reruns = await submit_reruns(context, [wire.Move(name, form.model) for name in names])
-    pairs = list(zip(names, reruns, strict=True))
-    moved = [name for name, rerun in pairs if rerun.problem is None]
-    failed: list[Any] = [
-        {**rerun.problem, "stream": name} for name, rerun in pairs if rerun.problem
-    ]
-    return json_response(_encode(Moves(moved, failed, cursor)))
+    pairs = zip(names, reruns, strict=True)
+    moved = [name for name, rerun in pairs if isinstance(rerun, bytes)]
+    failed: list[Any] = [rerun for rerun in reruns if not isinstance(rerun, bytes)]
+    return json_response(Moves(moved, failed, cursor))
 
 
-def _check_model(context: Context, name: str) -> None:
+async def _versions(context: Context, name: str) -> list[ModelVersion]:
+    """Return the versions of a model; raises NotFound without any."""
     try:
-        context.catalogue.versions(name)
+        return await asyncio.to_thread(context.catalogue.versions, name)
     except UnknownModel as error:
         raise NotFound(error.detail) from None
 

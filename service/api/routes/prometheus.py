@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Query
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -98,20 +98,22 @@ async def write_samples(request: Request) -> Response:
 
 async def apply_samples(context: Context, assignment: StreamAssignment) -> WriteTally:
     """Apply the samples of a request; returns what became of them all."""
-    writes = [
+    tally = WriteTally()
+    tally.add("unmatched", assignment.unmatched)
+    tally.fail("rejected", assignment.rejected, assignment.reason)
+    size_of = context.observation_parser.parts
+    writes = (
         StreamWrite(
             stream,
             samples.target.settings,
             samples.observations,
-            context.observation_parser.parts(samples.observations),
+            size_of(samples.observations),
+            tally,
         )
         for stream, samples in assignment.streams.items()
         if samples.observations
-    ]
-    tally = WriteTally()
-    tally.add("unmatched", assignment.unmatched)
-    tally.fail("rejected", assignment.rejected, assignment.reason)
-    await apply_writes(context.gateway, writes, tally)
+    )
+    await submit_waves(context.gateway, (write.commands() for write in writes))
     for result, count in tally.counts.items():
         metrics.REMOTE_WRITE_SAMPLES.labels(result).inc(count)
     return tally
@@ -135,15 +137,6 @@ def refusal(total: int, tally: WriteTally) -> ServiceError | None:
     return None
 
 
-class StreamWrite(NamedTuple):
-    """Commands for one stream. settings: of the stream, if it does not exist yet."""
-
-    stream: str
-    settings: dict[str, Any]
-    observations: Sequence[wire.Observation]
-    size: int  # observations in a command, at most
-
-
 class WriteTally:
     """Counts of samples by result, and the reason of the first failure."""
 
@@ -161,19 +154,23 @@ class WriteTally:
         self.reason = self.reason or reason
 
 
-async def apply_writes(gateway: Gateway, writes: Sequence[StreamWrite], tally: WriteTally) -> None:
-    """Apply all samples, and count what became of them."""
-    await submit_waves(gateway, (_StreamRun(write, tally).commands() for write in writes))
+class StreamWrite:
+    """The commands of one stream, one after another.
 
+    settings: of the stream, if it does not exist yet. size: observations in a command, at most.
+    """
 
-class _StreamRun:
-    """The commands of one stream, one after another."""
-
-    def __init__(self, write: StreamWrite, tally: WriteTally) -> None:
-        self._write = write
+    def __init__(
+        self,
+        stream: str,
+        settings: dict[str, Any],
+        samples: Sequence[wire.Observation],
+        size: int,
+        tally: WriteTally,
+    ) -> None:
+        self._stream = stream
+        self._settings = settings
         self._tally = tally
-        samples = write.observations
-        size = write.size
         self._parts = [samples[i : i + size] for i in range(0, len(samples), size)]
         self._repeats = 0  # samples that are applied and counted, and still sent once more
         self._refused = 0
@@ -182,9 +179,7 @@ class _StreamRun:
         """Apply all samples, or as many as can be now."""
         while self._parts:
             part = self._parts.pop(0)
-            result = yield wire.Ingest(
-                self._write.stream, list(part), settings=self._write.settings
-            )
+            result = yield wire.Ingest(self._stream, list(part), settings=self._settings)
             if isinstance(result, wire.Outcome) and result.status < 400:
                 self._succeed(_decode_ingested(result.body[-1]))
                 continue
@@ -223,7 +218,7 @@ class _StreamRun:
             self._tally.fail("rejected", 1, reason)
 
     def _reason(self, detail: str) -> str:
-        return f"stream {self._write.stream!r}: {detail}"
+        return f"stream {self._stream!r}: {detail}"
 
     def _fail_all_left(self, result: str, part: Sequence[wire.Observation], reason: str) -> None:
         left = len(part) + sum(map(len, self._parts))
@@ -321,9 +316,7 @@ def exposition(results: Iterable[ResultSample]) -> bytes:
     families = {name: Metric(name, about, "gauge") for name, about in RESULT_SERIES.items()}
     for name, labels, value in results:
         families[name].add_sample(name, labels, value)
-    registry = CollectorRegistry()
-    registry.register(FixedMetrics(families.values()))
-    return generate_latest(registry)
+    return generate_latest(FixedMetrics(families.values()))
 
 
 class FixedMetrics(Collector):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from fastapi import Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,7 +24,6 @@ from service.schema.commands import ActionForm, PredictionForm, WhatIfForm
 from service.schema.queries import STANDING, ChangepointsQuery, HistoryQuery, kinds_of
 from service.store.streams import CHUNK
 
-_encode = msgspec.json.Encoder().encode
 OF_STREAM = frozenset({"change", "returned"})  # all changes of a stream page nobody
 
 
@@ -103,7 +101,7 @@ async def changepoints(
         segmentation=segmentation,
         hindsight=rendering.hindsight(status, hindsight),
     )
-    return json_response(_encode(answer))
+    return json_response(answer)
 
 
 async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.StoredHindsight | None:
@@ -135,7 +133,7 @@ async def history(
         changes=[rendering.change(change) for change in changes],
         next=stop if stop < head.seq else None,
     )
-    return json_response(_encode(answer))
+    return json_response(answer)
 
 
 async def _records(

@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from typing import Annotated
 
-import msgspec
 from fastapi import Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
@@ -42,8 +41,6 @@ from service.schema.observations import StreamForm
 from service.schema.queries import SnapshotQuery, StreamsQuery
 from service.wire import snapshot
 
-_encode = msgspec.json.Encoder().encode
-
 
 async def put_stream(
     request: Request,
@@ -62,9 +59,8 @@ async def delete_stream(request: Request, stream: StreamPath) -> Response:
 
 async def get_stream(request: Request, stream: StreamPath) -> Response:
     """Return a stream's state and settings, without the full run-length belief."""
-    context = context_of(request)
-    head = await head_of(context, stream)
-    return json_response(_encode(rendering.summary(stream, head)))
+    head = await head_of(context_of(request), stream)
+    return json_response(rendering.summary(stream, head))
 
 
 async def put_run_length(request: Request, stream: StreamPath, form: BeliefForm) -> Response:
@@ -144,8 +140,8 @@ async def list_streams(request: Request, query: Annotated[StreamsQuery, Query()]
         context.store, context.gateway, query.prefix, query.match, query.cursor, query.limit
     )
     rows = [StreamName(row.stream, row.tags) for row in selected.rows]
-    page = StreamPage(rows, selected.cursor, without(selected.unreadable, "streams"))
-    return json_response(_encode(page))
+    unreadable = without(selected.unreadable, "streams")
+    return json_response(StreamPage(rows, selected.cursor, unreadable))
 
 
 async def head_of(context: Context, stream: str) -> wire.Head:
@@ -172,5 +168,4 @@ async def overview(request: Request, query: Annotated[OverviewQuery, Query()]) -
     pairs = [(context.gateway.partition(name), name) for name in names]
     rows, unreadable = await from_store(store.overview(pairs, query.labels))
     streams = [rendering.glance(row.stream, row.head, row.labels) for row in rows]
-    answer = Overview(streams, total, cursor, without(unreadable, "overview"))
-    return json_response(_encode(answer))
+    return json_response(Overview(streams, total, cursor, without(unreadable, "overview")))

@@ -10,6 +10,7 @@ import pytest
 
 from model_core import labels as model_labels
 from service import wire
+from service.api.gateway.waves import submit_waves
 from service.api.parsing import remote_write, series, series_rules
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.protobuf import OTHER_FIELDS
@@ -174,7 +175,7 @@ class NonNegativeWorker:
 async def counts_of(worker, values, size=1000):
     seen = [wire.Observation(y, None, f"{i:05}") for i, y in enumerate(values)]
     tally = WriteTally()
-    await prometheus.apply_writes(worker, [StreamWrite("s", {}, seen, size)], tally)
+    await submit_waves(worker, [StreamWrite("s", {}, seen, size, tally).commands()])
     assert sum(tally.counts.values()) == len(values)
     return tally.counts
 

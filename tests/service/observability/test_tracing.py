@@ -7,7 +7,7 @@ import pytest
 
 from service import wire
 from service.observability import tracing
-from service.observability.tracing import known_place, open_tracer, place_of
+from service.observability.tracing import open_tracer, place_of, span_at
 from service.problems import StartupError
 from service.settings import Settings
 from service.wire import Envelope, LogEntry, RunLength
@@ -72,8 +72,8 @@ def test_a_sampled_traceparent_gives_a_trace(opened):
         if request is None:
             continue
         sent = tracing.Sent(tracing.current.get(), RunLength("a"), 3)
-        assert sent.place.startswith(f"{TRACE}-")
-        assert known_place(sent.place)
+        assert sent.place.startswith(f"00-{TRACE}-")
+        assert place_of(span_at(sent.place)) == sent.place
         request.end("/", 200)
         assert tracing.current.get() is None
 
@@ -85,5 +85,5 @@ def test_its_place_travels_with_the_command(opened):
     made = LogEntry("i", [Envelope(1, 2, 0, "m", RunLength("a"), trace=t) for t in (place, None)])
     read = wire.decode_batch(wire.encode(made))
     assert [each.trace for each in read.envelopes] == [place, None]
-    for text in (None, "", "x", f"{TRACE}-{SPAN}0", f"{TRACE}{SPAN}"):
-        assert not known_place(text)
+    for text in ("", "x", f"{TRACE}-{SPAN}", f"00-{TRACE}-{SPAN}0-01", f"00-{TRACE}{SPAN}-01"):
+        assert span_at(text) is None
