@@ -58,13 +58,6 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return "expired" if self.expires_ms and now_ms >= self.expires_ms else "active"
 
 
-class Given(NamedTuple):
-    """A key as a client sends it."""
-
-    id: str
-    secret: str
-
-
 def create(
     name: str, scopes: Collection[str], rate: str = "", expires_ms: int = 0
 ) -> tuple[Key, str]:
@@ -92,10 +85,10 @@ def create(
     return key, f"moca_{id_}_{secret}"
 
 
-def parse_token(token: str) -> Given | None:
-    """Return the parts of a token; None for what cannot be one."""
+def parse_token(token: str) -> tuple[str, str] | None:
+    """Return the id and the secret of a token; None for what cannot be one."""
     parts = _token(token)
-    return None if parts is None else Given(parts[1], parts[2])
+    return None if parts is None else (parts[1], parts[2])
 
 
 class Rate(NamedTuple):

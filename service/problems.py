@@ -102,6 +102,11 @@ class FormError(ServiceError):
     """The request itself is wrong."""
 
     status = 400
+    closes = False  # the connection: what comes of the body would be taken for the next request
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the header that closes the connection, if it is to be closed."""
+        return {"Connection": "close"} if self.closes else {}
 
 
 class MalformedBody(FormError):
@@ -140,10 +145,7 @@ class BodyTooLarge(FormError):
 
     status = 413
     example = "the body has 9000000 bytes; at most 8388608"
-
-    def headers(self) -> Mapping[str, str]:
-        """Close the connection: the rest of the body is not read."""
-        return {"Connection": "close"}
+    closes = True
 
 
 class SlowBody(FormError):
@@ -152,10 +154,7 @@ class SlowBody(FormError):
     status = 408
     title = "Request body too slow"
     example = "the body did not arrive within 30 s"
-
-    def headers(self) -> Mapping[str, str]:
-        """Close the connection: late bytes would be taken for the next request."""
-        return {"Connection": "close"}
+    closes = True
 
 
 class UnsupportedMediaType(FormError):

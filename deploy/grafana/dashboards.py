@@ -143,19 +143,27 @@ def answers(
     }
 
 
-def table_of_changes() -> Panel:
-    """Changes of all streams, one a row; a stream's name opens it in the console."""
+def table(
+    title: str, about: str, limits: list[Any], height: int, rows: dict[str, Any], link: str, to: str
+) -> Panel:
+    """A table of answers of the service. link: the column that leads to the console, at `to`."""
     made = panel(
-        "table",
-        "Which streams changed, since when, and what changed",
-        "Changes of all streams in the time range, at most 500, in the chosen state and order. "
-        "Evidence: how rarely chance does the same, in observations of the stream. Needs the "
-        "Infinity data source.",
-        "short",
-        below(0.5, 0.1),
-        (WIDTH, 12),
+        "table", title, f"{about} Needs the Infinity data source.", "short", limits, (WIDTH, height)
     )
     made["datasource"] = SERVICE
+    made["targets"] = [rows]
+    opens = {"title": "Open in the console", "url": "${console}/#/" + to, "targetBlank": True}
+    made["fieldConfig"]["overrides"] = [
+        {
+            "matcher": {"id": "byName", "options": link},
+            "properties": [{"id": "links", "value": [opens]}],
+        },
+    ]
+    return made
+
+
+def table_of_changes() -> Panel:
+    """Changes of all streams, one a row; a stream's name opens it in the console."""
     columns = {
         "stream": ("Stream", "string"),
         "sentence": ("What changed", "string"),
@@ -166,35 +174,22 @@ def table_of_changes() -> Panel:
         "model": ("Model", "string"),
         "start": ("Start", "string"),
     }
-    made["targets"] = [changes({"state": "$state", "sort": "$sort", "limit": "500"}, columns)]
-    address = "${console}/#/streams/${__data.fields.Stream:percentencode}"
-    link = {
-        "title": "Open in the console",
-        "url": address + "?at=${__data.fields.Start:raw}",
-        "targetBlank": True,
-    }
+    made = table(
+        "Which streams changed, since when, and what changed",
+        "Changes of all streams in the time range, at most 500, in the chosen state and order. "
+        "Evidence: how rarely chance does the same, in observations of the stream.",
+        below(0.5, 0.1),
+        12,
+        changes({"state": "$state", "sort": "$sort", "limit": "500"}, columns),
+        "Stream",
+        "streams/${__data.fields.Stream:percentencode}?at=${__data.fields.Start:raw}",
+    )
     made["fieldConfig"]["defaults"]["custom"] = {"filterable": True}
-    made["fieldConfig"]["overrides"] = [
-        {
-            "matcher": {"id": "byName", "options": "Stream"},
-            "properties": [{"id": "links", "value": [link]}],
-        },
-    ]
     return made
 
 
 def table_of_incidents() -> Panel:
     """Changes that began together, an incident a row; its headline opens it in the console."""
-    made = panel(
-        "table",
-        "What changed together",
-        "Incidents that began in the time range: streams that changed together, and what they "
-        "share. By chance: so many of this size a day. Needs the Infinity data source.",
-        "short",
-        above(20, 100),
-        (WIDTH, 6),
-    )
-    made["datasource"] = SERVICE
     columns = {
         "headline": ("Incident", "string"),
         "start_time": ("Began", "timestamp"),
@@ -203,19 +198,16 @@ def table_of_incidents() -> Panel:
         "by_chance.per_day": ("By chance a day", "number"),
         "id": ("Id", "string"),
     }
-    made["targets"] = [answers("incidents", {"limit": "100"}, columns)]
-    link = {
-        "title": "Open in the console",
-        "url": "${console}/#/incidents/${__data.fields.Id:percentencode}",
-        "targetBlank": True,
-    }
-    made["fieldConfig"]["overrides"] = [
-        {
-            "matcher": {"id": "byName", "options": "Incident"},
-            "properties": [{"id": "links", "value": [link]}],
-        },
-    ]
-    return made
+    return table(
+        "What changed together",
+        "Incidents that began in the time range: streams that changed together, and what they "
+        "share. By chance: so many of this size a day.",
+        above(20, 100),
+        6,
+        answers("incidents", {"limit": "100"}, columns),
+        "Incident",
+        "incidents/${__data.fields.Id:percentencode}",
+    )
 
 
 def what_changed() -> dict[str, list[Panel]]:

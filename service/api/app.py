@@ -49,7 +49,7 @@ from service.api.sse.observations import ObservationHub
 from service.console.assets import missing
 from service.models.catalogue import Catalogue
 from service.observability import metrics
-from service.observability.access_log import open_log
+from service.observability.access_log import OFF, AccessLog
 from service.observability.tracing import open_tracer
 from service.problems import (
     MethodNotAllowed,
@@ -137,7 +137,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.admission = Admission(app.state.overload)
     app.state.durations = Durations()
     app.state.assistant = None  # until one calls
-    app.state.access_log = open_log(settings.access_log)
+    logged = settings.access_log not in {"", OFF}
+    app.state.access_log = AccessLog(settings.access_log) if logged else None
     app.state.tracer = open_tracer(settings, "api")
     kinds = [call.answer for call in CALLS if call.answer is not None]
     app.openapi = lambda: openapi.document(app, kinds)  # type: ignore[method-assign]

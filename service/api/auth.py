@@ -105,9 +105,9 @@ class Authenticator:
             raise Unauthorized("no API key: send one as `Authorization: Bearer moca_...`")
         if sent[: len(_SCHEME)].lower() != _SCHEME:
             raise Unauthorized("expected `Authorization: Bearer moca_...`", "invalid_request")
-        token = parse_token(sent[len(_SCHEME) :].strip().decode("latin-1"))
-        key = self._keys.get(token.id) if token is not None else None
-        if token is None or key is None or not key.matches(token.secret):
+        id_, secret = parse_token(sent[len(_SCHEME) :].strip().decode("latin-1")) or ("", "")
+        key = self._keys.get(id_)
+        if key is None or not key.matches(secret):
             raise Unauthorized("unknown API key", "invalid_token")
         now = time.time()
         state = key.state(now * 1000)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -31,32 +31,17 @@ if TYPE_CHECKING:
 PAGE = 200  # changes of one request
 
 
-class State(StrEnum):
-    """States of a change."""
+class EventState(StrEnum):
+    """States of an event; typer takes a list of these, of a Literal it does not."""
 
     SUSPECTED = "suspected"
     CONFIRMED = "confirmed"
     WITHDRAWN = "withdrawn"
 
 
-class ChangeKind(StrEnum):
-    """Kinds of changes, as the query names them."""
-
-    CHANGE = "change"
-    RETURNED = "returned"
-    ALL = "all"
-
-
-class Sort(StrEnum):
-    """What comes first."""
-
-    TIME = "time"
-    SIZE = "size"
-    EVIDENCE = "evidence"
-
-
 Kind = Annotated[
-    ChangeKind, typer.Option(help="`returned`: to a remembered regime; `change`: to a new one.")
+    Literal["change", "returned", "all"],
+    typer.Option(help="`returned`: to a remembered regime; `change`: to a new one."),
 ]
 
 
@@ -68,9 +53,9 @@ def changes(
     until: Annotated[
         str | None, typer.Option(help="Only changes before then.", show_default="now")
     ] = None,
-    kind: Kind = ChangeKind.CHANGE,
+    kind: Kind = "change",
     state: Annotated[
-        list[State] | None,
+        list[EventState] | None,
         typer.Option(help="State; may be repeated.", show_default="suspected, confirmed"),
     ] = None,
     model: Annotated[
@@ -94,7 +79,9 @@ def changes(
             min=0, help="Smallest evidence: 1 in so many observations.", show_default="any"
         ),
     ] = None,
-    sort: Annotated[Sort, typer.Option(help="What comes first.")] = Sort.TIME,
+    sort: Annotated[
+        Literal["time", "size", "evidence"], typer.Option(help="What comes first.")
+    ] = "time",
     limit: Annotated[int, typer.Option(min=1, help="Most changes to print.")] = 1000,
     as_csv: Annotated[
         bool,
@@ -111,14 +98,14 @@ def changes(
         call: Call[ChangesPage] | None = calls.changes(
             since=since,
             until=until,
-            kinds=[kind.value],
-            states=[name.value for name in state or []],
+            kinds=[kind],
+            states=state or [],
             model=model,
             prefix=prefix,
             contains=contains,
             min_size=min_size,
             min_evidence=min_evidence,
-            sort=sort.value,
+            sort=sort,
             limit=min(limit, PAGE),
             match=match or (),
             movers=True,
@@ -154,7 +141,7 @@ def incidents(
     until: Annotated[
         str | None, typer.Option(help="Only incidents that began before then.", show_default="now")
     ] = None,
-    kind: Kind = ChangeKind.CHANGE,
+    kind: Kind = "change",
     prefix: Annotated[
         str | None, typer.Option(help="Only with a stream of this prefix.", show_default="all")
     ] = None,
@@ -180,7 +167,7 @@ def incidents(
     """
     with connected(url, api_key) as client:
         if incident is not None:
-            one = client.incident(incident, kinds=[kind.value])
+            one = client.incident(incident, kinds=[kind])
             if as_json:
                 print_json(one)
             else:
@@ -189,7 +176,7 @@ def incidents(
         listed = client.incidents(
             since=since,
             until=until,
-            kinds=[kind.value],
+            kinds=[kind],
             prefix=prefix,
             match=match or (),
             min_streams=min_streams,

@@ -22,6 +22,7 @@ from service.wire import timestamps
 
 if TYPE_CHECKING:
     from moca_client import Client
+    from moca_client.responses import Event
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 Url = Annotated[str, typer.Option("--url", envvar="MOCA_URL", help="Address of the service.")]
@@ -168,6 +169,11 @@ def number(value: float | Sequence[float | None] | None, digits: int = 4) -> str
     if isinstance(value, Sequence):
         return ", ".join("null" if part is None else number(part, digits) for part in value)
     return "" if value is None else f"{value:.{digits}g}"
+
+
+def event_text(event: Event) -> str:
+    """Return an event in a line, without its stream."""
+    return f"{event.state}: {event.sentence}, start {event.start}"
 
 
 Match = Annotated[

@@ -7,16 +7,14 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from moca_client.responses import (
     Answer,
-    Event,
     Gap,
     Incident,
     Prediction,
@@ -29,7 +27,7 @@ from moca_client.tables import (
     describe_segmentation,
     describe_start,
 )
-from service.commands.changes import State
+from service.commands.changes import EventState
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -40,6 +38,7 @@ from service.commands.connection import (
     Wait,
     complete_stream,
     connected,
+    event_text,
     number,
     numbers,
     print_json,
@@ -58,15 +57,6 @@ _LINE = "{:>8}  {:>12}  {:>10}  {:>9}  {:>8}  {}"
 _HEAD = _LINE.format("seq", "expected", "changed", "evidence", "anomaly", "event")
 _LIVE = "{:>8}  {:>12}  {:>12}  {:>10}  {:>10}  {:>9}  {}"
 _LIVE_HEAD = _LIVE.format("seq", "label", "expected", "log score", "changed", "evidence", "time")
-
-
-class Kind(StrEnum):
-    """Kinds of events, as the query names them."""
-
-    CHANGE = "change"
-    RETURNED = "returned"
-    ANOMALY = "anomaly"
-    ALL = "all"
 
 
 def observe(
@@ -106,7 +96,7 @@ def observe(
     """
     if values:
         observations: Iterator[dict[str, Any]] = (
-            _observation(_value(text), f"LABEL {text!r}", x) for text in values
+            _observation(_labels(text, f"LABEL: {text!r}"), f"LABEL {text!r}", x) for text in values
         )
         size = batch or len(values)
     else:
@@ -257,14 +247,14 @@ def changepoints(
         ),
     ] = None,
     kind: Annotated[
-        Kind | None,
+        Literal["change", "returned", "anomaly", "all"] | None,
         typer.Option(
             help="Kind of events; `returned`: changes to a remembered regime.",
             show_default="all changes; with --follow those to a new regime",
         ),
     ] = None,
     state: Annotated[
-        list[State] | None,
+        list[EventState] | None,
         typer.Option(
             help="State of events; may be repeated.",
             show_default="suspected, confirmed; with --follow all",
@@ -284,8 +274,8 @@ def changepoints(
         fail("--match: expected --follow and no STREAM: it selects streams whose events to follow")
     if stream is None and not follow:
         fail("expected a STREAM, or --follow for events of all streams")
-    kinds = [] if kind is None else [kind.value]
-    states = [name.value for name in state or []]
+    kinds = [] if kind is None else [kind]
+    states = state or []
     with connected(url, api_key) as client:
         if follow:
             messages = client.events(
@@ -341,7 +331,7 @@ def _tell(answer: Answer, as_json: bool) -> None:
         return
     predictive = answer.predictive
     expected = "" if predictive is None else _forecast(predictive)
-    event = "" if answer.event is None else _event(answer.event)
+    event = "" if answer.event is None else event_text(answer.event)
     note = "warming up" if answer.warming_up else event
     changed = number(answer.changed_probability)
     evidence = number(answer.evidence, 3)
@@ -355,10 +345,6 @@ def _tell(answer: Answer, as_json: bool) -> None:
 def _forecast(predictive: Predictive) -> str:
     """The point forecast: the median of numbers, the probabilities of classes."""
     return number((predictive.quantiles or {}).get("0.5") or predictive.probabilities)
-
-
-def _event(event: Event) -> str:
-    return f"{event.state}: {event.sentence}, start {event.start}"
 
 
 def _described(prediction: Prediction) -> Iterator[str]:
@@ -381,16 +367,8 @@ def _lines(source: Iterable[str], x: str | None) -> Iterator[dict[str, Any]]:
             try:
                 value = json.loads(line, parse_constant=_constant)
             except ValueError as error:
-                value = _plain(line, f"line {place}: not JSON: {error}")
+                value = _labels(line, f"line {place}: not JSON: {error}")
             yield _observation(value, f"line {place}", x)
-
-
-def _value(text: str) -> Any:
-    outputs = [
-        None if word.strip().lower() in MISSING else numbers(word, "LABEL")[0]
-        for word in text.split(",")
-    ]
-    return outputs[0] if len(outputs) == 1 else outputs
 
 
 def _constant(name: str) -> None:
@@ -399,14 +377,14 @@ def _constant(name: str) -> None:
         raise ValueError(f"{name} is not finite")
 
 
-def _plain(line: str, otherwise: str) -> Any:
-    """Parse a line like an argument: comma-separated numbers, and words for missing outputs."""
-    words = [word.strip().lower() for word in line.split(",")]
+def _labels(text: str, where: str) -> Any:
+    """Parse comma-separated numbers, and words for missing outputs."""
+    words = [word.strip().lower() for word in text.split(",")]
     try:
-        numbers = [None if word in MISSING else float(word) for word in words]
+        outputs = [None if word in MISSING else float(word) for word in words]
     except ValueError:
-        fail(otherwise, 1)
-    return numbers[0] if len(numbers) == 1 else numbers
+        fail(f"{where}: expected comma-separated numbers, or null", 1)
+    return outputs[0] if len(outputs) == 1 else outputs
 
 
 def _observation(value: Any, where: str, x: str | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from service.commands.connection import (
     Stream,
     Url,
     connected,
+    event_text,
     number,
     print_json,
     setting,
@@ -76,15 +77,14 @@ def create(
     """Create a stream; exits with status 1 if it already exists."""
     from moca_client.errors import UnknownStream
 
-    settings: dict[str, Any] = {"model": model} if model else {}
-    settings |= dict(setting(text) for text in given or [])
+    settings: dict[str, Any] = dict(setting(text) for text in given or [])
+    if model:
+        settings["model"] = model
     with connected(url, api_key) as client:
         try:
             seq = client.stream(stream).seq
         except UnknownStream:
-            _show(
-                client.put_stream(stream, settings | ({"model": model} if model else {})), as_json
-            )
+            _show(client.put_stream(stream, settings), as_json)
             return
     fail(
         f"stream {stream!r} already exists, with {seq} observations: use `moca streams set`, or "
@@ -200,7 +200,7 @@ def _show(state: StreamSummary, as_json: bool) -> None:
     }
     for name in ("event", "last_event"):
         if (event := getattr(state, name)) is not None:
-            rows[name.replace("_", " ")] = f"{event.state}: {event.sentence}, start {event.start}"
+            rows[name.replace("_", " ")] = event_text(event)
     settings = {n: v for n, v in state.settings.items() if v is not None and n != "model"}
     rows["settings"] = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
     made = table("", "")

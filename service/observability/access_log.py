@@ -90,8 +90,3 @@ class AccessLog:
         if not self._broken:
             log.warning("cannot write the access log, lines are lost: %s", sys.exc_info()[1])
         self._broken = True
-
-
-def open_log(target: str) -> AccessLog | None:
-    """Return the log that a setting names, None for none; raises StartupError."""
-    return None if target in {"", OFF} else AccessLog(target)

@@ -70,17 +70,12 @@ class Embedded:
         self._lock: IO[bytes] | None = None  # server.lock, as long as we hold it too
         self._process: subprocess.Popen[bytes] | None = None  # a shell: see `WITH_OWNER`
         self._life = -1  # as long as this is open the server runs
-        self._pid = 0
+        self.pid = 0  # of the server, once it was started
 
     @property
     def url(self) -> str:
         """Address for `service.store.connection.connect`."""
         return f"unix://{self.socket}"
-
-    @property
-    def pid(self) -> int:
-        """Process id of the server; 0 before the start."""
-        return self._pid
 
     def start(self) -> None:
         """Start the server, also anew after its death; return when it answers.
@@ -103,10 +98,11 @@ class Embedded:
         give_up = time.monotonic() + START_WAIT_S
         while not self._holds_lock():
             if time.monotonic() > give_up:
+                recorded = _running(self.data_dir)
+                pid = recorded.pid if recorded is not None and recorded.pid else "unknown"
                 raise StartupError(
                     f"data folder {self.data_dir} is held by a server that does not end "
-                    f"(process {self._recorded().pid or 'unknown'}): end that process and "
-                    "start again"
+                    f"(process {pid}): end that process and start again"
                 )
             time.sleep(PAUSE_S)
         self._launch(give_up)
@@ -158,9 +154,6 @@ class Embedded:
             return False
         self._lock = handle
         return True
-
-    def _recorded(self) -> Running:
-        return _running(self.data_dir) or Running(str(self.socket))
 
     def _record(self, running: Running) -> None:
         draft = self.data_dir / "server.json.new"
@@ -215,12 +208,11 @@ class Embedded:
             if status is not None or time.monotonic() > give_up:
                 self._kill()
                 how = "does not respond" if status is None else f"exited with status {status}"
-                raise StartupError(
-                    f"the embedded store {how}; the end of {output}:\n{_tail(output)}"
-                )
+                end = "\n".join(output.read_text(errors="replace").splitlines()[-5:])
+                raise StartupError(f"the embedded store {how}; the end of {output}:\n{end}")
             time.sleep(PAUSE_S)
-        self._pid = int(info["process_id"])
-        self._record(Running(str(self.socket), self._pid))
+        self.pid = int(info["process_id"])
+        self._record(Running(str(self.socket), self.pid))
 
     def _shut_down(self) -> None:
         give_up = time.monotonic() + STOP_WAIT_S
@@ -229,7 +221,7 @@ class Embedded:
                 client.shutdown(nosave=True)  # the append-only file is flushed all the same
         except redis.RedisError as error:
             log.warning("the embedded store refused to shut down: %s", error)
-            os.kill(self._pid, signal.SIGTERM)
+            os.kill(self.pid, signal.SIGTERM)
         while self.alive():
             if time.monotonic() > give_up:
                 log.warning("the embedded store did not exit within %.0f s: killed", STOP_WAIT_S)
@@ -301,10 +293,6 @@ def _make_private(folder: Path) -> Path:
     if folder.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise StartupError(f"{folder} is not a private folder of this user; remove it")
     return folder
-
-
-def _tail(path: Path, lines: int = 5) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
 
 
 # --- for offline commands -----------------------------------------------------------------------

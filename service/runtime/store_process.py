@@ -72,7 +72,9 @@ class StoreKeeper:
                 if self._embedded is not None:
                     check_formats(client, self._settings.partitions)  # beside no other version
                     _check_disk(client, self._embedded.data_dir)
-                    self._bury_all(client)
+                    # It has no workers but ours: those it knows died with their supervisor.
+                    for worker_id in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
+                        self._bury(client, worker_id.decode(), "unknown")
         except (redis.RedisError, ValueError) as error:
             raise StartupError(f"cannot use the store at {shown(self.url)}: {error}") from error
         return self._settings
@@ -115,11 +117,6 @@ class StoreKeeper:
                 self._bury(client, worker_id, verdict)
         except redis.RedisError as error:
             log.warning("leases of %s are kept until they expire: %s", worker_id, error)
-
-    def _bury_all(self, client: StoreClient) -> None:
-        """An embedded store has no workers but ours: those it knows died with their supervisor."""
-        for worker_id in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
-            self._bury(client, worker_id.decode(), "unknown")
 
     def _bury(self, client: StoreClient, worker_id: str, verdict: Verdict) -> None:
         settings = self._settings

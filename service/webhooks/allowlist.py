@@ -6,7 +6,8 @@ import asyncio
 import ipaddress
 import socket
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from service.problems import StartupError
@@ -91,7 +92,8 @@ class Allowed(NamedTuple):
         host = parts.hostname or ""
         loop = asyncio.get_running_loop()
         try:
-            records = await loop.run_in_executor(resolvers, _look_up, host, port)
+            look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+            records = await loop.run_in_executor(resolvers, look_up)
         except (OSError, UnicodeError) as error:  # the latter: labels that no name can have
             raise NotAllowed(f"cannot resolve {host}: {error}") from None
         addresses = [
@@ -124,10 +126,6 @@ def _meant(address: Address) -> list[Address]:
     if address.is_site_local or address in LOCAL_USE:
         return [ipaddress.IPv6Address("fc00::")]  # as private as this one
     return [address, *filter(None, [address.sixtofour])]
-
-
-def _look_up(host: str, port: int) -> list[Any]:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 def _rule(text: str) -> Rule:

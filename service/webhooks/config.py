@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -179,10 +179,11 @@ def _hook(
         selectors = tuple(tags.parse(selector) for selector in form.match)
     except (NotAllowed, ValueError) as error:
         raise StartupError(f"{path}: hook {form.name!r}: {error}") from None
+    states = ["confirmed", "withdrawn"] if form.format == "alertmanager" else ["confirmed"]
     wanted = Filter(
         prefixes=tuple(form.prefix),
         models=frozenset(form.model),
-        states=frozenset(form.states or _states(form.format)),
+        states=frozenset(form.states or states),
         kinds=frozenset(form.kinds),
         match=selectors,
     )
@@ -218,10 +219,6 @@ def _authorization(form: HookForm, path: Path, environ: Mapping[str, str]) -> st
             "username and password: expected no control characters, and no colon in the username"
         )
     return f"Basic {base64.b64encode(f'{form.username}:{password}'.encode()).decode()}"
-
-
-def _states(format_: Format) -> Sequence[str]:
-    return ("confirmed", "withdrawn") if format_ == "alertmanager" else ("confirmed",)
 
 
 def _one_of(name: str, form: HookForm, path: Path, environ: Mapping[str, str]) -> str | None:

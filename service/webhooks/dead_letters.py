@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 
 from service.store import keys
 from service.store.feed import before_of, readable
+from service.webhooks.config import Delivery
 from service.wire.event_entries import START, Id, Raised, number_of
 
 PAGE = 64
@@ -40,13 +41,6 @@ class Dead(NamedTuple):
     error: str
     attempts: int
     raised: Raised | None
-
-
-class DeadLetterBounds(NamedTuple):
-    """Bounds of the dead-letter queue. The newest delivery is kept, however large."""
-
-    deliveries: int
-    bytes: int  # of the store's memory
 
 
 class Letters:
@@ -80,12 +74,12 @@ class Letters:
             for source in self.sources:
                 pipe.xinfo_groups(source)
             rows = await pipe.execute()
-        return {s: self._read_up_to(groups) for s, groups in zip(self.sources, rows, strict=True)}
-
-    def _read_up_to(self, groups: list[dict[str, Any]]) -> Id:
-        name = self._group.encode()
-        positions = (g["last-delivered-id"] for g in groups if g["name"] == name)
-        return next((Id.parse(id_) for id_ in positions), START)
+        read_to = dict.fromkeys(self.sources, START)
+        for source, groups in zip(self.sources, rows, strict=True):
+            for group in groups:
+                if group["name"] == self._group.encode():
+                    read_to[source] = Id.parse(group["last-delivered-id"])
+        return read_to
 
     async def claim(self, source: str, cursor: str) -> tuple[str, list[Letter], int]:
         """Take over a page of what others read and did not acknowledge.
@@ -133,11 +127,11 @@ class Letters:
             await pipe.execute()
 
     async def bury(
-        self, letter: Letter, error: str, attempts: int, bounds: DeadLetterBounds
+        self, letter: Letter, error: str, attempts: int, bounds: Delivery
     ) -> list[tuple[str, str]]:
         """Give a delivery up: it goes to the dead ones, which are kept within bounds.
 
-        Returns those that made room for it: hook and number.
+        The newest is kept, however large. Returns those that made room for it: hook and number.
         """
         fields: dict[str, Any] = {
             "hook": self._hook,
@@ -151,14 +145,15 @@ class Letters:
         await self.done([letter])
         return evicted
 
-    async def _evict(self, bounds: DeadLetterBounds) -> list[tuple[str, str]]:
+    async def _evict(self, bounds: Delivery) -> list[tuple[str, str]]:
         evicted: list[tuple[str, str]] = []
         while True:
             async with self._client.pipeline(transaction=False) as pipe:
                 pipe.xlen(keys.DEAD_LETTERS)
                 pipe.xrange(keys.DEAD_LETTERS, count=1)
                 length, oldest = await pipe.execute()
-            if length <= bounds.deliveries and (length <= 1 or await self._bytes() <= bounds.bytes):
+            few = length <= bounds.dead_letters
+            if few and (length <= 1 or await self._bytes() <= bounds.dead_letter_bytes):
                 return evicted
             for id_, fields in oldest:
                 # Runners of other hooks evict too: the one that deletes an entry counts it.

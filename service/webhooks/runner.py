@@ -35,10 +35,10 @@ from service.store.shards import AsyncStoreClient
 from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
-from service.webhooks.dead_letters import DeadLetterBounds, Letter, Letters
+from service.webhooks.dead_letters import Letter, Letters
 from service.webhooks.notices import IncidentNotice, Notice, incident_notice, notice_of
 from service.webhooks.sender import Failure, sender_of
-from service.wire.event_entries import START, Id, Raised
+from service.wire.event_entries import START, Id
 from service.wire.incidents import Fleet, FoundIncident, FoundIncidents, shared
 
 log = logging.getLogger(__name__)
@@ -159,13 +159,9 @@ class Runner:
         while True:
             await asyncio.sleep(ttl_s / 4)
             await lock.reacquire()
-            metrics.WEBHOOK_LAG.labels(self._hook.name).set(self._lag_s())
-
-    def _lag_s(self) -> float:
-        """Age of the oldest letter in hand."""
-        if not self._held:
-            return 0.0
-        return max(0.0, time.time() - min(self._held.values()) / 1000)
+            now_ms = time.time() * 1000
+            lag_s = (now_ms - min(self._held.values(), default=now_ms)) / 1000
+            metrics.WEBHOOK_LAG.labels(self._hook.name).set(max(0.0, lag_s))
 
     async def _read(self) -> None:
         """Fill the lanes: first with what another process left, then with what is new."""
@@ -182,7 +178,7 @@ class Runner:
                 first = False
         await letters.forget_others()
         while True:
-            room = [s for s in letters.sources if self._has_room(s)]
+            room = [s for s in letters.sources if self._lane(s).qsize() < ROOM]
             arrived = await letters.read(room, ROOM) if room else []
             await self._take(arrived, claimed=False)
             await self._send_due(time.time())
@@ -203,7 +199,8 @@ class Runner:
                 unwanted.append(letter)
                 continue
             self._held[letter.source, letter.id] = raised.at_ms
-            if any(_of_stream(other, raised) for _, other in self._collected):
+            streams = {other.raised.stream for _, other in self._collected if other.raised}
+            if raised.stream in streams:
                 await self._send_due(inf)  # events of a stream stay in order
             change = raised.event.kind == "change" and raised.event.state == "confirmed"
             if change and not again and self._delivery.collect_s:
@@ -266,9 +263,6 @@ class Runner:
     def _miss(self, what: str) -> None:
         metrics.WEBHOOK_GAPS.labels(self._hook.name).inc()
         log.error("webhook %s: %s", self._hook.name, what)
-
-    def _has_room(self, source: str) -> bool:
-        return self._lane(source).qsize() < ROOM
 
     def _lane(self, source: str) -> asyncio.Queue[Parcel]:
         return self._lanes[self._letters.sources.index(source) % len(self._lanes)]
@@ -355,9 +349,8 @@ class Runner:
 
     async def _give_up(self, letter: Letter, error: str, attempts: int) -> None:
         hook = self._hook.name
-        bounds = DeadLetterBounds(self._delivery.dead_letters, self._delivery.dead_letter_bytes)
         log.warning("webhook %s: moved %s to the dead letters: %s", hook, letter.number, error)
-        evicted = await self._letters.bury(letter, error, attempts, bounds)
+        evicted = await self._letters.bury(letter, error, attempts, self._delivery)
         metrics.WEBHOOK_DEAD.labels(hook).inc()
         for of, lost in evicted:
             metrics.WEBHOOK_EVICTED.labels(of).inc()
@@ -377,8 +370,13 @@ async def _deliver(settings: Settings, url: str, webhooks: Webhooks) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     hooks, delivery = webhooks
+
+    def begin_to_stop() -> None:
+        limit_stop(delivery.timeout_s + STOP_WAIT_S)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _begin_to_stop, stop, delivery.timeout_s)
+        loop.add_signal_handler(number, begin_to_stop)
     async with connect_async(url) as client:
         incidents = incident_feed(client, settings)
         tasks = [
@@ -399,12 +397,3 @@ def incident_feed(client: AsyncStoreClient, settings: Settings) -> IncidentFeed:
     changes = ChangeFeed(Feeds(client, client, partitions))  # it reads, and never waits
     thread = ThreadPoolExecutor(1, "incidents")
     return IncidentFeed(AsyncStore(client, partitions), changes, thread)
-
-
-def _of_stream(letter: Letter, raised: Raised) -> bool:
-    return letter.raised is not None and letter.raised.stream == raised.stream
-
-
-def _begin_to_stop(stop: asyncio.Event, timeout_s: float) -> None:
-    limit_stop(timeout_s + STOP_WAIT_S)
-    stop.set()

@@ -162,7 +162,8 @@ async def test_pauses_double_up_to_their_limit_until_it_is_given_up(attempts):
     given_up = await attempts([Failure("500")] * 6, attempts=6, **bounds)
     assert given_up.pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
     assert given_up.jitter == {(0.5, 1.0)}
-    assert (given_up.attempts, given_up.buried) == (6, [(6, (7, 9))])
+    ((tries, kept),) = given_up.buried
+    assert (given_up.attempts, tries, kept.dead_letters, kept.dead_letter_bytes) == (6, 6, 7, 9)
     delivered = await attempts([Failure("a"), Failure("b"), None], attempts=3)
     assert (delivered.finished, delivered.buried, delivered.numbers) == (1, [], {"evt_1"})
 
