@@ -43,7 +43,9 @@ UNSEEN = 1e-18  # weight of a hypothesis, or of a component of positive labels, 
 # Largest error of a distribution function, in tails of the outermost level; that tail where there
 # are no levels. NEGLIGIBLE: of what a component is allowed, the weight of one that is left out.
 EXACT, USUAL_TAIL, NEGLIGIBLE = 2e-3, 0.05, 0.02
-WIDEST = 2.0  # ratio of the squared scales in a group to that of its first component
+# Largest second derivative of a Student-t's distribution function as merging measures it: .85 by
+# docs/mathematics.md, and what the components that are left out weigh.
+CURVED = 0.9
 ORDERING = -4096  # bits of a number that order it; the lowest, which are the slot's, decide ties
 HALLEY_STEPS = 12
 BRACKET_STEPS = 200
@@ -62,13 +64,15 @@ HILL, HILL_B, SLOPE, LEVEL, ABOVE, SIDE, SCALE = range(11, 18)
 # Numbers at one place: distance of the mode in scales, log(1 + t^2 / df) and the inverse of what
 # that is the logarithm of, density and tail.
 DISTANCE, MORE, NEARNESS, DENSITY, TAIL = range(18, 23)
-# While components are merged: squared scale, 1 / HALF and variance of the locations in a group.
-SQUARE, FREEDOM, BETWEEN = INVERSE, NORM, SCALE
-# Slots in order; those that have a component at a location; where groups of them begin; weights of
-# all slots; of slots places in the order, and keys of it.
-SLOTS, MEMBERS, STARTS, MASS, RANKS = range(23, 28)
+# While components are merged, of a group: averages of the squared scale and of 1 / HALF, variances
+# of the location and of these two, the least squared scale, and how many members there are.
+SQUARE, FREEDOM, LOC_VARIANCE = INVERSE, NORM, SCALE
+SQUARE_VARIANCE, FREEDOM_VARIANCE, LEAST, SIZE = range(TERM, TERM + 4)
+# Slots in order; those that have a component at a location; weights of all slots; of slots places
+# in the order, and keys of it.
+SLOTS, MEMBERS, MASS, RANKS = range(23, 27)
 KEYS = MEMBERS
-FIELDS = 28
+FIELDS = 27
 # Of positive labels: weight, mean as LOC, parameters from `PARAMETERS` on, and SCALE.
 PARAMETERS = INVERSE
 
@@ -142,72 +146,115 @@ def merge(
 ) -> int:
     """Append the components that hypotheses have at their locations; returns how many there are.
 
-    allowed: see `_condense`. count: of `order`. chance, weight: of each hypothesis, and of the
-    location under it. squares: (C, W) of the kinds of components at a location, which have shares
-    of its weight. half: of the degrees of freedom.
+    allowed: what each of so many hypotheses may add to the error, twice. count: of `order`. chance,
+    weight: of each hypothesis, and of the location under it. squares: (C, W) of the kinds of
+    components at a location, which have shares of its weight. half: of the degrees of freedom.
 
-    The first kind, which is the narrowest, decides which hypotheses are merged; the groups of each
-    other kind are merged once more.
+    Hypotheses are merged by their components of the first kind, the narrowest. Those of each other
+    kind are merged by the same groups, and these once more.
     """
     slots, members = components[SLOTS].view(np.int64), components[MEMBERS].view(np.int64)
-    starts, spare = components[STARTS].view(np.int64), components[RANKS].view(np.int64)
-    usual, mass, least = squares[0], components[MASS], NEGLIGIBLE * allowed
+    usual, mass, kinds = squares[0], components[MASS], squares.shape[0]
+    roots = 0.0
+    for c in range(kinds):
+        roots += math.sqrt(shares[c])
+    # Of the two sides of a skewed component one is steeper.
+    allowed *= (1.0 + skew * skew) / (2.0 * CURVED * max(1.0, skew * skew))
+    least = NEGLIGIBLE * allowed / kinds
     arithmetic.multiply(chance, weight, mass)
     end = n
     for at in range(count):
         i = slots[at]
         members[end - n] = i
-        components[WEIGHT, end] = mass[i]
-        components[LOC, end] = loc[i]
-        components[SQUARE, end] = usual[i]
-        components[FREEDOM, end] = 1.0 / half[i]
+        _enter(mass[i] * shares[0], loc[i], usual[i], 1.0 / half[i], end, components)
         end += 1 if mass[i] > least else 0
-    end = n + _condense(allowed, n, end - n, components, starts)
-    size = end - n
-    for c in range(1, squares.shape[0]):
+    size = _condense(allowed * (math.sqrt(shares[0]) / roots), n, end - n, components)
+    end = n + size
+    for c in range(1, kinds):
         first, square, share = end, squares[c], shares[c]
-        for g in range(size):
+        own_allowed = allowed * (math.sqrt(share) / roots)
+        begin = 0
+        for g in range(n, n + size):
+            until = begin + int(components[SIZE, g])
+            per_unit = 1.0 / square[members[begin]]
             total = 0.0
-            for at in range(starts[g], starts[g + 1]):
-                total += mass[members[at]] * square[members[at]]
-            whole_weight = components[WEIGHT, n + g]
-            components[WEIGHT, end] = whole_weight * share
-            components[LOC, end] = components[LOC, n + g]
-            components[SQUARE, end] = components[BETWEEN, n + g] + total / whole_weight
-            components[FREEDOM, end] = components[FREEDOM, n + g]
-            end += 1 if whole_weight * share > least else 0
-        end = first + _condense(allowed, first, end - first, components, spare)
-    for i in range(n, n + size):
-        components[WEIGHT, i] *= shares[0]
+            ratio = 0.0
+            ratio_2 = 0.0
+            smallest = 1.0
+            for at in range(begin, until):
+                own, times = mass[members[at]], square[members[at]] * per_unit
+                total += own
+                ratio += own * times
+                ratio_2 += own * (times * times)
+                smallest = min(smallest, times)
+            if total * share > least:
+                average = ratio / total
+                varied = max(ratio_2 / total - average * average, 0.0)
+                differs = components[LOC_VARIANCE, g] * per_unit * smallest + 0.25 * varied
+                differs += 0.25 * components[FREEDOM_VARIANCE, g] * smallest * smallest
+                if total * share * differs <= own_allowed * (until - begin) * smallest * smallest:
+                    components[WEIGHT, end] = total * share
+                    components[LOC, end] = components[LOC, g]
+                    components[SQUARE, end] = average / per_unit
+                    components[FREEDOM, end] = components[FREEDOM, g]
+                    components[LOC_VARIANCE, end] = components[LOC_VARIANCE, g]
+                    components[SQUARE_VARIANCE, end] = varied / (average * average)
+                    components[FREEDOM_VARIANCE, end] = components[FREEDOM_VARIANCE, g]
+                    components[LEAST, end] = smallest / per_unit
+                    components[SIZE, end] = components[SIZE, g]
+                    end += 1
+                else:  # the groups of the first kind are too wide for this one
+                    for at in range(begin, until):
+                        i = members[at]
+                        _enter(mass[i] * share, loc[i], square[i], 1.0 / half[i], end, components)
+                        end += 1
+            begin = until
+        end = first + _condense(own_allowed, first, end - first, components)
     for i in range(n, end):
+        components[SQUARE, i] += components[LOC_VARIANCE, i]
         components[SKEW, i] = skew
     return end
 
 
-@compiled
-def _condense(allowed: float, first: int, entries: int, components: Floats, starts: Ints) -> int:
-    """Merge neighbours among components from column `first` on, in place; returns how many remain.
+@inlined
+def _enter(
+    weight: float, loc: float, square: float, freedom: float, at: int, components: Floats
+) -> None:
+    """Fill in a group of one member."""
+    components[WEIGHT, at] = weight
+    components[LOC, at] = loc
+    components[SQUARE, at] = square
+    components[FREEDOM, at] = freedom
+    components[LOC_VARIANCE, at] = 0.0
+    components[SQUARE_VARIANCE, at] = 0.0
+    components[FREEDOM_VARIANCE, at] = 0.0
+    components[LEAST, at] = square
+    components[SIZE, at] = 1.0
 
-    starts: filled with the first member of each group, from 0 on, and at its end with how many
-    members there are.
+
+@compiled
+def _condense(allowed: float, first: int, entries: int, components: Floats) -> int:
+    """Merge neighbours among groups from column `first` on, in place; returns how many remain.
 
     A group has the average location, squared scale and inverse degrees of freedom of its members,
-    and the variance of the locations, BETWEEN, in the squared scale as well. Its distribution
-    function differs from theirs by at most half of
+    and the variance of the locations in the squared scale as well. Its distribution function
+    differs from theirs by at most half of CURVED times
 
-        W (var(loc) / s^2 + var(square / s^2) / 4 + var(1 / half) / 4),
+        W (var(loc) / s^2 + var(square) / (4 s^4) + var(1 / half) / 4),
 
-    W being the weight and s the scale of the first member, which is kept to what is allowed for
-    each of the members.
+    W being the weight and s the least scale of the members, which is kept to what is allowed for
+    each of them.
     """
     weights, locs = components[WEIGHT], components[LOC]
     squares, inverses = components[SQUARE], components[FREEDOM]
-    at, size, end = first, 0, first + entries
+    loc_variances, freedom_variances = components[LOC_VARIANCE], components[FREEDOM_VARIANCE]
+    square_variances, leasts = components[SQUARE_VARIANCE], components[LEAST]
+    sizes = components[SIZE]
+    at, end, to = first, first + entries, first
     while at < end:
-        starts[size] = at - first
         middle, per_unit = locs[at], 1.0 / squares[at]
         # Sums over the members: their number, weight, distance from the first one's location, ratio
-        # to its squared scale and FREEDOM, and of the squares of these.
+        # to its squared scale and FREEDOM, and of the squares of these; the least ratio.
         members = 0.0
         weight = 0.0
         apart = 0.0
@@ -216,22 +263,26 @@ def _condense(allowed: float, first: int, entries: int, components: Floats, star
         ratio_2 = 0.0
         freedom = 0.0
         freedom_2 = 0.0
+        least = INF
         while at < end:
             own, by = weights[at], locs[at] - middle
             times, inverse = squares[at] * per_unit, inverses[at]
-            weight_now = weight + own
-            apart_now, apart_2_now = apart + own * by, apart_2 + own * (by * by)
-            ratio_now, ratio_2_now = ratio + own * times, ratio_2 + own * (times * times)
+            members_now, weight_now = members + sizes[at], weight + own
+            apart_now = apart + own * by
+            apart_2_now = apart_2 + own * (by * by + loc_variances[at])
+            ratio_now = ratio + own * times
+            ratio_2_now = ratio_2 + own * (times * times * (1.0 + square_variances[at]))
             freedom_now = freedom + own * inverse
-            freedom_2_now = freedom_2 + own * (inverse * inverse)
-            differs = (weight_now * apart_2_now - apart_now * apart_now) * per_unit
+            freedom_2_now = freedom_2 + own * (inverse * inverse + freedom_variances[at])
+            least_now = min(least, leasts[at] * per_unit)
+            least_2 = least_now * least_now
+            differs = (weight_now * apart_2_now - apart_now * apart_now) * per_unit * least_now
             differs += 0.25 * (weight_now * ratio_2_now - ratio_now * ratio_now)
-            differs += 0.25 * (weight_now * freedom_2_now - freedom_now * freedom_now)
-            joins = differs <= weight_now * (allowed * (members + 1.0))
-            if members > 0.0 and not (joins and 1.0 <= WIDEST * times <= WIDEST * WIDEST):
+            differs += 0.25 * (weight_now * freedom_2_now - freedom_now * freedom_now) * least_2
+            if members > 0.0 and not differs <= weight_now * (allowed * members_now) * least_2:
                 break
             at += 1
-            members += 1.0
+            members = members_now
             weight = weight_now
             apart = apart_now
             apart_2 = apart_2_now
@@ -239,16 +290,22 @@ def _condense(allowed: float, first: int, entries: int, components: Floats, star
             ratio_2 = ratio_2_now
             freedom = freedom_now
             freedom_2 = freedom_2_now
+            least = least_now
         over = 1.0 / weight
-        between = max(apart_2 - apart * (apart * over), 0.0) * over
-        weights[first + size] = weight
-        locs[first + size] = middle + apart * over
-        squares[first + size] = ratio * over / per_unit + between
-        inverses[first + size] = freedom * over
-        components[BETWEEN, first + size] = between
-        size += 1
-    starts[size] = entries
-    return size
+        apart *= over
+        ratio *= over
+        freedom *= over
+        weights[to] = weight
+        locs[to] = middle + apart
+        squares[to] = ratio / per_unit
+        inverses[to] = freedom
+        loc_variances[to] = max(apart_2 * over - apart * apart, 0.0)
+        square_variances[to] = max(ratio_2 * over / (ratio * ratio) - 1.0, 0.0)
+        freedom_variances[to] = max(freedom_2 * over - freedom * freedom, 0.0)
+        leasts[to] = least / per_unit
+        sizes[to] = members
+        to += 1
+    return to - first
 
 
 @compiled
