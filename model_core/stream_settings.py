@@ -97,7 +97,7 @@ class StreamSettings(NamedTuple):
         int,
         Meaning(
             "number of past regimes that the stream remembers, so that it recognises their return; "
-            "0: none. Of all built-in models but `joint`, and of artifacts of `alpaca`",
+            "0: none. Of all built-in models, and of artifacts of `alpaca`",
             ge=0,
             le=32,
         ),

@@ -312,7 +312,7 @@ class Averaged(ClosedForm):
         )
         share = min(1.0, 0.5 * most / max(float(learned.half_count.max()), 0.5 * most))
         log_weight = prior.log_weight + share * (stats.log_weight - prior.log_weight)
-        return _after(learned.times(share), prior, _normalised(log_weight))
+        return _after(learned.times(share), prior, normalised(log_weight))
 
     def pooled(
         self, one: Stats, other: Stats, prior: Stats, context: Floats
@@ -324,7 +324,7 @@ class Averaged(ClosedForm):
         factor = factor - _log_evidence(one) - _log_evidence(other)
         log_weight = one.log_weight + other.log_weight - prior.log_weight + factor
         return float(np.logaddexp.reduce(log_weight, -1).sum()), both._replace(
-            log_weight=_normalised(log_weight)
+            log_weight=normalised(log_weight)
         )
 
     def spread(self, stored: Stats, prior: Stats) -> Stats:
@@ -498,7 +498,8 @@ def _log_evidence(stats: Stats) -> Floats:
     return factor
 
 
-def _normalised(log_weight: Floats) -> Floats:
+def normalised(log_weight: Floats) -> Floats:
+    """Log weights whose exponentials sum to one."""
     total: Floats = np.logaddexp.reduce(log_weight, -1, keepdims=True)
     return log_weight - total
 

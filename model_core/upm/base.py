@@ -287,8 +287,8 @@ class ClosedForm(UnderlyingModel):
         return self.fresh(location, scale), self.fresh_context(location, scale)
 
 
-class Additive(ClosedForm):
-    """A model of an exponential family, whose regimes are stored by what their labels add up to.
+class Summed:
+    """Regimes of an exponential family, which are stored by what their labels add up to.
 
     Statistics are arrays of the host (1, 1, ...).
     """
@@ -306,15 +306,19 @@ class Additive(ClosedForm):
 
         context: (1, c) of the stream.
         """
-        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
+        raise NotImplementedError
 
     def count(self, stats: Stats, prior: Stats) -> float:
         """Labels behind statistics."""
-        raise TypeError(f"a model of kind {self.kind!r} stores no regimes")
+        raise NotImplementedError
+
+    def share(self, stats: Stats, prior: Stats, most: float) -> float:
+        """Share of the labels that a return begins with."""
+        return min(1.0, most / max(self.count(stats, prior), most))
 
     def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
         """The labels' share of the natural statistics."""
-        share = min(1.0, most / max(self.count(stats, prior), most))
+        share = self.share(stats, prior, most)
         pairs = zip(self.natural(stats, prior), self.natural(prior, prior), strict=True)
         mixed = type(stats)(*(start + share * (now - start) for now, start in pairs))
         return self.from_natural(mixed, prior)
@@ -329,6 +333,10 @@ class Additive(ClosedForm):
         factor = self.log_evidence(both, context) + self.log_evidence(prior, context)
         apart = self.log_evidence(one, context) + self.log_evidence(other, context)
         return factor - apart, both
+
+
+class Additive(Summed, ClosedForm):
+    """A model of an exponential family."""
 
 
 def log_gamma(x: Any) -> Floats:

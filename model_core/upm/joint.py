@@ -48,10 +48,11 @@ from model_core.lazy import Tensor, torch
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm import wishart
-from model_core.upm.averaged import Averaged, AveragedStats, mixed
+from model_core.upm.averaged import Averaged, AveragedStats, mixed, normalised
 from model_core.upm.base import Beside, Floats, Reading, Stats, in_units, of_arrays
 
 _REGRESSION = maths("regression")
+_VECTORS = wishart.Vectors()
 FAR = 3.0  # standard deviations within which errors count
 BEFORE = 20.0  # errors of the stream's scale, none like its neighbour, seen before the first
 WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
@@ -82,6 +83,11 @@ class JointStats(NamedTuple):
         """Of independent outputs."""
         return AveragedStats(*self[:6])
 
+    @property
+    def together(self) -> wishart.Posterior:
+        """Of the vector autoregression; arrays."""
+        return wishart.Posterior(self.matrix, self.inverse, self.psi, self.nu)
+
 
 class _JointReading(NamedTuple):
     """What the two make of a label.
@@ -110,7 +116,6 @@ class Joint(Averaged):
 
     y_dim: int = 2
     kind: str = "joint"
-    recalls: bool = False
     symmetric: tuple[str, ...] = ("inverse", "psi")
     parts = Averaged.parts + len(SCALES)
 
@@ -222,6 +227,25 @@ class Joint(Averaged):
             stats.nu + weight.unsqueeze(-1),
             mixed(weight.unsqueeze(-1), reading.log_posterior, stats.log_choice),
         )
+
+    def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
+        """Both by the same share of the labels, and the choice between them."""
+        together = _VECTORS.tempered(stats.together, prior.together, most)
+        share = _VECTORS.share(stats.together, prior.together, most)
+        log_choice = prior.log_choice + share * (stats.log_choice - prior.log_choice)
+        alone = super().tempered(stats.alone, prior.alone, most)
+        return of_arrays(JointStats, *alone, *together, normalised(log_choice))
+
+    def pooled(
+        self, one: Stats, other: Stats, prior: Stats, context: Floats
+    ) -> tuple[float, Stats]:
+        """The two averaged."""
+        alone = super().pooled(one.alone, other.alone, prior.alone, context)
+        together = _VECTORS.pooled(one.together, other.together, prior.together, context)
+        log_choice = one.log_choice + other.log_choice - prior.log_choice
+        log_choice = log_choice + np.array([alone[0], together[0]])
+        both = of_arrays(JointStats, *alone[1], *together[1], normalised(log_choice))
+        return float(np.logaddexp.reduce(log_choice, -1).item()), both
 
     @property
     def _alone(self) -> Averaged:

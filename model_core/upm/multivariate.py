@@ -11,8 +11,10 @@ from model_core.components import MultivariateStudentT
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor
 from model_core.upm import wishart
-from model_core.upm.base import OUTLIER_SPREAD, Additive, Floats, Stats, log_gamma, of_arrays
+from model_core.upm.base import OUTLIER_SPREAD, Additive, Floats, Stats, of_arrays
 from model_core.upm.conjugate import Gaussian
+
+_VECTORS = wishart.Vectors()
 
 
 class MultivariateStats(NamedTuple):
@@ -84,16 +86,12 @@ class Multivariate(Additive):
         return MultivariateStats(mean + gain * error, kappa + w, nu + w, psi)
 
     def natural(self, stats: MultivariateStats, prior: MultivariateStats) -> MultivariateStats:
-        """Kappa times the mean's distance from the prior's, and psi about that mean."""
-        error = stats.mean - prior.mean
-        moved = stats.kappa * error
-        return stats._replace(mean=moved, psi=stats.psi + moved[..., None] * error[..., None, :])
+        """As of a regression on one feature, which is 1."""
+        return _of_posterior(_VECTORS.natural(_posterior(stats), _posterior(prior)))
 
     def from_natural(self, stats: MultivariateStats, prior: MultivariateStats) -> MultivariateStats:
         """Mean, and psi about it."""
-        error = stats.mean / stats.kappa
-        psi = stats.psi - stats.mean[..., None] * error[..., None, :]
-        return stats._replace(mean=prior.mean + error, psi=psi)
+        return _of_posterior(_VECTORS.from_natural(_posterior(stats), _posterior(prior)))
 
     def spread(self, stored: Stats, prior: Stats) -> Stats:
         """By the means' distances from the location, in units of each output's noise."""
@@ -103,14 +101,22 @@ class Multivariate(Additive):
         return prior._replace(kappa=np.minimum(prior.kappa, kappa))
 
     def log_evidence(self, stats: MultivariateStats, context: Floats) -> float:
-        """Of the normal-inverse-Wishart (Murphy, eq. 266)."""
-        half = 0.5 * stats.nu.item()
-        outputs = np.arange(self.y_dim)
-        _, log_det = np.linalg.slogdet(stats.psi[0, 0])
-        # A factor of 2 for each degree of freedom is linear in the labels.
-        scale = log_gamma(half - 0.5 * outputs).sum() - half * log_det
-        return float(scale - 0.5 * self.y_dim * np.log(stats.kappa.item()))
+        """Of the normal-inverse-Wishart."""
+        return _VECTORS.log_evidence(_posterior(stats), context)
 
     def count(self, stats: MultivariateStats, prior: MultivariateStats) -> float:
         """By the degrees of freedom."""
-        return float((stats.nu - prior.nu).item())
+        return _VECTORS.count(_posterior(stats), _posterior(prior))
+
+
+def _posterior(stats: Stats) -> wishart.Posterior:
+    mean, kappa, nu, psi = stats
+    return wishart.Posterior(mean[..., None, :], kappa[..., None], psi, nu)
+
+
+def _of_posterior(posterior: wishart.Posterior) -> MultivariateStats:
+    matrix, inverse, psi, nu = posterior
+    stats: MultivariateStats = of_arrays(
+        MultivariateStats, matrix[..., 0, :], inverse[..., 0], nu, psi
+    )
+    return stats

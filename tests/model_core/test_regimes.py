@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
+from scipy.stats import multivariate_t
 
 from model_core import Detector, compiled, readout
 from model_core import filter as moca
 from model_core.compiled.kernel import Kernel
-from model_core.errors import BadInput
+from model_core.errors import UnfitSetting
 from model_core.hazard import LEARNED
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES
 from model_core.stream import beliefs
+from model_core.stream.checks import Dimensions, check_settings
+from model_core.stream_settings import DEFAULTS
 from model_core.table import (
     CHANGES,
     LOG_PROB,
@@ -25,6 +28,7 @@ from model_core.table import (
     Rows,
     context_place,
 )
+from model_core.upm import wishart
 from model_core.upm.regression import FORGOTTEN, Regression
 from tests.model_core.references import Window
 from tests.model_core.registry import Case, case
@@ -34,6 +38,7 @@ MODELS = (
     "gaussian-3", "multivariate-2", "exponential", "gamma", "poisson", "bernoulli", "categorical",
     "alpaca-2", "alpaca-unknown-2", "linear",
 )  # fmt: skip
+AVERAGES = ("averaged-2", "joint-2")  # whose labels' shares of scales depend on what came before
 SEEN = (3.0, 1.0)  # of two stored regimes
 HAZARDS = [(HAZARD,), (LEARNED, 0.5, 4.0)]
 
@@ -268,7 +273,7 @@ def test_mean_counts_stand_for_the_counts_of_every_path(name, hazard):
             assert own[2][end] == pytest.approx(truth[2][end], abs=10 * error)
 
 
-@pytest.mark.parametrize("name", [*MODELS, "averaged-2"])
+@pytest.mark.parametrize("name", [*MODELS, *AVERAGES])
 def test_order_of_stored_regimes_changes_nothing(name):
     one = stream(name)
     for room in (ROOM, 6):
@@ -281,7 +286,7 @@ def test_order_of_stored_regimes_changes_nothing(name):
                 assert numbers == pytest.approx(swapped[end], rel=1e-10, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", [*MODELS, "averaged-2"])
+@pytest.mark.parametrize("name", [*MODELS, *AVERAGES])
 @pytest.mark.parametrize("room", [ROOM, 6])
 @pytest.mark.parametrize("hazard", HAZARDS)
 def test_kernel_is_the_eager_filter(name, room, hazard):
@@ -356,7 +361,7 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
 # --- what is stored -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*MODELS, "averaged-2"])
+@pytest.mark.parametrize("name", [*MODELS, *AVERAGES])
 def test_pooled_statistics_are_those_of_all_labels(name):
     """In any order; and the log Bayes factor is the difference of log evidences."""
     one = stream(name)
@@ -370,15 +375,73 @@ def test_pooled_statistics_are_those_of_all_labels(name):
     factor, pooled = model.pooled(
         learned(one.case, *first), learned(one.case, *second), prior, context
     )
-    if name.startswith("averaged"):
-        # Its labels' shares of scales depend on what came before: the sum is of the shares met.
-        assert pooled.alpha == pytest.approx(both.alpha, rel=1e-12)
+    if name in AVERAGES:  # the sum is of the shares met
+        for field in {"alpha", "nu"} & set(both._fields):
+            assert getattr(pooled, field) == pytest.approx(getattr(both, field), rel=1e-12)
         return
     for own, truth in zip(pooled, both, strict=True):
         np.testing.assert_allclose(own, truth, rtol=1e-9, atol=1e-10)
     nothing = [part[:0] for part in second]
     truth = evidence(one, first, second) - evidence(one, nothing, second)
     assert factor == pytest.approx(truth, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", [*MODELS, *AVERAGES])
+def test_a_regime_without_labels_adds_nothing(name):
+    one = stream(name)
+    layout, lines, heads = began(one, (0,))
+    prior = layout.columns(lines[0], [layout.width - 1])
+    context = heads[:, context_place(layout.outputs) :][:, : layout.context]
+    known = learned(one.case, *one.known[0])
+    for pair in ((known, prior), (prior, known)):
+        factor, pooled = one.case.model.pooled(*pair, prior, context)
+        assert factor == pytest.approx(0.0, abs=1e-10)
+        for field in set(known._fields) - {"origin"}:
+            own = getattr(pooled, field)
+            np.testing.assert_allclose(own, getattr(known, field), rtol=1e-9, atol=1e-10)
+
+
+def test_vectors_are_pooled_by_their_evidence():
+    """Against the log predictive densities of the labels of one regime after those of the other."""
+    rng = np.random.default_rng(6)
+    d, p = 2, 3
+    prior = wishart.Posterior(
+        rng.normal(size=(1, 1, p, d)),
+        np.diag([0.3, 1.0, 2.0])[None, None],
+        np.diag([1.5, 0.4])[None, None],
+        np.full((1, 1, 1), 4.0),
+    )
+    family = wishart.Vectors()
+
+    def after(stats: wishart.Posterior, rows) -> tuple[wishart.Posterior, float]:
+        total = 0.0
+        for f, y in rows:
+            matrix, inverse, psi, nu = (part[0, 0] for part in stats)
+            variance = f @ np.linalg.solve(inverse, f)
+            df = nu[0] - d + 1
+            shape = psi * (1 + variance) / df
+            total += multivariate_t(f @ matrix, shape, df).logpdf(y)
+            grown = inverse + np.outer(f, f)
+            mean = np.linalg.solve(grown, inverse @ matrix + np.outer(f, y))
+            error = y - f @ matrix
+            psi = psi + np.outer(error, error) / (1 + variance)
+            parts = mean, grown, psi, nu + 1
+            stats = wishart.Posterior(*(part[None, None] for part in parts))
+        return stats, total
+
+    first, second = (
+        [(rng.normal(size=p), rng.normal(size=d) * 3) for _ in range(count)] for count in (6, 4)
+    )
+    one, _ = after(prior, first)
+    other, alone = after(prior, second)
+    both, continued = after(one, second)
+    factor, pooled = family.pooled(one, other, prior, np.empty((1, 0)))
+    assert factor == pytest.approx(continued - alone, rel=1e-10)
+    for own, truth in zip(pooled, both, strict=True):
+        np.testing.assert_allclose(own, truth, rtol=1e-10)
+    kept = family.tempered(both, prior, 5.0)
+    assert family.count(kept, prior) == pytest.approx(5.0)
+    np.testing.assert_allclose(kept.inverse, 0.5 * (both.inverse + prior.inverse))
 
 
 def evidence(one: Stream, before, observations) -> float:
@@ -393,7 +456,7 @@ def evidence(one: Stream, before, observations) -> float:
     return value
 
 
-@pytest.mark.parametrize("name", [*MODELS, "averaged-2"])
+@pytest.mark.parametrize("name", [*MODELS, *AVERAGES])
 def test_tempered_statistics(name):
     """Of few labels they are those of the labels, of none left the prior's; of regressions near.
 
@@ -421,7 +484,7 @@ def test_tempered_statistics(name):
         own, twice = getattr(kept, field), getattr(again, field)
         np.testing.assert_allclose(own, twice, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(getattr(gone, field), getattr(prior, field), 1e-6, 1e-9)
-        if not name.startswith("averaged"):
+        if name not in AVERAGES:
             np.testing.assert_allclose(own, getattr(known, field), rtol=1e-9, atol=1e-12)
 
 
@@ -474,14 +537,16 @@ def test_detector_recognises_what_returns(tmp_path):
     assert Detector().regimes == []
 
 
-@pytest.mark.parametrize("model", ["multivariate", "poisson", "gamma", "linear"])
+@pytest.mark.parametrize("model", ["multivariate", "joint", "poisson", "gamma", "linear"])
 def test_other_models_recognise_what_returns(model, tmp_path):
     """Stored and loaded on the way, with the same answers."""
     rng = np.random.default_rng(4)
     state = np.repeat([0, 1, 0, 1, 0], 50)
     x = rng.normal(size=(len(state), 1)) if model == "linear" else None
+    vectors = np.array([[0, 0], [5, -5]])[state] + rng.normal(size=(len(state), 2))
     y = {
-        "multivariate": np.array([[0, 0], [5, -5]])[state] + rng.normal(size=(len(state), 2)),
+        "multivariate": vectors,
+        "joint": vectors,
         "poisson": rng.poisson(np.array([3, 60])[state]),
         "gamma": rng.gamma(4.0, np.array([1.0, 12.0])[state]),
         "linear": np.array([2.0, -2.0])[state] * (x[:, 0] if x is not None else 1)
@@ -530,8 +595,9 @@ def test_least_recently_seen_goes_and_ids_are_never_reused():
 
 
 def test_model_that_recalls_nothing_refuses():
-    with pytest.raises(BadInput, match="regimes: expected 0"):
-        Detector("joint", regimes=3, location=[2.0, 3.0], scale=[1.0, 1.0])
+    model = case("pcoc-3").model
+    with pytest.raises(UnfitSetting, match="regimes: expected 0 for a model of kind 'pcoc'"):
+        check_settings(DEFAULTS._replace(regimes=3), model, Dimensions(None, None))
 
 
 def test_restated_belief_is_shared_by_origins_of_a_start():

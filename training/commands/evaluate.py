@@ -36,6 +36,12 @@ def everything(
         bool,
         typer.Option("--seasons", help="Also score each model with `seasonal` true."),
     ] = False,
+    regimes: Annotated[
+        int,
+        typer.Option(
+            min=0, max=32, help="Also score each model with so many remembered regimes; 0: no more."
+        ),
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the simulations and intervals.")] = 0,
     json: Annotated[
         Path | None, typer.Option(help="File for all numbers.", show_default=False)
@@ -70,7 +76,7 @@ def everything(
             fail(f"--model: expected one of {', '.join(real)}, got {name!r}")
     console = Console()
     with refusals("--data: "):
-        results = evaluate(data, models, seed, console=console, seasons=seasons)
+        results = evaluate(data, models, seed, console=console, seasons=seasons, regimes=regimes)
     pages.show(results, console)
     with refusals():
         if json is not None:
@@ -84,7 +90,9 @@ def regimes(
     data: Annotated[
         Path | None,
         typer.Option(
-            envvar="MOCA_TEST_DATA", help="Folder that holds nab.npz.", show_default=False
+            envvar="MOCA_TEST_DATA",
+            help="Folder that holds nab.npz, beedance.npz and hasc.npz, or some of them.",
+            show_default=False,
         ),
     ] = None,
     remembered: Annotated[
@@ -98,7 +106,8 @@ def regimes(
 ) -> None:
     """Score the setting `regimes` beside none: what is called new and what returned, and delays.
 
-    On NAB, where the folder holds it, on simulated states and a switching sinusoid. Takes minutes.
+    On NAB, bees and HASC, where the folder holds them, on simulated states and a switching
+    sinusoid. Takes minutes.
     """
     from rich.console import Console
 
@@ -106,16 +115,17 @@ def regimes(
     from model_core.upm.builtin import Options, build
     from training.experiments import recurring
     from training.quality import regimes as quality
-    from training.quality.series import load
+    from training.quality.series import Corpora, load
 
-    series = []
+    corpora = Corpora({}, {}, [])
     if data is not None:
         with refusals("--data: "):
-            series = load(data).scalars.get("NAB", [])
-    series = [one.first(most) for one in series]
+            corpora = load(data)
+    series = [one.first(most) for one in corpora.scalars.get("NAB", [])]
     model = build(DEFAULT_MODEL, Options())
     console = Console()
     quality.show(model, series, (0, remembered), seed, count, console)
+    quality.show_vectors(quality.vectors(corpora), remembered, console)
     recurring.show((0, remembered), seed, count, console)
 
 

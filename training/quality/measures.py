@@ -74,7 +74,7 @@ Candidate = tuple[UnderlyingModel, StreamSettings]
 class QualityStudy(NamedTuple):
     """What is measured, and on what.
 
-    names: of the models; models: by name, at the default settings, and less seasons where wanted.
+    names: of the models; models: by name, at the default settings, and at others where wanted.
     rng: of intervals and choices; seed: of simulations.
     """
 
@@ -214,10 +214,12 @@ def evaluate(
     sizes: Sizes | None = None,
     console: Console | None = None,
     seasons: bool = False,
+    regimes: int = 0,
 ) -> Results:
     """Measure models at the service's default settings; raises FileNotFoundError, BadData.
 
-    seasons: also measure each with seasons sought from the first label on.
+    seasons: also measure each with seasons sought from the first label on. regimes: also measure
+    each with so many remembered.
     """
     torch.set_num_threads(1)
     began = time.monotonic()
@@ -227,6 +229,10 @@ def evaluate(
     if seasons:
         seasonal = StreamSettings(seasonal=True)
         built |= {f"{name} {LESS_SEASONS}": (built[name][0], seasonal) for name in models}
+    if regimes:
+        remembering = DEFAULTS._replace(regimes=regimes)
+        for name in models:
+            built[f"{name} with {regimes} regimes"] = built[name][0], remembering
     rows: dict[str, list[Any]] = {}
     with Progress(console=console, transient=True) as progress:
         study = QualityStudy(

@@ -1,8 +1,8 @@
 """`moca evaluate regimes`: what a memory of regimes gives and costs, beside the same without one.
 
-On NAB, whose labelled windows are looked at, and on simulations whose states are known. A kind is
-that of a change at its confirmation: `returned` to a remembered regime, or `changed` to a new one.
-A row is a dict, by the names that its function gives.
+On NAB, whose labelled windows are looked at, on bees and an accelerometer, and on simulations whose
+states are known. A kind is that of a change at its confirmation: `returned` to a remembered regime,
+or `changed` to a new one. A row is a dict, by the names that its function gives.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from model_core.stream.events import Event
-from model_core.stream_settings import DEFAULTS
+from model_core.stream_settings import DEFAULT_VECTOR_MODEL, DEFAULTS
 from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import Options, build
 from training.online import Followed, follow
-from training.quality.series import Scalars
+from training.quality.series import Annotated, Corpora, Scalars
 from training.results import Table
+from training.statistics import estimate
 
 Floats = NDArray[np.float64]
 Row = dict[str, Any]
@@ -34,6 +36,13 @@ SHORTEST, LONGEST = 30, 170  # observations of a state
 IN_TIME = 30  # observations in which the confirmation of a change counts for it
 AT = 200  # position of a first step; the second one is as long after it
 SHIFTS = (1.0, 2.0, 3.0)
+
+
+# Vectors whose states recur: a phase of the dance, an activity.
+VECTOR_MODELS = (DEFAULT_VECTOR_MODEL, "multivariate")
+HALF_SECOND = 50  # observations of the accelerometer
+LEAST_SPREAD = 1e-3  # of an axis in its range, of a window at rest
+BLOCK = 50  # observations that a gain's interval takes for independent of others
 
 
 class Simulated(NamedTuple):
@@ -86,6 +95,56 @@ def recorded(model: UnderlyingModel, series: Sequence[Scalars], regimes: int) ->
         "windows": windows,
         "step_us": 1e6 * took_s / total,
     }
+
+
+def vectors(corpora: Corpora) -> list[Annotated]:
+    """Sequences of bees, and of HASC the log standard deviations of windows of half a second.
+
+    Every output is in its own standard deviations.
+    """
+    series = list(corpora.annotated.get("bees", []))
+    for one in corpora.annotated.get("HASC", []):
+        count = len(one.y) // HALF_SECOND
+        pieces = one.y[: count * HALF_SECOND].reshape(count, HALF_SECOND, -1)
+        series.append(Annotated(f"{one.name} windows", np.log(pieces.std(1) + LEAST_SPREAD), {}))
+    return [one._replace(y=(one.y - one.y.mean(0)) / one.y.std(0)) for one in series]
+
+
+def gained(model: UnderlyingModel, y: Floats, regimes: int) -> Row:
+    """Vectors (T, d): mean `log_score` without a memory and with one, and its `gain`.
+
+    The gain's interval is over blocks of observations. changes: confirmed, without and with.
+    back: those that were called returned.
+    """
+    plain, remembering = (
+        follow(model, y.tolist(), DEFAULTS._replace(regimes=memory)) for memory in (0, regimes)
+    )
+    gain = remembering.log_score - plain.log_score
+    gain = gain[np.isfinite(gain)]
+    blocks = np.array_split(gain, max(2, len(gain) // BLOCK))
+    confirmed = kinds(remembering)
+    return {
+        "log_score": [float(np.nanmean(one.log_score)) for one in (plain, remembering)],
+        "gain": estimate([float(block.mean()) for block in blocks]),
+        "changes": [len(kinds(plain)), len(confirmed)],
+        "back": sum(returned for _, returned in confirmed),
+    }
+
+
+def show_vectors(series: Sequence[Annotated], regimes: int, console: Console) -> None:
+    """Print the table of vectors."""
+    rows = []
+    for one in series:
+        for name in VECTOR_MODELS:
+            row = gained(build(name, Options(y_dim=one.y.shape[1])), one.y, regimes)
+            gain = row["gain"]
+            numbers = f"{gain.mean:.3f} ({gain.low:.3f}, {gain.high:.3f})"
+            scores = (f"{score:.3f}" for score in row["log_score"])
+            counts = (str(count) for count in (*row["changes"], row["back"]))
+            rows.append((one.name, name, *scores, numbers, *counts))
+    heads = "series", "model", "log score", "with", "gain, 95 % interval", "changes", "with", "back"
+    if rows:
+        console.print(Table("recorded vectors", "", heads, rows, 2).for_terminal())
 
 
 def states(rng: np.random.Generator, recurring: bool, gap: float, length: int) -> Simulated:

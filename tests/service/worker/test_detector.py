@@ -135,7 +135,6 @@ def test_a_label_that_is_refused_at_the_end_of_its_list(detect, monkeypatch):
     [
         ({"model": "categorical"}, 0.0, None),
         ({"model": "poisson", "seasonal": True}, 0.0, None),
-        ({"model": "joint", "regimes": 3}, [0.0, 0.0], None),
         ({"model": "poisson", "location": [0.0]}, 0.0, None),
         ({"model": "poisson", "location": [1.0, 2.0]}, 0.0, None),
         ({"model": "linear", "scale": [1.0]}, 0.0, [1.0]),

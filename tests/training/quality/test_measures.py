@@ -55,11 +55,12 @@ def run(*arguments, **environment):
 def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     text = StringIO()
     console = Console(file=text, width=100)
-    results = evaluate(folder, ["gaussian"], 0, SMALL, console, True)
+    results = evaluate(folder, ["gaussian"], 0, SMALL, console, True, 2)
     assert {"skab.npz", "hasc.npz", "elec2.npz"} <= set(results.missing)
     assert len(results.families) % 11 == 0
     corpora = {(row.corpus, row.method): row.f1.mean for row in results.changes}
     assert corpora["TCPD", "gaussian less seasons, confirmed online"] > 0.85
+    assert corpora["TCPD", "gaussian with 2 regimes, confirmed online"] > 0.85
     assert ("bees", "gaussian less seasons") not in corpora  # of several outputs
     assert corpora["bees", "multivariate"] == 1.0
     assert corpora["bees", "evenly spaced"] == 1.0  # one mark in the middle
@@ -67,11 +68,11 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     assert corpora["bees", "always fire, every 60"] == 1.0  # the mean regime is half the series
     methods = {row.method for row in results.families}
     assert "FOCuS at the rate of gaussian, confirmed" in methods
-    assert len(results.periods) == 11 * 2
-    assert [row.shift for row in results.ages] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+    assert len(results.periods) == 11 * 3
+    assert [row.shift for row in results.ages] == [1.0] * 3 + [2.0] * 3 + [3.0] * 3
     forecasts = {(row.corpus, row.method): row.score for row in results.forecasts}
     assert {corpus for corpus, _ in forecasts} == {"TCPD", "NAB"}
-    assert len(forecasts) == 8
+    assert len(forecasts) == 10
     assert forecasts["TCPD", "gaussian"].log_score.count == 2  # the third is too short
     assert 0.8 < forecasts["NAB", "gaussian"].coverage < 0.97
     anomalies = {row.method: row.score for row in results.nab}

@@ -1,11 +1,12 @@
 """What a memory of regimes is scored by."""
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from model_core.upm.builtin import Options, build
 from training.quality import regimes
-from training.quality.series import Scalars
+from training.quality.series import Annotated, Corpora, Scalars
 
 MODEL = build("gaussian", Options())
 
@@ -45,6 +46,28 @@ def test_windows_and_kinds_of_a_recorded_series():
     assert row["hit"] == 1  # the other one holds a return
     assert row["changed"] == 1000 * 2 / 500
     assert row["returned"] == 1000 * 2 / 500
+
+
+def test_vectors_whose_states_recur_are_forecast_better(capsys):
+    rng = np.random.default_rng(3)
+    state = np.repeat([0, 1] * 5, 40)[:, None]
+    bees = Annotated("a", rng.normal(size=(400, 2)) + 6 * state, {"corpus": []})
+    pause = np.repeat([0, 1] * 4, 500)[:, None]
+    hasc = Annotated("b", rng.normal(size=(4000, 2)) * np.where(pause, 1.0, 9.0), {"corpus": []})
+    series = regimes.vectors(Corpora({"bees": [bees], "HASC": [hasc]}, {}, []))
+    assert [one.y.shape for one in series] == [(400, 2), (80, 2)]
+    for one in series:
+        np.testing.assert_allclose(one.y.std(0), 1.0)
+    spread = series[1].y[:, 0].reshape(8, 10).mean(1)
+    assert (spread[::2] > 0.9).all()
+    assert (spread[1::2] < -0.9).all()
+    row = regimes.gained(build("multivariate", Options(y_dim=2)), series[0].y, 4)
+    assert row["changes"] == [9, 9]
+    assert row["back"] == 8
+    assert row["gain"].low > 0.1
+    assert row["gain"].mean == pytest.approx(row["log_score"][1] - row["log_score"][0], abs=0.01)
+    regimes.show_vectors(series[:1], 4, Console(width=120))
+    assert "recorded vectors" in capsys.readouterr().out
 
 
 def test_tables_are_printed(capsys):

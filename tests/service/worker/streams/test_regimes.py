@@ -14,6 +14,7 @@ from service.wire import (
     SetBelief,
     WhatIf,
 )
+from tests.service.worker.kinds import publish
 
 LEVELS = [0.0, 7.0, -6.0]
 
@@ -70,14 +71,17 @@ def test_snapshot_carries_what_is_remembered(make_bench, close):
         close({**ours, "stream": ""}, {**theirs, "stream": ""}, 0.0)
 
 
-def test_models_that_recall_nothing_are_refused(bench):
-    bench.default_model = "averaged"
-    problem = bench.ask(Configure("p", {"model": "joint", "regimes": 2}), status=422)
+def test_models_that_recall_nothing_are_refused(bench, tmp_path):
+    publish(tmp_path / "models")
+    problem = bench.ask(Configure("p", {"model": "leaf", "regimes": 2}), status=422)
     assert "regimes" in problem["detail"]
+
+
+def test_vectors_have_a_memory_by_default_as_well(bench):
+    bench.default_model = "averaged"
     bench.ask(Configure("v", {"regimes": 2}), status=201)
-    bench.observe("v", [[1.0, 2.0]], status=422)
-    (answer,) = bench.observe("v", [1.0])
-    assert answer["model"] == "averaged"
+    (answer,) = bench.observe("v", [[1.0, 2.0]])
+    assert answer["model"] == "joint"
 
 
 def test_setting_is_fixed_once_there_are_observations(bench):
