@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cramjam
+import msgspec
 import pyarrow as pa
 import torch
 from google.protobuf import json_format
@@ -52,13 +53,21 @@ from service.models.catalogue import Catalogue
 from service.problems import ServiceError
 from service.settings import Settings
 from service.store.log import START, Entry
-from service.store.streams import UnreadablePart, all_decoded, decoded, unseal
-from service.wire import snapshot
+from service.store.streams import (
+    UnreadablePart,
+    all_decoded,
+    decoded,
+    in_tail,
+    unseal,
+    unseal_labels,
+)
+from service.wire import snapshot, stored_records
 from service.wire.snapshot import BadSnapshot
 from service.worker.streams.task import decode_entries
 from tests.remote_write import version_1, version_2
 
 CORPUS = Path(__file__).parent / "corpus"
+SHM = Path("/dev/shm")
 MEMORY = 8  # times the body
 FLOOR = 1 << 20  # of a body: what is taken for any
 LONGEST = 4096  # bytes of a case
@@ -127,27 +136,28 @@ def check(error: ServiceError) -> None:
         raise error
 
 
-DECODERS: dict[str, Any] = {
-    name: decode
+DECODERS: list[Callable[[bytes], object]] = [
+    partial(decode, 0) if decode is wire.decode_row else decode
     for name, decode in vars(wire).items()
-    if name.startswith("decode_") and not inspect.isfunction(decode)
-}
+    if name.startswith("decode_")
+]
 
 
 def read_stored(body: bytes) -> None:
-    """Read parts of streams whose checksum is right, whatever is in them."""
-    for decode in DECODERS.values():
-        blob = wire.checksummed(body, "part", "s", "1")
-        for read in (
-            partial(decoded, decode, blob, "part", "s", "1"),
-            partial(decoded, decode, body, "part", "s", "1"),
-            partial(all_decoded, decode, {b"1": blob}, "part", "s"),
-        ):
-            with contextlib.suppress(UnreadablePart):
-                read()
-    for packed in (body, zlib.compress(body)):
+    """Read parts of streams whose checksum is right, whatever is in them, and one that has none."""
+    blob = wire.checksummed(body, "part", "s", "1")
+    for decode in DECODERS:
         with contextlib.suppress(UnreadablePart):
-            unseal("s", 1, wire.checksummed(packed, "history", "s", 1))
+            decoded(decode, blob, "part", "s", "1")
+    for fields in ({b"1": body}, {body[:64]: blob}):
+        with contextlib.suppress(UnreadablePart):
+            all_decoded(wire.decode_event, fields, "part", "s")
+    chunk = wire.checksummed(zlib.compress(body), "history", "s", 1)
+    for read in (unseal, unseal_labels):
+        with contextlib.suppress(UnreadablePart):
+            read("s", 1, chunk)
+    with contextlib.suppress(UnreadablePart):
+        in_tail("s", [wire.checksummed(body, "tail", "s")])
 
 
 def read_log(body: bytes) -> None:
@@ -155,7 +165,8 @@ def read_log(body: bytes) -> None:
     right = wire.Sums("i", 0, [wire.CommandSum(1, 1, 2, len(body), zlib.crc32(body))])
     sums = wire.checksummed(wire.encode(right), "entry", 0)
     other = wire.checksummed(body, "entry", 0)
-    decode_entries(0, START, [Entry("1-1", body, s) for s in (sums, other, body)])
+    for item in decode_entries(0, START, [Entry("1-1", body, s) for s in (sums, other, body)]):
+        list(item.singly())
 
 
 def read_artifact(body: bytes) -> None:
@@ -172,7 +183,8 @@ def read_artifact(body: bytes) -> None:
     artifact.load(folder)
 
 
-_folder = tempfile.TemporaryDirectory(prefix="fuzz-")
+# In memory where that can be had: files on a disk take longer than all else.
+_folder = tempfile.TemporaryDirectory(prefix="fuzz-", dir=SHM if SHM.is_dir() else None)
 
 
 def read_snapshot(body: bytes) -> None:
@@ -242,6 +254,15 @@ def remote_write_seeds() -> list[bytes]:
 def stored_seeds() -> list[bytes]:
     """Parts of a stream, and what is in the log."""
     head = wire.Head(1, wire.StreamSettings(model="gaussian"))
+    ordinary = wire.Record(
+        0, 1.5, None, None, 1.0, None, None, 0.0, mean=[1.0], variance=[[2.0]], log_score=-1.5,
+        quantiles={level: [0.5] for level in stored_records.LEVELS}, accepted_ms=NOW_MS,
+        changed_probability=0.5, evidence=2.0, anomaly=3.0, changepoint_probability=0.1,
+        recent_change_probability=0.2, map_run_length=0, previous_start=-1,
+    )  # fmt: skip
+    timed = {"time": "2026-01-01T00:00:00Z", "accepted_ms": None, "elapsed": 2.0}
+    records = [ordinary, msgspec.structs.replace(ordinary, **timed)]
+    plain_rows = [wire.encode_row(record) for record in records]
     command = wire.Observe("s", [wire.Observation(1.5), wire.Observation([1.0, None])], key="k")
     envelope = wire.Envelope(1, NOW_MS, 0, "averaged", command)
     many = wire.ObserveMany(["a", "b"], struct.pack("<3d", 1, 2, 3), [1, 2])
@@ -253,6 +274,9 @@ def stored_seeds() -> list[bytes]:
         wire.encode(wire.LogEntry("i", [envelope])),
         wire.encode(wire.Record(0, 1.5, None, None, 1.0, None, 0.01, 0.0)),
         wire.encode([wire.Outcome(1, 200, [])]),
+        *plain_rows,
+        stored_records.block_of(0, plain_rows),
+        zlib.decompress(stored_records.columns_of(0, plain_rows)),
     ]
 
 
