@@ -7,6 +7,7 @@ belongs to a process; the next takes it over.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -60,11 +61,9 @@ class Letters:
     async def open(self) -> dict[str, Id]:
         """Make the groups that are not there; returns how far each source was read."""
         client: Any = self._client
-        seconds, micros = await client.time()
-        await client.hsetnx(keys.WEBHOOKS, self._hook, seconds * 1000 + micros // 1000)
-        began = int(await client.hget(keys.WEBHOOKS, self._hook))
-        for source in self.sources:
-            first = "0" if source == self.again else f"{began}-0"
+        await client.hsetnx(keys.WEBHOOKS, self._hook, " ".join(map(str, await self._newest())))
+        began = (await client.hget(keys.WEBHOOKS, self._hook)).decode().split()
+        for source, first in zip(self.sources, [*began, "0"], strict=True):
             try:
                 await client.xgroup_create(source, self._group, first, mkstream=True)
             except ResponseError as error:
@@ -80,6 +79,22 @@ class Letters:
                 if group["name"] == self._group.encode():
                     read_to[source] = Id.parse(group["last-delivered-id"])
         return read_to
+
+    async def _newest(self) -> list[Id]:
+        """Newest entry of each partition, of its log or its feed: no clock says what came before.
+
+        A store whose clock was ahead, and is set back, goes on with higher ids.
+        """
+        streams = [key(p) for p in self._partitions.values() for key in (keys.log, keys.feed)]
+        async with self._client.pipeline(transaction=False) as pipe:
+            for stream in streams:
+                pipe.exists(stream)
+            there = await pipe.execute()
+            for stream in itertools.compress(streams, there):
+                pipe.xinfo_stream(stream)
+            described = iter(await pipe.execute())
+        newest = [Id.parse(next(described)["last-generated-id"]) if yes else START for yes in there]
+        return [max(pair) for pair in zip(newest[::2], newest[1::2], strict=True)]
 
     async def claim(self, source: str, cursor: str) -> tuple[str, list[Letter], int]:
         """Take over a page of what others read and did not acknowledge.

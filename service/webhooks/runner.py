@@ -102,7 +102,7 @@ class Runner:
         self._letters = Letters(client, hook.name, consumer, settings.partitions)
         self._incidents = incidents
         self._lanes: list[asyncio.Queue[Parcel]] = []
-        self._collected: list[tuple[float, Letter]] = []  # until when they wait, in s since 1970
+        self._collected: list[tuple[float, Letter]] = []  # until when they wait, in monotonic s
         self._read_to: dict[str, Id] = {}
         self._held: dict[tuple[str, str], int] = {}  # letters in hand, and when they were accepted
         self._attempts: set[asyncio.Task[Any]] = set()
@@ -181,7 +181,7 @@ class Runner:
             room = [s for s in letters.sources if self._lane(s).qsize() < ROOM]
             arrived = await letters.read(room, ROOM) if room else []
             await self._take(arrived, claimed=False)
-            await self._send_due(time.time())
+            await self._send_due(time.monotonic())
             if not arrived:
                 await asyncio.sleep(POLL_S)
 
@@ -204,8 +204,10 @@ class Runner:
                 await self._send_due(inf)  # events of a stream stay in order
             change = raised.event.kind == "change" and raised.event.state == "confirmed"
             if change and not again and self._delivery.collect_s:
-                due_s = min(raised.at_ms / 1000, time.time()) + self._delivery.collect_s
-                self._collected.append((due_s, letter))
+                # Clocks that are set may shorten the wait, and never make it longer.
+                age_s = max(0.0, time.time() - raised.at_ms / 1000)
+                wait_s = max(0.0, self._delivery.collect_s - age_s)
+                self._collected.append((time.monotonic() + wait_s, letter))
                 continue
             self._send([letter])
         if unwanted:

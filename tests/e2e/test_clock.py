@@ -5,6 +5,7 @@ are never stepped stay as they are. An API alone, with many more steps: tests/se
 """
 
 import importlib.util
+import json
 import os
 import random
 import time
@@ -20,6 +21,7 @@ from tests.e2e.calling import KNOWN, ask
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
 from tests.referees.sequential import Life, Seen
+from tests.service.webhooks.conftest import Receiver
 from tests.waiting import PATIENCE_S, until
 
 HOUR_S = 3600
@@ -28,6 +30,7 @@ APIS = ("api-a", "api-b")
 WORKERS = ("worker-a", "worker-b")
 PARTITIONS = 16
 AGAIN = (429, 503, 504)
+RATE = 5  # requests of a key for each hour
 
 pytestmark = [
     pytest.mark.slow,
@@ -153,6 +156,100 @@ def tokens(store):
     """Who has each partition, since when."""
     with connect(store) as client:
         return client.mget([keys.lease(partition) for partition in range(PARTITIONS)])
+
+
+def bearer(token):
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_a_key_ends_by_the_clock_of_the_api_that_is_asked(deployment, clocks, store):
+    """Keys that do not end, and revocations, rest on no clock; rates on that of the store alone."""
+    processes, clients = deployment
+
+    def create(name, *more):
+        return processes.run("keys", "create", name, "--scope", "read", *more).split()[0]
+
+    def status(client, token):
+        return client.get("/v1/streams", headers=bearer(token)).status_code
+
+    lasting = create("lasting")
+    ending = create("ending", "--expires", "10h")
+    limited = create("limited", "--rate", f"{RATE}/hour")
+    for client in clients:
+        until(lambda client=client: client.get("/v1/streams").status_code == 401)
+        until(lambda client=client: status(client, limited) in (200, 429))
+    for seconds in (*STEPS_S, 0):
+        clocks.step("api-a", seconds)
+        assert [status(client, lasting) for client in clients] == [200, 200]
+        assert status(clients[0], ending) == (401 if seconds > 10 * HOUR_S else 200)
+        assert status(clients[1], ending) == 200
+    clocks.step("api-a", -30 * HOUR_S)
+    processes.run("keys", "revoke", "lasting")
+    for client in clients:
+        until(lambda client=client: status(client, lasting) == 401)
+    for seconds in (2 * HOUR_S, -30 * HOUR_S, 30 * HOUR_S, 0):
+        clocks.step("store", seconds)
+        admitted = 0
+        while (answer := clients[admitted % 2].get("/v1/streams", headers=bearer(limited))) and (
+            answer.status_code == 200
+        ):
+            admitted += 1
+        assert 1 <= admitted <= RATE  # a window of another hour, which is never exceeded
+        assert answer.status_code == 429
+        assert 1 <= int(answer.headers["Retry-After"]) <= HOUR_S
+
+
+def changes_of(receiver):
+    """Stream and id of each change that was delivered, in the order in which they came."""
+    posted = [json.loads(body)["data"] for *_, body, fate in list(receiver.calls) if fate == 200]
+    changes = [change for data in posted for change in data.get("changes", [data])]
+    return [(change["stream"], change["event"]["id"]) for change in changes]
+
+
+def test_webhooks_are_delivered_while_clocks_are_stepped(deployment, clocks, store, tmp_path):
+    """Each confirmed change comes at least once, those of a stream in order.
+
+    The hook is new while the store's clock is a day ahead, and that is set back thereafter.
+    """
+    processes, clients = deployment
+    processes.environment["PAGER"] = "whsec_" + "A" * 44
+    processes.own["webhooks"] = clocks.environment("webhooks")
+    hooks = tmp_path / "hooks.toml"
+    names = [f"s{i}" for i in range(6)]
+    for name in names:
+        ask(clients[0], "PUT", name, 201, json=KNOWN)
+    with Receiver() as receiver:
+        hooks.write_text(
+            "collect_s = 2\n"
+            f'[[hook]]\nname = "pager"\nurl = "{receiver.url}/h"\nsecret_env = "PAGER"\n'
+        )
+        clocks.step("store", 24 * HOUR_S)
+        options = ["--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"]
+        processes.start("webhooks", "webhooks", *options)
+        with connect(store) as client:
+            until(lambda: client.hexists(keys.WEBHOOKS, "pager"))
+        clocks.step("store", 0)
+        rng = random.Random(9)
+        for turn in range(12):
+            for name in names:
+                body = [{"y": rng.gauss(6.0 * (turn % 2), 1.0)} for _ in range(12)]
+                posted = {"json": body, "headers": {"Idempotency-Key": f"k{turn}"}}
+                path = f"/v1/streams/{name}/observations"
+                until(lambda p=path, b=posted: rng.choice(clients).post(p, **b).is_success)
+            every = (*APIS, *WORKERS, "webhooks", "webhooks", "store")
+            clocks.step(rng.choice(every), rng.choice(STEPS_S))
+        expected = {
+            name: [
+                event["id"] for event in ask(clients[0], "GET", f"{name}/changepoints")["events"]
+            ]
+            for name in names
+        }
+        assert sum(map(len, expected.values())) > len(names)
+        delivered = lambda: {*changes_of(receiver)}  # noqa: E731
+        until(lambda: delivered() == {(name, id_) for name in names for id_ in expected[name]})
+        for name in names:
+            came = [id_ for stream, id_ in changes_of(receiver) if stream == name]
+            assert list(dict.fromkeys(came)) == sorted(expected[name])
 
 
 def test_clocks_of_apis_and_workers_are_stepped(deployment, clocks, store):

@@ -81,7 +81,9 @@ def receiver():
 @pytest.fixture
 def writer(valkey_url):
     with contextlib.closing(Writer(valkey_url, PARTITIONS)) as writer:
-        writer.clock = lambda: int(time.time() * 1000)  # events of before a hook are not for it
+        writer.clock = lambda: int(
+            time.time() * 1000
+        )  # changes that are old do not wait for others
         yield writer
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections import Counter
 from types import SimpleNamespace
 from unittest.mock import AsyncMock, Mock
@@ -462,6 +463,30 @@ async def test_later_events_of_a_stream_end_the_wait_and_stay_behind(delivering,
     ]
     of_s3 = [kind for kind, streams, _ in messages(receiver) if streams == ["s3"]]
     assert of_s3 == ["changepoint.confirmed", "changepoint.withdrawn"]
+
+
+async def test_a_hook_that_was_new_while_the_clock_was_ahead_misses_nothing(
+    delivering, receiver, writer
+):
+    writer.clock = lambda: 0  # its ids are years before the store's clock
+    delivering.hook("h", f"{receiver.url}/h")
+    async with delivering.running():
+        writer.raise_("s", 1)
+        await until_async(lambda: receiver.got("/h") == [("s", 1)])
+
+
+async def test_a_clock_that_is_set_makes_no_change_wait_longer(
+    delivering, receiver, writer, monkeypatch
+):
+    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic)
+    monkeypatch.setattr(runner, "time", clock)
+    delivering.hook("h", f"{receiver.url}/h")
+    async with delivering.running(collect_s=1.0):
+        for i, step_s in enumerate([-30 * 3600, 30 * 3600]):
+            writer.raise_("s", i, confirmed_at=13)
+            await until_async(lambda: delivering.collected == 1)
+            clock.time = lambda step_s=step_s: time.time() + step_s
+            await until_async(lambda i=i: receiver.got("/h") == [("s", k) for k in range(i + 1)])
 
 
 async def test_changes_that_wait_when_a_process_ends_are_delivered_by_the_next(
