@@ -21,6 +21,7 @@ from pydantic import (
 from training.errors import BadConfig
 
 OWN = "data"  # the experiment of own series
+FOLDER = r"[^/\\.][^/\\]*"  # part of a folder's name
 Options = dict[str, Any]
 Activation = Literal["relu", "tanh", "identity"]
 
@@ -143,7 +144,7 @@ class Config(Section):
     """
 
     experiment: str
-    name: str = Field(default="", pattern=r"^([^/\\.][^/\\]*)?$")
+    name: str = Field(default="", pattern=f"^({FOLDER})?$")
     data: dict[str, Any] = {}
     model: ModelConfig = ModelConfig()
     objective: Objective = Objective()

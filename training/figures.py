@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple, ParamSpec, TypedDict
 
 import matplotlib as mpl
 import numpy as np
@@ -83,25 +83,29 @@ STYLE: Any = {
 }
 
 
-class Look(NamedTuple):
+class Look(TypedDict):
     """Look of a method: colour, marker and line style each identify it."""
 
-    colour: str
+    color: str
     marker: str
-    line: str
+    ls: str
 
 
 METHODS = {
-    "MOCA": Look("#0072b2", "o", "-"),
-    "oracle": Look("#1f2933", "D", "--"),
-    "SW5": Look("#e69f00", "s", "-"),
-    "SW10": Look("#d55e00", "^", "-"),
-    "SW50": Look("#cc79a7", "v", "-"),
-    "TOE": Look("#009e73", "X", ":"),
-    "COE": Look("#56b4e9", "P", ":"),
+    "MOCA": Look(color="#0072b2", marker="o", ls="-"),
+    "oracle": Look(color="#1f2933", marker="D", ls="--"),
+    "SW5": Look(color="#e69f00", marker="s", ls="-"),
+    "SW10": Look(color="#d55e00", marker="^", ls="-"),
+    "SW50": Look(color="#cc79a7", marker="v", ls="-"),
+    "TOE": Look(color="#009e73", marker="X", ls=":"),
+    "COE": Look(color="#56b4e9", marker="P", ls=":"),
 }
-OTHERS = (Look("#7f5539", "o", "--"), Look("#5f6b7a", "s", "--"), Look("#6a3d9a", "D", ":"))
-MOCA = METHODS["MOCA"].colour
+OTHERS = (
+    Look(color="#7f5539", marker="o", ls="--"),
+    Look(color="#5f6b7a", marker="s", ls="--"),
+    Look(color="#6a3d9a", marker="D", ls=":"),
+)
+MOCA = METHODS["MOCA"]["color"]
 
 
 def look(method: str) -> Look:
@@ -244,18 +248,15 @@ def against(
     step = min(np.diff(np.log(list(place.values()))), default=1.0)
     axes.set_xscale("log")
     for k, one in enumerate(_by_method(curves)):
-        style = look(one.method)
         # Side by side, so that equal values do not hide each other.
         aside = (k - (len(curves) - 1) / 2) * SPREAD * step / len(curves)
         axes.errorbar(
             np.array([place[float(x)] for x in one.x]) * np.exp(aside),
             one.mean,
             yerr=reach(one.mean, one.low, one.high),
-            color=style.colour,
-            ls=style.line,
-            marker=style.marker,
             elinewidth=1.2,
             label=one.method,
+            **look(one.method),
         )
     axes.set_xticks(list(place.values()), [f"{x:g}" for x in settings])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -274,8 +275,8 @@ def over_time(panels: Mapping[str, Sequence[PlottedCurve]], measure: str, title:
     for axes, (problem, curves) in zip(grid, panels.items(), strict=False):
         for one in _by_method(curves):
             style = look(one.method)
-            axes.fill_between(one.x, one.low, one.high, color=style.colour, alpha=0.2, lw=0)
-            axes.plot(one.x, one.mean, color=style.colour, ls=style.line, label=one.method)
+            axes.fill_between(one.x, one.low, one.high, color=style["color"], alpha=0.2, lw=0)
+            axes.plot(one.x, one.mean, color=style["color"], ls=style["ls"], label=one.method)
         axes.set(xlabel="time (steps)", ylabel=measure, title=problem)
     for axes in list(grid):
         axes.set_visible(False)
@@ -353,16 +354,13 @@ def validation(
     figure, places = row(8, 4.0, len(panels))
     for axes, (x, y) in zip(places, panels, strict=True):
         for method in ordered(histories):
-            style = look(method)
             history = histories[method]
             axes.plot(
                 [record[x] for record in history],
                 [record[y] for record in history],
-                color=style.colour,
-                ls=style.line,
-                marker=style.marker,
                 ms=3.5,
                 label=method,
+                **look(method),
             )
         axes.set(xlabel=LABELS[x], ylabel=LABELS[y])
     shown = "; ".join(f"{LABELS[y]} against {LABELS[x]}" for x, y in panels)
@@ -456,7 +454,7 @@ def calibration(pits: Floats, title: str = "Calibration of the predictive") -> C
     unit = BINS / len(pits)  # densities do not depend on the number of labels and bins
     heights, edges = np.histogram(pits, BINS, (0, 1))
     low, high = uniform_band(len(pits))
-    colour = METHODS["COE"].colour
+    colour = METHODS["COE"]["color"]
     width = 0.92 / BINS
     left.bar((edges[1:] + edges[:-1]) / 2, heights * unit, width, color=colour, label="labels")
     left.axhspan(

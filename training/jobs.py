@@ -14,7 +14,7 @@ from rich.console import Console
 
 from training import catalogue
 from training.catalogue import Axes, Cell
-from training.config import OWN, Config, Options, checked, merged
+from training.config import FOLDER, OWN, Config, Options, checked, merged
 from training.data.files import Place
 from training.data.tables import DataSource
 from training.data.windows import Series, Splits
@@ -27,7 +27,6 @@ from training.meta_training.processes import world
 from training.meta_training.progress import shown
 from training.meta_training.runs import Run
 
-NAME = re.compile(r"[^/\\.][^/\\]*")  # part of a folder's name
 LAGS = 5  # default number of lagged labels where there are no inputs
 
 
@@ -86,7 +85,7 @@ def train_own(
 
     Runs are kept in RUNS/data/PRESET/, `wanted.preset` being a name. Raises TrainingError.
     """
-    if not NAME.fullmatch(wanted.preset):
+    if not re.fullmatch(FOLDER, wanted.preset):
         raise BadConfig(f"--name: expected part of a folder's name, got {wanted.preset!r}")
     source = checked(DataSource, {**settings.get("data", {}), "digest": ""})
     series = own.read(source, catalogue.preset(OWN, "quick", settings))

@@ -54,12 +54,17 @@ class MethodComparison(NamedTuple):
     difference: Estimate
 
 
+def alone(value: float) -> Estimate:
+    """A number without an interval."""
+    return Estimate(value, math.nan, math.nan, 1)
+
+
 def estimate(values: ArrayLike, level: float = LEVEL) -> Estimate:
     """Mean of one value per sequence with its Student-t interval."""
     checked = _checked(values)
     mean = float(checked.mean())
     if len(checked) == 1:
-        return Estimate(mean, math.nan, math.nan, 1)
+        return alone(mean)
     reach = float(stats.t.ppf(0.5 + level / 2, len(checked) - 1) * stats.sem(checked))
     return Estimate(mean, mean - reach, mean + reach, len(checked))
 
@@ -72,7 +77,7 @@ def bootstrap(values: ArrayLike, generator: np.random.Generator) -> Estimate:
     checked = _checked(values)
     mean = float(checked.mean())
     if len(checked) == 1:
-        return Estimate(mean, math.nan, math.nan, 1)
+        return alone(mean)
     low, high = stats.bootstrap(
         (checked,),
         np.mean,

@@ -690,11 +690,15 @@ def dashboard(uid: str, title: str, about: str, rows: dict[str, list[Panel]]) ->
         placed.append(
             {"type": "row", "title": name, "collapsed": False, "panels": [], "gridPos": at}
         )
-        left, top, height = 0, top + 1, 0
+        top += 1
+        left = 0
+        height = 0
         for each in panels:
             place = each["gridPos"]
             if left + place["w"] > WIDTH:
-                left, top, height = 0, top + height, 0
+                top += height
+                left = 0
+                height = 0
             place.update(x=left, y=top)
             left += place["w"]
             height = max(height, place["h"])

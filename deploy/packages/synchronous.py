@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 import unasync
 
 CLIENT = Path(__file__).parents[2] / "moca_client"
-SOURCE, TARGET = CLIENT / "asynchronous.py", CLIENT / "sync.py"
+SOURCE = CLIENT / "asynchronous.py"
+TARGET = CLIENT / "sync.py"
 # The asynchronous name, and the other one; beside those that unasync knows.
 NAMES = {
     "AsyncBaseTransport": "BaseTransport",

@@ -60,7 +60,9 @@ class Backup:
         self._stored = 0
         self._models: dict[str, UsedModel] = {}
         self._skipped: dict[str, str] = {}
-        self._streams = self._tombstones = self._observations = 0
+        self._streams = 0
+        self._tombstones = 0
+        self._observations = 0
 
     def run(self) -> Manifest:
         """Write all there is; raises BackupError, RedisError and OSError."""
@@ -78,7 +80,11 @@ class Backup:
         for partition in range(partitions):
             self._take_feed(partition)
         self._flush()
-        self._take_models()
+        # An artifact that is gone is not packed, which the manifest says.
+        for reference, model in self._models.items() if self._asked.with_models else ():
+            for file in artifact_files(self._asked.models_dir, reference):
+                self._writer.add_model(reference, file)
+                model.packed = True
         manifest = Manifest(
             made_ms=time.time_ns() // 1_000_000,
             service=self._asked.service,
@@ -118,35 +124,25 @@ class Backup:
                 done += 1
                 self._asked.progress(done, max(total, done))
 
-    def _take_stream(self, partition: int, name: bytes) -> None:
-        try:
-            kept = self._read(partition, name.decode())
-        except UnicodeDecodeError:
-            self._skipped[name.decode(errors="backslashreplace")] = "its name is damaged"
+    def _take_stream(self, partition: int, stored_name: bytes) -> None:
+        """Read a stream as of one commit; that it cannot be read is noted."""
+        name = stored_name.decode(errors="backslashreplace")
+        if name.encode() != stored_name:
+            self._skipped[name] = "its name is damaged"
             return
-        if kept is not None:
-            self._add(kept)
-
-    def _read(self, partition: int, name: str) -> Kept | None:
-        """Read a stream as of one commit; None where it cannot be read, which is noted."""
         with self._client.pipeline(transaction=True) as pipe:
-            pipe.hmget(keys.heads(partition), [name, keys.position_field(name)])
-            pipe.lrange(keys.tail(partition, name), 0, -1)
-            for key in keys.HASHES.values():
-                pipe.hgetall(key(partition, name))
+            keys.read_all(pipe, partition, name)
             heads, tail, *parts = pipe.execute(raise_on_error=False)
         wrong = [str(part) for part in (heads, tail, *parts) if isinstance(part, Exception)]
         head = None if wrong else stored_head(*heads)
         if head is None:
             self._skipped[name] = wrong[0] if wrong else "its head is missing"
-            return None
+            return
         try:
-            return _checked(name, head, tail, parts)
+            kept = _checked(name, head, tail, parts)
         except UnreadablePart as error:
             self._skipped[name] = str(error)
-            return None
-
-    def _add(self, kept: Kept) -> None:
+            return
         self._count(kept)
         hashes = (getattr(kept, part) for part in keys.HASHES)
         size = sum(len(k) + len(v) for fields in hashes for k, v in fields.items())
@@ -176,15 +172,6 @@ class Backup:
             self._block.feeds.append(StoredFeed(partition, entries))
             self._grow(sum(len(v) for _, fields in entries for v in fields.values()))
             after = f"({rows[-1][0].decode()}"
-
-    def _take_models(self) -> None:
-        """Pack the artifacts that streams are on; one that is gone is said in the manifest."""
-        if not self._asked.with_models:
-            return
-        for reference, model in self._models.items():
-            for file in artifact_files(self._asked.models_dir, reference):
-                self._writer.add_model(reference, file)
-                model.packed = True
 
     def _grow(self, size: int) -> None:
         self._size += size

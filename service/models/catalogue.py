@@ -204,17 +204,13 @@ def check_files(folder: Path, largest: int) -> None:
             raise OSError(f"{name}: {file.stat().st_size} bytes, at most {limit}")
 
 
-def _described(file: Path) -> bytes:
-    if file.exists():
-        check_files(file.parent, 1 << 62)
-    return file.read_bytes()
-
-
 def _read(folder: Path) -> ModelVersion:
     name = folder.parent.name
     version = folder.name
     try:
-        file = _decode(_described(folder / DESCRIPTION))
+        if (folder / DESCRIPTION).exists():
+            check_files(folder, 1 << 62)
+        file = _decode((folder / DESCRIPTION).read_bytes())
     except (OSError, RecursionError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         return ModelVersion(
             name=name, version=version, kind="unknown", error=f"model.json: {error}"

@@ -27,7 +27,8 @@ class Traffic:
     __slots__ = ("received", "sent")
 
     def __init__(self) -> None:
-        self.received = self.sent = 0
+        self.received = 0
+        self.sent = 0
 
     def count(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """Return both with what goes through them counted."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -27,12 +27,12 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from model_core.stream.events import Event
 from service.problems import StartupError
 
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
-STAGES = ("ingest", "queue", "compute", "commit", "reply")
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 if MULTIPROCESS_DIR in os.environ:
@@ -403,15 +403,15 @@ def know_hook(hook: str) -> None:
     WEBHOOK_LAG.labels(hook).set(0)
 
 
-class _Joined:
-    """Several registries as one page."""
+class FixedMetrics(Collector):
+    """Metrics as they are."""
 
-    def __init__(self, *registries: CollectorRegistry) -> None:
-        self._registries = registries
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
 
-    def collect(self) -> Iterator[Metric]:
-        for registry in self._registries:
-            yield from registry.collect()
+    def collect(self) -> Iterable[Metric]:
+        """Return them."""
+        return self._families
 
 
 def exposition(accept: str = "") -> tuple[bytes, str]:
@@ -422,12 +422,12 @@ def exposition(accept: str = "") -> tuple[bytes, str]:
     registry = CollectorRegistry()
     if MULTIPROCESS_DIR in os.environ:
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        own: tuple[CollectorRegistry, ...] = (registry,)
+        families = [*registry.collect()]
     else:
         ProcessCollector(registry=registry)
-        own = (REGISTRY, registry)
+        families = [*REGISTRY.collect(), *registry.collect()]
     encode, media_type = choose_encoder(accept)
-    return encode(_Joined(*own)), media_type
+    return encode(FixedMetrics(families)), media_type
 
 
 def serve(port: int) -> None:

@@ -96,7 +96,7 @@ class Embedded:
         (self.data_dir / "store").chmod(0o700)
         self._own()
         give_up = time.monotonic() + START_WAIT_S
-        while not self._holds_lock():
+        while (lock := self._lock or self._locked("server.lock")) is None:
             if time.monotonic() > give_up:
                 recorded = _running(self.data_dir)
                 pid = recorded.pid if recorded is not None and recorded.pid else "unknown"
@@ -105,6 +105,7 @@ class Embedded:
                     f"(process {pid}): end that process and start again"
                 )
             time.sleep(PAUSE_S)
+        self._lock = lock
         self._launch(give_up)
 
     def alive(self) -> bool:
@@ -124,17 +125,17 @@ class Embedded:
         for handle in (self._lock, self._owner):
             if handle is not None:
                 handle.close()  # which also unlocks
-        self._lock = self._owner = self._process = None
+        self._lock = None
+        self._owner = None
+        self._process = None
         self._let_go()
 
     def _own(self) -> None:
         if self._owner is not None:
             return
-        handle = (self.data_dir / "owner.lock").open("a+b")
-        if not _try_lock(handle):
-            handle.seek(0)
-            owner = handle.read().decode(errors="replace").strip() or "unknown"
-            handle.close()
+        handle = self._locked("owner.lock")
+        if handle is None:
+            owner = owner_of(self.data_dir) or "unknown"
             raise StartupError(
                 f"data folder {self.data_dir} is already in use by process {owner}: use "
                 "that service, stop it, or choose another --data-dir"
@@ -144,16 +145,13 @@ class Embedded:
         handle.flush()
         self._owner = handle
 
-    def _holds_lock(self) -> bool:
-        """Take server.lock if no living process has it; whether we hold it now."""
-        if self._lock is not None:
-            return True
-        handle = (self.data_dir / "server.lock").open("a+b")
-        if not _try_lock(handle):
-            handle.close()
-            return False
-        self._lock = handle
-        return True
+    def _locked(self, name: str) -> IO[bytes] | None:
+        """Lock a file of the folder; None: a living process has the lock."""
+        handle = (self.data_dir / name).open("a+b")
+        if _try_lock(handle):
+            return handle
+        handle.close()
+        return None
 
     def _record(self, running: Running) -> None:
         draft = self.data_dir / "server.json.new"

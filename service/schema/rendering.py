@@ -63,7 +63,7 @@ def event(stored: wire.Event | None) -> Event | None:
         return None
     return Event(
         **{name: getattr(stored, name) for name in _PLAIN},
-        start_time=_start_time(stored),
+        start_time=stored.start_time if stored.start_ms is None else instant(stored.start_ms),
         start_arrived=stored.start_ms is not None,
         before=stored.before and RegimeStatistics(*stored.before),
         after=stored.after and RegimeStatistics(*stored.after),
@@ -74,10 +74,6 @@ def event(stored: wire.Event | None) -> Event | None:
 
 _RENDERED = {"start_time", "start_arrived", "before", "after", "explanation", "returned"}
 _PLAIN = [name for name in Event.__struct_fields__ if name not in _RENDERED]
-
-
-def _start_time(stored: wire.Event) -> str | None:
-    return stored.start_time if stored.start_ms is None else instant(stored.start_ms)
 
 
 def settings(stored: wire.StreamSettings) -> StreamSettings:
@@ -100,14 +96,17 @@ def of_numbers(mean: Any, variance: Any, quantiles: Any) -> Predictive:
     return Predictive(mean, variance, quantiles, ABSENT)
 
 
+def _predictive(stored: wire.Record | wire.StoredAnswer, full: bool) -> Predictive | None:
+    """Return the predictive distribution of an answer; full: with its variance."""
+    if stored.probabilities is not None:
+        return of_classes(stored.probabilities)
+    if stored.mean is None:
+        return None
+    return of_numbers(stored.mean, stored.variance if full else ABSENT, stored.quantiles)
+
+
 def record(stored: wire.Record, full: bool) -> Recorded:
     """Return an observation as it was posted, with its compact answer; full: with details."""
-    predictive = None
-    if stored.probabilities is not None:
-        predictive = of_classes(stored.probabilities)
-    elif stored.mean is not None:
-        variance = stored.variance if full else ABSENT
-        predictive = of_numbers(stored.mean, variance, stored.quantiles)
     excluded = stored.excluded
     supervision = stored.changepoint if excluded is None else excluded.changepoint
     belief: list[RunLengthProbability] | None = None
@@ -121,7 +120,7 @@ def record(stored: wire.Record, full: bool) -> Recorded:
         elapsed=stored.elapsed,
         supervision=None if supervision is None else RecordedSupervision(supervision),
         belief=belief,
-        predictive=predictive,
+        predictive=_predictive(stored, full),
         changed_probability=stored.changed_probability,
         evidence=stored.evidence,
         anomaly=stored.anomaly,
@@ -195,19 +194,13 @@ def _quiet(
 def _answer(
     stream: str, answers: wire.Answers, stored: wire.StoredAnswer, duplicate: bool
 ) -> Answer:
-    predictive = None
-    if stored.probabilities is not None:
-        predictive = of_classes(stored.probabilities)
-    elif stored.mean is not None:
-        variance = stored.variance if answers.full else ABSENT
-        predictive = of_numbers(stored.mean, variance, stored.quantiles)
     own = stored.run_length
     belief = None if stored.belief is None else BeliefColumns(*stored.belief)
     return Answer(
         stream=stream,
         seq=stored.seq,
         model=answers.model,
-        predictive=predictive,
+        predictive=_predictive(stored, answers.full),
         log_score=stored.log_score,
         changed_probability=stored.changed_probability,
         evidence=stored.evidence,

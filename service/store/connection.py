@@ -92,7 +92,9 @@ def _shards(url: str, pool: Any, of_sentinels: Any, options: dict[str, Any]) -> 
     options |= place.options
     if kind == "sentinel":
         sentinels, master_pool = of_sentinels
-        watchers = sentinels(place.places, sentinel_kwargs=_sentinel_options(place))
+        # One that does not answer must not keep the next from being asked.
+        timeouts = dict.fromkeys(("socket_connect_timeout", "socket_timeout"), SENTINEL_TIMEOUT_S)
+        watchers = sentinels(place.places, sentinel_kwargs={**timeouts, **place.sentinel_options})
         return Shards(master_pool(place.name, watchers, **options))
     if options.pop("ssl", False):
         options["connection_class"] = pool.secure
@@ -116,12 +118,6 @@ def _kept_alive(url: str) -> dict[str, Any]:
     options = {getattr(socket, name, None): value for name, value in _KEEPALIVE.items()}
     options.pop(None, None)
     return {"socket_keepalive": True, "socket_keepalive_options": options}
-
-
-def _sentinel_options(place: Address) -> dict[str, Any]:
-    # One that does not answer must not keep the next from being asked.
-    timeouts = {"socket_connect_timeout": SENTINEL_TIMEOUT_S, "socket_timeout": SENTINEL_TIMEOUT_S}
-    return {**timeouts, **place.sentinel_options}
 
 
 def patiently(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import AnyStr
+from typing import Any, AnyStr
 from zlib import crc32
 
 CONFIG = "moca:config"
@@ -61,6 +61,11 @@ def position_fields(streams: Iterable[str]) -> list[str]:
     """Return the fields of the positions of streams."""
     mark = position_field("")
     return [stream + mark for stream in streams]
+
+
+def head_fields(streams: Iterable[AnyStr]) -> list[AnyStr]:
+    """Return both fields of each stream among the heads."""
+    return [field for stream in streams for field in (stream, position_field(stream))]
 
 
 def names_of(fields: Iterable[bytes]) -> list[bytes]:
@@ -159,3 +164,11 @@ HASHES = {
     "anomalies": anomalies,
 }
 PARTS = (tail, *HASHES.values())  # every key of a stream
+
+
+def read_all(pipe: Any, p: int, stream: str) -> None:
+    """Queue the reads of all that is kept of a stream: its head's fields, its tail, its hashes."""
+    pipe.hmget(heads(p), head_fields([stream]))
+    pipe.lrange(tail(p, stream), 0, -1)
+    for key in HASHES.values():
+        pipe.hgetall(key(p, stream))

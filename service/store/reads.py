@@ -106,10 +106,7 @@ class AsyncStore:
         The digest of its model is None where the head has none.
         """
         async with self._client.pipeline(transaction=True) as pipe:
-            pipe.hmget(keys.heads(partition), [stream, keys.position_field(stream)])
-            pipe.lrange(keys.tail(partition, stream), 0, -1)
-            for key in keys.HASHES.values():
-                pipe.hgetall(key(partition, stream))
+            keys.read_all(pipe, partition, stream)
             parts, tail, *hashes = await pipe.execute()
         stored = stored_head(*parts)
         if stored is None:
@@ -177,7 +174,7 @@ class AsyncStore:
         # In one transaction, and chunks up to the end: a commit after `head` was read may have
         # sealed what was then in the tail.
         async with self._client.pipeline(transaction=True) as pipe:
-            pipe.hmget(keys.heads(partition), [stream, keys.position_field(stream)])
+            pipe.hmget(keys.heads(partition), keys.head_fields([stream]))
             pipe.hmget(keys.history(partition, stream), [str(number) for number in numbers])
             if recent:
                 pipe.lrange(keys.tail(partition, stream), 0, -1)
@@ -194,13 +191,9 @@ class AsyncStore:
 
         Names may be text, or bytes as they are stored.
         """
-
-        def both(names: list[Name]) -> list[Name]:
-            return [field for name in names for field in (name, keys.position_field(name))]
-
         return {
             name: stored_head(settled, position)
-            for names, row in await self._of_heads(streams, both)
+            for names, row in await self._of_heads(streams, keys.head_fields)
             for name, settled, position in zip(names, row[::2], row[1::2], strict=True)
         }
 

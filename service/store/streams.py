@@ -149,8 +149,8 @@ class Store:
         """Load each stream's head, its checkpoint, its tail and its idempotency records."""
         if not streams:
             return []
-        fields = [field for name in streams for field in (name, keys.position_field(name))]
-        parts = cast(list[bytes | None], self._client.hmget(keys.heads(partition), fields))
+        fields = self._client.hmget(keys.heads(partition), keys.head_fields(streams))
+        parts = cast(list[bytes | None], fields)
         heads = list(map(stored_head, parts[::2], parts[1::2]))
         with self._client.pipeline(transaction=False) as pipe:
             for stream, head in zip(streams, heads, strict=True):

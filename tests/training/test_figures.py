@@ -139,7 +139,7 @@ def test_methods_are_in_the_papers_order_with_their_numbers(charts):
     handles, names = axes.get_legend_handles_labels()
     assert names == ["MOCA", "SW5"]
     line, caps, (bars,) = handles[0]
-    assert line.get_color() == METHODS["MOCA"].colour
+    assert line.get_color() == METHODS["MOCA"]["color"]
     assert line.get_ydata().tolist() == [1, 2, 3]
     ends = [segment[:, 1].tolist() for segment in bars.get_segments()]
     np.testing.assert_allclose(ends, [[0.9, 1.2], [1.9, 2.2], [2.9, 3.2]])

@@ -12,7 +12,6 @@ from fastapi import Query
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -316,15 +315,4 @@ def exposition(results: Iterable[ResultSample]) -> bytes:
     families = {name: Metric(name, about, "gauge") for name, about in RESULT_SERIES.items()}
     for name, labels, value in results:
         families[name].add_sample(name, labels, value)
-    return generate_latest(FixedMetrics(families.values()))
-
-
-class FixedMetrics(Collector):
-    """Metrics as they are."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        """Return them."""
-        return self._families
+    return generate_latest(metrics.FixedMetrics(families.values()))
