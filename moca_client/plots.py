@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from moca_client.replayed import BeliefRow, Replayed, ReplayedChange
 from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from moca_client.replay import BeliefRow, Replayed
-    from moca_client.replay_many import Change
 
 MAX_DATA_PANELS = 6
 MAX_STREAMS = 40  # with a line of their own in a picture of many
@@ -86,7 +82,9 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     figure.savefig(file)
 
 
-def plot_changes(replays: Sequence[Replayed], changes: Sequence[Change], file: Path) -> None:
+def plot_changes(
+    replays: Sequence[Replayed], changes: Sequence[ReplayedChange], file: Path
+) -> None:
     """Draw the confirmed changes of many streams to `file` (PNG).
 
     Top: how many begin at a time, so that what began together stands out. Bottom: a line for each

@@ -10,13 +10,11 @@ import gc
 import re
 import threading
 import time
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import quote
 
 from rich.box import SIMPLE_HEAD
@@ -25,7 +23,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from moca_client import Client, ClientError, Problem
-from moca_client.responses import Answer, Changepoints, Event, Hindsight, Segment
+from moca_client.replayed import BeliefRow, Replayed
+from moca_client.responses import Changepoints
 from moca_client.series import Series, read_series
 from moca_client.stream_settings import StreamSettings
 from moca_client.tables import (
@@ -47,78 +46,6 @@ _NEEDS = {".parquet": ("pyarrow", "replay"), ".png": ("matplotlib", "plots")}
 
 class ReplayError(RuntimeError):
     """The replay cannot go on; the message says why and what to do."""
-
-
-class BeliefRow(NamedTuple):
-    """The run-length belief after one observation; far smaller than two lists of numbers."""
-
-    run_length: array[int]
-    probability: array[float]
-
-
-@dataclass
-class Replayed:
-    """A series and everything the service said about it."""
-
-    stream: str
-    series: Series
-    answers: list[Answer] = field(default_factory=list)
-    beliefs: list[BeliefRow | None] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    segmentation: list[Segment] = field(default_factory=list)
-    hindsight: Hindsight | None = None  # how far the segmentation is one in hindsight
-    settings: StreamSettings = field(default_factory=StreamSettings)
-
-    def add(self, answers: Sequence[Answer]) -> None:
-        """Keep the next answers; their beliefs go into arrays."""
-        for answer in answers:
-            row = None
-            if answer.run_length is not None and answer.run_length.belief is not None:
-                belief = answer.run_length.belief
-                row = BeliefRow(array("i", belief.run_length), array("f", belief.probability))
-                answer.run_length.belief = None
-            self.beliefs.append(row)
-            self.answers.append(answer)
-
-    @property
-    def model(self) -> str:
-        """Return the model that gave the last answer."""
-        return self.answers[-1].model if self.answers else ""
-
-    @property
-    def first_seq(self) -> int:
-        """`seq` of the first row of the file; not 0 when the stream had observations before."""
-        return self.answers[0].seq if self.answers else 0
-
-    def row(self, seq: int) -> int | None:
-        """Row of the file that became observation `seq`, if any did."""
-        row = seq - self.first_seq
-        return row if 0 <= row < len(self.answers) else None
-
-    def sentence(self, event: Event) -> str:
-        """What an event is, in a few words; of several labels with the name of the one."""
-        output = None if event.explanation is None else event.explanation.output
-        names = self.series.y_names
-        if output is None or len(names) <= output:
-            return event.sentence
-        return event.sentence.replace(f"output {output + 1}: ", f"{names[output]}: ", 1)
-
-    @property
-    def headline(self) -> str:
-        """What the last confirmed change was, and how many there were before it."""
-        confirmed = [event for event in self.events if event.state == "confirmed"]
-        if not confirmed:
-            return f"{self.stream}: no change"
-        last = max(confirmed, key=lambda event: event.start)
-        text = f"{self.stream}: {self.sentence(last)}, since {self.when(last.start)}"
-        earlier = len(confirmed) - 1
-        return f"{text}; {earlier} earlier change{'' if earlier == 1 else 's'}" if earlier else text
-
-    def when(self, seq: int) -> str:
-        """How people read the time of observation `seq`."""
-        row = self.row(seq)
-        axis = self.series.axis
-        return str(seq) if row is None or axis is None else axis.label[row]
 
 
 def replay(

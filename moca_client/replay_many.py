@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import quote
 
 from msgspec import structs
@@ -20,7 +20,6 @@ from rich.table import Table
 from moca_client import Client
 from moca_client.replay import (
     READY_WAIT_S,
-    Replayed,
     ReplayError,
     ask_changes,
     collecting_nothing,
@@ -33,6 +32,7 @@ from moca_client.replay import (
     writable,
     write_table,
 )
+from moca_client.replayed import Replayed, ReplayedChange
 from moca_client.responses import Event, StreamChange
 from moca_client.series import Series
 from moca_client.tables import describe_evidence, describe_start
@@ -40,27 +40,6 @@ from moca_client.tables import describe_evidence, describe_start
 PLOTS = 5  # streams with a picture of their own
 SHOWN = 20  # changes in the table on the console
 LISTED = 500  # changes in a page of the service's list of them
-
-
-class Change(NamedTuple):
-    """A confirmed change of a stream."""
-
-    replayed: Replayed
-    event: Event
-
-    @property
-    def magnitude(self) -> float:
-        """Its size, in standard deviations; of several outputs that of the largest."""
-        size = self.event.size
-        sizes = size if isinstance(size, list) else [size]
-        return max((abs(value) for value in sizes if value is not None), default=0.0)
-
-    @property
-    def place(self) -> float:
-        """Where it begins: on the axis of its file, else its position."""
-        axis = self.replayed.series.axis
-        row = self.replayed.row(self.event.start)
-        return float(self.event.start) if axis is None or row is None else axis.value[row]
 
 
 def replay_many(
@@ -140,17 +119,17 @@ def _post(client: Client, replays: Sequence[Replayed], batch: int, console: Cons
                     raise ReplayError(f"{replayed.stream!r}, {error}") from error
 
 
-def _changes(replayed: Replayed) -> list[Change]:
+def _changes(replayed: Replayed) -> list[ReplayedChange]:
     """Confirmed changes of a stream, as its answers have them: when they were confirmed."""
     last: dict[int, Event] = {}
     for answer in replayed.answers:
         if answer.event is not None and answer.event.kind == "change":
             last[answer.event.id] = answer.event
     confirmed = [event for event in last.values() if event.state == "confirmed"]
-    return [Change(replayed, event) for event in confirmed]
+    return [ReplayedChange(replayed, event) for event in confirmed]
 
 
-def _refined(client: Client, changes: Sequence[Change]) -> list[Change]:
+def _refined(client: Client, changes: Sequence[ReplayedChange]) -> list[ReplayedChange]:
     """Changes as they are by now: the service estimates a start anew after the confirmation.
 
     No answer has that. One that the service does not list any more stays as it was.
@@ -188,7 +167,7 @@ def _write_answers(replays: Sequence[Replayed], files: Sequence[Path]) -> None:
     write_table(joined, {}, [path for path in files if not _picture(path)])
 
 
-def _table(replays: Sequence[Replayed], changes: Sequence[Change]) -> Table:
+def _table(replays: Sequence[Replayed], changes: Sequence[ReplayedChange]) -> Table:
     """Return the table of changes, the latest first."""
     rows = sum(len(replayed.answers) for replayed in replays)
     changed = len({change.replayed.stream for change in changes})
@@ -222,7 +201,7 @@ def _axis(replays: Sequence[Replayed]) -> bool:
 def _draw(
     client: Client,
     replays: Sequence[Replayed],
-    changes: Sequence[Change],
+    changes: Sequence[ReplayedChange],
     files: Sequence[Path],
     plots: int,
     console: Console,

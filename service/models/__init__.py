@@ -1,1 +1,1 @@
-"""Models that streams can use: the catalogue, and canaries."""
+"""Models that streams can use."""

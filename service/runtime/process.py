@@ -32,7 +32,7 @@ LONGEST_PAUSE_S = 30.0
 log = logging.getLogger(__name__)
 
 
-class Backoff:
+class RestartBackoff:
     """Pauses before the next try: doubling, and short again after a while without failures."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ import redis
 from service.problems import StartupError
 from service.runtime.access_policy import keys_required
 from service.runtime.embedded import Embedded
-from service.runtime.process import Backoff
+from service.runtime.process import RestartBackoff
 from service.settings import Settings
 from service.store import keys
 from service.store.api_keys import Keyring
@@ -45,7 +45,7 @@ class StoreKeeper:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._embedded = None if settings.redis_url else Embedded(settings.data_dir)
-        self._backoff = Backoff()
+        self._backoff = RestartBackoff()
         self._due = 0.0  # no start of the embedded server before this
 
     @property

@@ -32,7 +32,7 @@ from service.runtime.process import (
     EXIT_REFUSED,
     STOP_WAIT_S,
     WORKER_STOP_S,
-    Backoff,
+    RestartBackoff,
     listen,
     url_of,
 )
@@ -56,7 +56,7 @@ class Child:
     command: str
     process: subprocess.Popen[bytes] | None = None
     worker_id: str = ""
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: RestartBackoff = field(default_factory=RestartBackoff)
     due: float = 0.0  # when to start it; meaningful while `process` is None
 
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from service import calendar, wire
 from service.calendar import Window
-from service.models import canary as canaries
-from service.models.canary import Canary
+from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.store import keys
 from service.store.health import Condition, Health, condition, health
 from service.store.shards import AsyncStoreClient
@@ -336,7 +335,7 @@ class AsyncStore:
 
     async def canaries(self) -> tuple[dict[str, Canary], list[str]]:
         """Return all canaries by the name of their model, and those that cannot be read."""
-        return await self._by_name(keys.CANARIES, canaries.decode, "canary")
+        return await self._by_name(keys.CANARIES, decode_canary, "canary")
 
     async def windows(self) -> tuple[dict[str, Window], list[str]]:
         """Return all windows of the calendar by name, and those that cannot be read."""
@@ -358,7 +357,7 @@ class AsyncStore:
         if canary is None:
             await cast(Any, self._client.hdel(keys.CANARIES, name))
         else:
-            blob = wire.checksummed(canaries.encode(canary), "canary", name)
+            blob = wire.checksummed(encode_canary(canary), "canary", name)
             await cast(Any, self._client.hset(keys.CANARIES, name, blob))
 
     async def put_window(self, window: Window) -> None:

@@ -6,7 +6,7 @@ import matplotlib.image
 import pytest
 
 from moca_client import plots
-from moca_client.replay import BeliefRow, Replayed
+from moca_client.replayed import BeliefRow, Replayed
 from moca_client.responses import (
     Answer,
     BeliefColumns,

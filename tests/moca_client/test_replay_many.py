@@ -9,7 +9,8 @@ import pytest
 from moca_client import plots
 from moca_client.errors import problem_of
 from moca_client.replay import ReplayError
-from moca_client.replay_many import Change, replay_many
+from moca_client.replay_many import replay_many
+from moca_client.replayed import ReplayedChange
 from moca_client.responses import Changepoints, Event, StreamChange, StreamSummary
 from moca_client.series import read_columns, read_table, streams_of
 from tests.moca_client.test_plots import replayed_of, row
@@ -180,7 +181,7 @@ def test_changes_of_streams_of_other_times_are_in_the_picture(tmp_path, monkeypa
         drawn.clear()
         placed.clear()
         changes = [
-            Change(own, Event(id_, "confirmed", own.first_seq + 30, 33))
+            ReplayedChange(own, Event(id_, "confirmed", own.first_seq + 30, 33))
             for own in replays
             for id_ in (1, 2)
         ]

@@ -56,7 +56,7 @@ class TrainingLoss(nn.Module):
 Fed = tuple[Batch, Tensor | None]  # what one iteration learns from: windows, and supervision (B, T)
 
 
-class Feed:
+class BatchFeed:
     """Windows of one process's share of each batch, with supervision as of `objective.reveal`.
 
     All processes draw whole batches, from generators of one seed.
@@ -132,7 +132,7 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     optimiser = torch.optim.Adam(parameters, lr=wanted.learning_rate, fused=not on_host or None)
     generator = torch.Generator().manual_seed(config.seed)
     progress = _begun(job, optimiser, generator, world, resume)
-    feed = Feed(job.splits.train, config, share, generator, device)
+    feed = BatchFeed(job.splits.train, config, share, generator, device)
     skipped = torch.full((), float(progress.skipped), device=device)
     objective: nn.Module = TrainingLoss(learner, config)
     if world.size > 1:

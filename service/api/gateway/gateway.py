@@ -30,8 +30,7 @@ import redis
 from service import wire
 from service.api.gateway.load_shedding import Overload, shed
 from service.api.gateway.store_monitor import StoreMonitor
-from service.models.canary import chosen
-from service.models.catalogue import Catalogue
+from service.models.catalogue import Catalogue, choose_version
 from service.observability import metrics, tracing
 from service.problems import (
     BodyTooLarge,
@@ -471,7 +470,7 @@ class Gateway:
         if name not in canaries:
             return None
         versions = self._catalogue.usable(name)
-        return chosen(canaries[name], name, command.stream, versions)
+        return choose_version(canaries[name], name, command.stream, versions)
 
     def _planned(
         self, command: wire.Command | wire.ObserveMany, accepted_ms: int

@@ -10,7 +10,7 @@ import time
 import redis
 
 from service.calendar import Calendar
-from service.models.canary import Canary
+from service.models.catalogue import Canary
 from service.observability import metrics
 from service.settings import Settings
 from service.store.health import Health

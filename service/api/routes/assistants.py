@@ -29,7 +29,7 @@ async def assist(request: Request) -> Response:
     body = await read_body(
         request.scope, request.receive, context_of(request).settings.max_body_bytes
     )
-    return _Message(server, body)
+    return AssistantAnswer(server, body)
 
 
 def _server(app: FastAPI) -> MCPServer[Any]:
@@ -54,7 +54,7 @@ def _client(app: FastAPI, context: Context[Any, Any]) -> AsyncClient:
     return AsyncClient("http://localhost", api_key=key.strip(), retry_for_s=5, transport=transport)
 
 
-class _Message(Response):
+class AssistantAnswer(Response):
     """The answer to one message, which the SDK writes itself."""
 
     def __init__(self, server: MCPServer[Any], body: bytes) -> None:

@@ -13,7 +13,7 @@ from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersio
 from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import Context, ModelPath, context_of, json_response, submit_reruns
-from service.models.canary import Canary
+from service.models.catalogue import Canary
 from service.problems import (
     CorruptState,
     FieldError,

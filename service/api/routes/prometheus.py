@@ -1,4 +1,4 @@
-"""Prometheus: samples in by remote write, results out to be scraped."""
+"""Prometheus and OpenTelemetry: samples in by remote write and OTLP, results out to be scraped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
 from service.api.gateway.waves import StreamCommands, submit_waves
-from service.api.http import Context, apart, context_of, header, problem, raw, read_body
+from service.api.http import Context, Rendered, apart, context_of, header, problem, raw, read_body
+from service.api.parsing import otlp
 from service.api.parsing.remote_write import Version, parse, version_of
 from service.api.parsing.series import StreamAssignment
 from service.observability import metrics
@@ -151,6 +152,32 @@ class WriteTally:
         """Count samples that were rejected, untried or deferred."""
         self.counts[result] += count
         self.reason = self.reason or reason
+
+
+@raw
+async def write_metrics(request: Request) -> Response:
+    """Receive metrics of OpenTelemetry (OTLP/HTTP, protobuf or JSON): gauges and sums.
+
+    Points are samples as those of a remote write: the same rules make them streams, and a repeat
+    has no effect. Histograms and summaries are rejected. The answer says how many points can never
+    be taken (`partial_success`); all others were. 503: send the whole request again.
+    """
+    context = context_of(request)
+    settings = context.settings
+    media = otlp.media_of((header(request.scope, b"content-type") or b"").decode("latin-1"))
+    body = await read_body(request.scope, request.receive, settings.max_body_bytes)
+
+    def assignment_of_body() -> StreamAssignment:
+        write = otlp.parse(body, media, settings.max_observations)
+        return StreamAssignment(write, context.series_rules, time.time_ns() // 1_000_000)
+
+    assignment = await apart(context.thread, assignment_of_body)
+    tally = await apply_samples(context, assignment)
+    error = refusal(assignment.total, tally)
+    if isinstance(error, SamplesDeferred):
+        raise error
+    rejected = tally.counts["rejected"] + tally.counts["untried"]
+    return Rendered(otlp.answer(rejected, "" if error is None else error.detail, media), 200, media)
 
 
 class StreamWrite:

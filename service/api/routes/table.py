@@ -21,14 +21,13 @@ from service.api.routes import (
     health,
     models,
     observations,
-    otlp,
     prometheus,
     reads,
     streams,
 )
 from service.api.sse.connections import EventStream
 from service.api_keys import OPEN
-from service.models.canary import Canary
+from service.models.catalogue import Canary
 from service.schema.observations import ItemForm, ObservationForm
 from service.schema.queries import ObserveQuery
 from service.settings import Settings
@@ -86,7 +85,7 @@ FEEDBACK: Errors = (
 
 
 # Groups of calls in the reference whose modules have other names.
-TAGS = {"calendar": "events", "otlp": "prometheus", "health": "service"}
+TAGS = {"calendar": "events", "health": "service"}
 
 
 class ApiCall(NamedTuple):
@@ -372,7 +371,7 @@ CALLS = (
     ApiCall(
         "POST",
         "/v1/metrics",
-        otlp.write_metrics,
+        prometheus.write_metrics,
         None,
         (problems.SamplesDeferred,),
         body=openapi.METRICS_BODY,

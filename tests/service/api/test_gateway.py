@@ -12,7 +12,7 @@ import redis
 
 from service import wire
 from service.api.gateway import gateway, load_shedding
-from service.models.canary import Canary
+from service.models.catalogue import Canary
 from service.observability import metrics
 from service.problems import ReadTimeout, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS

@@ -18,7 +18,7 @@ from service.runtime.process import (
     EXIT_REFUSED,
     STOP_WAIT_S,
     WORKER_STOP_S,
-    Backoff,
+    RestartBackoff,
     listen,
     url_of,
 )
@@ -201,7 +201,7 @@ def test_a_second_signal_kills_what_ends_and_all_that_comes_later(stage):
 
 
 def test_backoff_doubles_up_to_its_limit_and_forgets():
-    backoff = Backoff()
+    backoff = RestartBackoff()
     assert [backoff.next_s(float(n)) for n in range(4)] == [0.1, 0.2, 0.4, 0.8]
     assert [backoff.next_s(10.0) for _ in range(10)][-1] == 30.0
     assert backoff.next_s(10.0 + 60.0) == 30.0  # not calm for long enough

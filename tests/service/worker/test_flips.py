@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from service import wire
-from service.models.canary import Canary
+from service.models.catalogue import Canary
 from service.store import keys
 from service.store.append import Queued, entry_of
 from service.store.log import START, Entry
