@@ -98,23 +98,10 @@ StreamPath = Annotated[
     Path(description="stream id", pattern=STREAM_ID, openapi_examples={"": {"value": "pump-7"}}),
     AfterValidator(check_stream),
 ]
-EventPath = Annotated[
-    int,
-    Path(
-        description="id of an event of the stream",
-        ge=0,
-        le=2**53,
-        openapi_examples={"": {"value": 1}},
-    ),
-]
+_ONE: dict[str, Any] = {"le": 2**53, "openapi_examples": {"": {"value": 1}}}
+EventPath = Annotated[int, Path(description="id of an event of the stream", ge=0, **_ONE)]
 RegimePath = Annotated[
-    int,
-    Path(
-        description="id of a regime that the stream remembers",
-        ge=1,
-        le=2**53,
-        openapi_examples={"": {"value": 1}},
-    ),
+    int, Path(description="id of a regime that the stream remembers", ge=1, **_ONE)
 ]
 ModelPath = Annotated[
     str, Path(description="model name", openapi_examples={"": {"value": "gaussian"}})

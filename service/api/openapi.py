@@ -82,12 +82,12 @@ PROBLEMS = {
     "unknown",
     504: "accepted, but not answered in time: it is applied at most once",
 }
-_BYTES = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+BINARY = {"schema": {"type": "string", "format": "binary"}}
 WRITE_BODY: dict[str, Any] = {
     "required": True,
     "description": "a message `prometheus.WriteRequest` or `io.prometheus.write.v2.Request`, "
     "compressed by snappy (block format)",
-    "content": {PROTOBUF: {"schema": {"type": "string", "format": "binary"}}},
+    "content": {PROTOBUF: BINARY},
 }
 WRITTEN: dict[str, Any] = {
     "description": "everything was taken",
@@ -104,7 +104,7 @@ METRICS_BODY: dict[str, Any] = {
     "description": "an `ExportMetricsServiceRequest`",
     "content": {
         JSON: {"schema": {"type": "object"}},
-        PROTOBUF: {"schema": {"type": "string", "format": "binary"}},
+        PROTOBUF: BINARY,
     },
 }
 METRICS_TAKEN: dict[str, Any] = {
@@ -112,15 +112,15 @@ METRICS_TAKEN: dict[str, Any] = {
     "`partialSuccess` has `rejectedDataPoints` and `errorMessage`, if there are any",
     "content": {
         JSON: {"schema": {"type": "object"}},
-        PROTOBUF: {"schema": {"type": "string", "format": "binary"}},
+        PROTOBUF: BINARY,
     },
 }
 METRICS: dict[str, Any] = {
     "description": "Prometheus's text format",
     "content": {"text/plain": {"schema": {"type": "string"}}},
 }
-BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
-BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
+BLOB: dict[str, Any] = {"description": "the snapshot", "content": {BYTES: BINARY}}
+BLOB_BODY: dict[str, Any] = {"required": True, "content": {BYTES: BINARY}}
 
 EVENT_MESSAGES: dict[str, Any] = {
     "description": "a stream of messages, until the connection is closed",
@@ -165,7 +165,7 @@ def answer_or_columns(kind: Any) -> dict[str, Any]:
 def _with_columns(described: dict[str, Any]) -> dict[str, Any]:
     content = described["content"]
     content[JSON] = {"schema": {"anyOf": [content[JSON]["schema"], COLUMNS]}}
-    content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
+    content[ARROW] = BINARY
     return described
 
 

@@ -12,16 +12,16 @@ import typer
 from rich.console import Console
 
 from moca_client.responses import ChangesPage, IncidentDetail, Mover, StreamChange
-from moca_client.tables import change_lines, describe_evidence, incident_lines
+from moca_client.tables import change_lines, incident_lines
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
     Json,
     Match,
     Url,
+    change_cells,
     connected,
     print_json,
-    short_utc,
     table,
 )
 
@@ -234,8 +234,5 @@ def _show(rows: list[StreamChange]) -> None:
     headings = ("stream", "since (UTC)", "what changed", "evidence", "state")
     made = table(*headings, words=("what changed", "state"))
     for change in rows:
-        since = "" if change.start_time is None else short_utc(change.start_time)
-        about = "≈ " if change.start_arrived else ""
-        rarely = describe_evidence(change.evidence)
-        made.add_row(change.stream, about + since, change.sentence, rarely, change.state)
+        made.add_row(change.stream, *change_cells(change), change.state)
     Console().print(made)

@@ -16,13 +16,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from moca_client.tables import describe_evidence
 from model_core.suggestions import did_you_mean
 from service.commands.options import fail
 from service.wire import timestamps
 
 if TYPE_CHECKING:
     from moca_client import Client
-    from moca_client.responses import Event
+    from moca_client.responses import Event, StreamChange
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 Url = Annotated[str, typer.Option("--url", envvar="MOCA_URL", help="Address of the service.")]
@@ -169,6 +170,13 @@ def number(value: float | Sequence[float | None] | None, digits: int = 4) -> str
     if isinstance(value, Sequence):
         return ", ".join("null" if part is None else number(part, digits) for part in value)
     return "" if value is None else f"{value:.{digits}g}"
+
+
+def change_cells(event: Event | StreamChange) -> tuple[str, str, str]:
+    """Return since when, what changed and how sure, as cells of a table."""
+    since = "" if event.start_time is None else short_utc(event.start_time)
+    about = "≈ " if event.start_arrived else ""
+    return about + since, event.sentence, describe_evidence(event.evidence)
 
 
 def event_text(event: Event) -> str:

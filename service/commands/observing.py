@@ -22,7 +22,6 @@ from moca_client.responses import (
     StreamEvent,
 )
 from moca_client.tables import (
-    describe_evidence,
     describe_regime,
     describe_segmentation,
     describe_start,
@@ -36,13 +35,13 @@ from service.commands.connection import (
     Stream,
     Url,
     Wait,
+    change_cells,
     complete_stream,
     connected,
     event_text,
     number,
     numbers,
     print_json,
-    short_utc,
     table,
 )
 from service.commands.options import fail
@@ -299,12 +298,8 @@ def changepoints(
     title = f"{answer.stream} ({answer.model}), {answer.seq} observations"
     made = table(*headings, words=("what changed", "state"), title=title)
     for event in answer.events:
-        since = "" if event.start_time is None else short_utc(event.start_time)
-        about = "≈ " if event.start_arrived else ""
-        rarely = describe_evidence(event.evidence)
-        start = describe_start(event)
         entered = "anomaly" if event.kind == "anomaly" else event.state
-        made.add_row(str(event.id), start, about + since, event.sentence, rarely, entered)
+        made.add_row(str(event.id), describe_start(event), *change_cells(event), entered)
     Console().print(made)
     typer.echo(describe_segmentation(answer.segmentation, answer.hindsight))
 
