@@ -16,7 +16,6 @@ from service.commands import (
     keys,
     observing,
     run,
-    snapshots,
     streams,
     tools,
     webhooks,
@@ -50,7 +49,7 @@ for _seldom in (observing.follow, observing.predict, tools.mcp):
     app.command(rich_help_panel=STREAMS, hidden=True)(_seldom)
 app.add_typer(streams.app, name="streams", rich_help_panel=STREAMS)
 app.add_typer(calendar.app, name="calendar", rich_help_panel=STREAMS, hidden=True)
-app.add_typer(snapshots.app, name="snapshot", rich_help_panel=STREAMS, hidden=True)
+app.add_typer(streams.snapshots, name="snapshot", rich_help_panel=STREAMS, hidden=True)
 app.command(rich_help_panel=MODELS)(tools.models)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 app.command(rich_help_panel=OPERATE, hidden=True)(backup.backup)

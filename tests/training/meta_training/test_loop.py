@@ -15,10 +15,10 @@ from tests.training.tiny import Endless, Untold, same, splits, tiny, train
 from training.config import merged
 from training.data.windows import Splits
 from training.errors import BadConfig, BadRun
+from training.jobs import shown
 from training.learners import learner
 from training.meta_training import loop
 from training.meta_training.objective import Validation, log_scores
-from training.meta_training.progress import shown
 from training.meta_training.runs import Progress, Run, finished
 
 
