@@ -15,7 +15,7 @@ from service.models.catalogue import REFERENCE
 from service.problems import StartupError
 from service.settings import Settings, read_toml
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.apprise_targets import AppriseTarget
+from service.webhooks.apprise_sender import AppriseSender
 from service.wire import tags
 from service.wire.event_entries import Filter, Raised
 
@@ -173,7 +173,7 @@ def _hook(
         if form.format == "apprise":
             if secret or authorization:
                 raise ValueError("expected no secret and no credentials beside an Apprise URL")
-            AppriseTarget(url, allowed)  # a mistake is to refuse the start
+            AppriseSender(url, allowed, 0.0)  # a mistake is to refuse the start
         else:
             allowed.check_url(url)
         selectors = tuple(tags.parse(selector) for selector in form.match)

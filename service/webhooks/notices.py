@@ -21,6 +21,14 @@ ALERTS = {"change": "MocaChange", "anomaly": "MocaAnomaly"}
 _encode = msgspec.json.Encoder().encode
 
 
+class Failure(NamedTuple):
+    """Why an attempt failed. final: it is in vain to try again. retry_after_s: as asked for."""
+
+    reason: str
+    final: bool = False
+    retry_after_s: float | None = None
+
+
 class Notice(NamedTuple):
     """One event for a receiver. `number` is the same in every attempt at it.
 

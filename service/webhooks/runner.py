@@ -36,8 +36,8 @@ from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
 from service.webhooks.dead_letters import Letter, Letters
-from service.webhooks.notices import IncidentNotice, Notice, incident_notice, notice_of
-from service.webhooks.sender import Failure, sender_of
+from service.webhooks.notices import Failure, IncidentNotice, Notice, incident_notice, notice_of
+from service.webhooks.sender import sender_of
 from service.wire.event_entries import START, Id
 from service.wire.incidents import Fleet, FoundIncident, FoundIncidents, shared
 

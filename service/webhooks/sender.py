@@ -8,55 +8,19 @@ import hashlib
 import hmac
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import httpx
 
 from moca_client.errors import retry_after_s
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.apprise_targets import AppriseTarget
+from service.webhooks.apprise_sender import AppriseSender
 from service.webhooks.config import Hook
-from service.webhooks.notices import IncidentNotice, Notice, alert_body, native_body
+from service.webhooks.notices import Failure, IncidentNotice, Notice, alert_body, native_body
 
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
 THREADS = 2
 TRY_AGAIN = (408, 425, 429)  # refusals that pass
 WITH_RETRY_AFTER = (429, 503)
-
-
-class Failure(NamedTuple):
-    """Why an attempt failed. final: it is in vain to try again. retry_after_s: as asked for."""
-
-    reason: str
-    final: bool = False
-    retry_after_s: float | None = None
-
-
-class AppriseSender:
-    """Notifies for one hook by Apprise, which does not say why a receiver refused."""
-
-    def __init__(self, hook: Hook, allowed: Allowed, timeout_s: float) -> None:
-        self._target = AppriseTarget(hook.url, allowed)
-        self._timeout_s = timeout_s
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="apprise")
-
-    async def close(self) -> None:
-        """Let go of the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def attempt(self, notice: Notice | IncidentNotice) -> Failure | None:
-        """Notify once; returns why it failed, None when the receiver accepted it."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                accepted = await loop.run_in_executor(self._threads, self._target.notify, notice)
-        except TimeoutError:
-            return Failure(f"no answer within {self._timeout_s:g} s")
-        except NotAllowed as error:
-            return Failure(str(error))
-        except Exception as error:  # noqa: BLE001, of any service; its text may hold a token
-            return Failure(f"the call failed: {type(error).__name__}")
-        return None if accepted else Failure("Apprise could not deliver it")
 
 
 class HttpSender:
@@ -130,8 +94,9 @@ class HttpSender:
 
 def sender_of(hook: Hook, allowed: Allowed, timeout_s: float) -> AppriseSender | HttpSender:
     """Return what delivers for a hook."""
-    kind = AppriseSender if hook.format == "apprise" else HttpSender
-    return kind(hook, allowed, timeout_s)
+    if hook.format == "apprise":
+        return AppriseSender(hook.url, allowed, timeout_s)
+    return HttpSender(hook, allowed, timeout_s)
 
 
 def headers_of(secret: bytes, id_: str, now_s: int, body: bytes) -> dict[str, str]:

@@ -20,7 +20,8 @@ from service.webhooks import runner
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook
 from service.webhooks.dead_letters import Letter, dead_letters, redeliver
-from service.webhooks.sender import Failure, HttpSender, sender_of
+from service.webhooks.notices import Failure
+from service.webhooks.sender import HttpSender, sender_of
 from service.wire.event_entries import Filter, Id
 from tests.e2e.deployment import Processes
 from tests.ports import free_port

@@ -6,14 +6,18 @@ they are connected to: by an audit hook of the interpreter, in the threads that 
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.notices import IncidentNotice, Notice
+from service.webhooks.notices import Failure, IncidentNotice, Notice
+
+THREADS = 2
 
 
 class _Guard(threading.local):
@@ -26,10 +30,10 @@ class _Guard(threading.local):
 _guard = _Guard()
 
 
-class AppriseTarget:
-    """One receiver, by its Apprise URL."""
+class AppriseSender:
+    """Notifies one receiver, by its Apprise URL; it does not say why a receiver refused."""
 
-    def __init__(self, url: str, allowed: Allowed) -> None:
+    def __init__(self, url: str, allowed: Allowed, timeout_s: float) -> None:
         """Raise ValueError for a URL that Apprise does not know."""
         import apprise  # a second, which only processes that notify need to spend
 
@@ -38,13 +42,30 @@ class AppriseTarget:
         if not self._target:
             raise ValueError("url: expected an Apprise URL, such as slack://A/B/C")
         self._allowed = allowed
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="apprise")
         _audit_connections()
 
-    def notify(self, notice: Notice | IncidentNotice) -> bool:
-        """Send a notice, in a thread of its own; whether it was accepted.
+    async def close(self) -> None:
+        """Let go of the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
-        Raises NotAllowed for an address that may not be called.
-        """
+    async def attempt(self, notice: Notice | IncidentNotice) -> Failure | None:
+        """Notify once; returns why it failed, None when the receiver accepted it."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                accepted = await loop.run_in_executor(self._threads, self._notify, notice)
+        except TimeoutError:
+            return Failure(f"no answer within {self._timeout_s:g} s")
+        except NotAllowed as error:
+            return Failure(str(error))
+        except Exception as error:  # noqa: BLE001, of any service; its text may hold a token
+            return Failure(f"the call failed: {type(error).__name__}")
+        return None if accepted else Failure("Apprise could not deliver it")
+
+    def _notify(self, notice: Notice | IncidentNotice) -> bool:
+        """Send a notice, in this thread; whether it was accepted. Raises NotAllowed."""
         withdrawn = isinstance(notice, Notice) and notice.raised.event.state == "withdrawn"
         _guard.allowed = self._allowed
         _guard.refusal = ""
