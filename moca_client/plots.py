@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from moca_client.replayed import BeliefRow, Replayed, ReplayedChange
@@ -20,7 +21,14 @@ from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
 MAX_DATA_PANELS = 6
 MAX_STREAMS = 40  # with a line of their own in a picture of many
 BINS = 80  # of changes over time
-MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible
+WIDTH = 11.0  # inches of a picture
+# Inches around and between the panels: to find out what texts need takes as long as to draw.
+LEFT = 0.8
+RIGHT = 0.9  # of the heat map's scale
+TOP = 0.34
+BOTTOM = 0.5
+BETWEEN = 0.2
+MAX_CELLS = (1100, 250)  # time x run length of the heat map: as many as it has pixels
 FLOOR = 1e-4  # probabilities below it look like none
 BEYOND = 100  # times the evidence that confirms a change: the highest shown
 HIGHEST = 1e6  # evidence shown where none confirms a change
@@ -60,11 +68,20 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     """
     dimensions = min(len(replayed.series.y_names), MAX_DATA_PANELS)
     heights = [2.6 if dimensions == 1 else 1.8] * dimensions + [2.1, 1.2]
-    figure = Figure(figsize=(11, 1.2 + sum(heights)), dpi=120, layout="constrained")
+    height = TOP + BOTTOM + sum(heights) + BETWEEN * (len(heights) - 1)
+    figure = Figure(figsize=(WIDTH, height), dpi=120)
     FigureCanvasAgg(figure)
-    panels: list[Axes] = list(
-        figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    margins = {
+        "left": LEFT / WIDTH,
+        "right": 1 - RIGHT / WIDTH,
+        "top": 1 - TOP / height,
+        "bottom": BOTTOM / height,
+        "hspace": BETWEEN / (sum(heights) / len(heights)),
+    }
+    grid = figure.subplots(
+        len(heights), sharex=True, height_ratios=heights, squeeze=False, gridspec_kw=margins
     )
+    panels: list[Axes] = list(grid[:, 0])
     x = positions(replayed)
     for dimension in range(dimensions):
         _draw_data(panels[dimension], replayed, x, dimension)
@@ -97,7 +114,7 @@ def plot_changes(
     streams = dict.fromkeys(change.replayed.stream for change in by_start)
     shown = [stream for stream in streams if stream in largest][::-1]
     height = 1.6 + 1.4 + 0.22 * max(len(shown), 3)
-    figure = Figure(figsize=(11, height), dpi=120, layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     counts, lines = figure.subplots(
         2, 1, sharex=True, height_ratios=[1.4, 0.22 * max(len(shown), 3)]
@@ -269,16 +286,21 @@ def belief_grid(beliefs: Sequence[BeliefRow | None]) -> tuple[Floats, int, int]:
     Probabilities of run lengths in one bin add up; of the times in one bin the largest shows,
     so that a brief doubt is not lost in a long file.
     """
-    longest = max((max(b.run_length) for b in beliefs if b and b.run_length), default=0)
+    present = [(row, belief) for row, belief in enumerate(beliefs) if belief is not None]
+    counts = [len(belief.run_length) for _, belief in present]
+    rows = np.repeat([row for row, _ in present], counts).astype(np.int64)
+    # What precedes them has beliefs of none concatenated, too.
+    run_lengths = np.concatenate([np.empty(0, np.int64), *(b.run_length for _, b in present)])
+    probabilities = np.concatenate([np.empty(0), *(b.probability for _, b in present)])
+    longest = int(run_lengths.max(initial=0))
     per_time = -(-len(beliefs) // MAX_CELLS[0])
     per_length = -(-(longest + 1) // MAX_CELLS[1])
     lengths = longest // per_length + 1
+    # One number for each cell of a row of the file.
+    cells, inverse = np.unique(rows * lengths + run_lengths // per_length, return_inverse=True)
+    sums = np.bincount(inverse, weights=probabilities, minlength=len(cells))
     grid = np.zeros((lengths, -(-len(beliefs) // per_time)))
-    for row, belief in enumerate(beliefs):
-        if belief is not None and belief.run_length:
-            bins = np.asarray(belief.run_length) // per_length
-            column = np.bincount(bins, weights=belief.probability, minlength=lengths)
-            np.maximum(grid[:, row // per_time], column, out=grid[:, row // per_time])
+    np.maximum.at(grid, (cells % lengths, cells // lengths // per_time), sums)
     return grid, per_time, per_length
 
 
@@ -294,7 +316,9 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
             cmap=HEAT_MAP,
             rasterized=True,
         )
-        bar = figure.colorbar(mesh, ax=panel, pad=0.01, aspect=14)
+        scale = panel.inset_axes((1.01, 0, 0.014, 1))
+        bar = figure.colorbar(mesh, cax=scale, format="{x:g}")
+        bar.minorticks_off()
         bar.set_label("probability", fontsize=8)
         bar.ax.tick_params(labelsize=7)
         bar.outline.set_visible(False)
@@ -312,6 +336,8 @@ def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
     values = np.array([np.nan if a.evidence is None else a.evidence for a in replayed.answers])
     shown = np.clip(values, 1.0, top)
     panel.set_yscale("log")
+    panel.yaxis.set_major_formatter(EngFormatter(places=0, sep=""))
+    panel.minorticks_off()
     panel.fill_between(x, 1.0, shown, color=COLOURS["changed"], alpha=0.14, lw=0, step="mid")
     panel.step(x, shown, where="mid", color=COLOURS["changed"], lw=1.1)
     if threshold:
@@ -328,15 +354,17 @@ def _mark_changes(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None
         return
     borders = edges(x)
     for panel in panels:
-        for row in rows:
-            panel.axvline(
-                borders[row],
-                color=COLOURS["state-confirmed"],
-                lw=1.1,
-                ls=(0, (5, 2)),
-                alpha=0.9,
-                zorder=4,
-            )
+        panel.vlines(
+            borders[rows],
+            0.0,
+            1.0,
+            transform=panel.get_xaxis_transform(),
+            color=COLOURS["state-confirmed"],
+            lw=1.1,
+            ls=(0, (5, 2)),
+            alpha=0.9,
+            zorder=4,
+        )
     texts = [replayed.when(replayed.first_seq + row) for row in rows]
     width = float(borders[-1] - borders[0])
     across = (borders[rows] - borders[0]) / width

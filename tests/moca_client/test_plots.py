@@ -3,7 +3,10 @@
 from array import array
 
 import matplotlib.image
+import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
 
 from moca_client import plots
 from moca_client.replayed import BeliefRow, Replayed
@@ -93,11 +96,10 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
     monkeypatch.setattr(plots.Figure, "savefig", lambda *_: None)
     plots.plot_replay(replayed_of(times=[str(1871 + k) for k in range(60)]), tmp_path / "plot.png")
     for panel in drawn:
-        lines = [
-            line for line in panel.lines if line.get_color() == plots.COLOURS["state-confirmed"]
-        ]
-        vertical = [line for line in lines if len(set(line.get_xdata())) == 1]
-        assert [line.get_xdata()[0] for line in vertical] == [1900.5]  # 1901 starts the regime
+        (lines,) = [own for own in panel.collections if isinstance(own, LineCollection)]
+        (line,) = lines.get_segments()
+        assert line.tolist() == [[1900.5, 0.0], [1900.5, 1.0]]  # 1901 starts the regime
+        assert to_hex(lines.get_color()[0]) == plots.COLOURS["state-confirmed"]
     assert [text.get_text() for text in drawn[0].texts] == ["1901"]  # withdrawn ones have none
     evidence, level = drawn[-1].lines[:2]
     assert set(evidence.get_ydata()) == {1.0, 3e4}  # what is below the axis stands at its foot
@@ -109,6 +111,25 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
         plots.plot_replay(replayed, tmp_path / "plot.png")
         marked = [line for line in drawn[0].lines if line.get_marker() == "^"]
         assert [list(line.get_xdata()) for line in marked] == places  # the regime starts at 29
+
+
+def test_a_cell_of_the_heat_map_is_the_largest_sum_of_its_observations(monkeypatch):
+    monkeypatch.setattr(plots, "MAX_CELLS", (7, 5))
+    rng = np.random.default_rng(3)
+    beliefs = [None, BeliefRow(array("i"), array("f"))]
+    for row in range(2, 30):
+        lengths = rng.choice(row, size=int(rng.integers(1, row)), replace=False)
+        beliefs.append(BeliefRow(array("i", lengths), array("f", rng.random(len(lengths)))))
+    grid, per_time, per_length = plots.belief_grid(beliefs)
+    expected = np.zeros(grid.shape)
+    for row, belief in enumerate(beliefs):
+        column = np.zeros(len(grid))
+        for length, probability in zip(*(belief or ((), ())), strict=True):
+            column[length // per_length] += probability
+        at = row // per_time
+        expected[:, at] = np.maximum(expected[:, at], column)
+    np.testing.assert_allclose(grid, expected)
+    assert plots.belief_grid([None] * 3)[0].tolist() == [[0.0] * 3]
 
 
 def test_belief_grid_is_bounded_and_a_brief_doubt_survives():
