@@ -3,7 +3,8 @@
 Where labels of a regime are exchangeable, each one's marginal is the mixture after as many steps
 without a label: exact. Where a label feeds back into what follows (lags, recurrent states), the
 mixture has no closed form: whole paths are drawn, each step of which is learned from, so that they
-are draws of the joint predictive `p(y_t+1, ..., y_t+h | y_1..t)`, switches to come included.
+are draws of the joint predictive `p(y_t+1, ..., y_t+h | y_1..t)`, switches to come included. A
+marginal is then the average, over the paths, of the predictives of a step given the steps before.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 from model_core.belief import Belief, by_run_length
 from model_core.filter import FilterState, Inputs, Prior, grow, leaves, predict, rebuild, step
 from model_core.lazy import Tensor, torch
-from model_core.predictive import Mixture
+from model_core.predictive import Mixture, alike
 from model_core.upm.base import UnderlyingModel, tree_map
+
+PICKED = 8  # components that stand for the predictive of one step of a path
 
 
 def mixtures(
@@ -34,25 +37,31 @@ def mixtures(
         inputs = later(inputs)
 
 
-def paths(
+def drawn(
     model: UnderlyingModel,
     state: FilterState,
     prior: Prior,
     inputs: Inputs,
     steps: int,
     generator: torch.Generator,
-) -> Tensor:
-    """Draws (B, steps, d) of the next labels, one path for each row; inputs as in `mixtures`."""
+) -> Iterator[tuple[Mixture, Tensor]]:
+    """Draw paths of the next labels, one for each row (B): yields what each step was drawn from.
+
+    Of the first label that is the whole mixture (1, M), of later ones `PICKED` components of that
+    after each path (1, B x PICKED), which together are the marginal predictive: far less noisy than
+    the labels (B, d) themselves, which come with it. inputs as in `mixtures`.
+    """
     state = ordered(state)
-    drawn = []
     inputs = inputs._replace(labelled=torch.ones_like(inputs.labelled))
-    for _ in range(steps):
+    for ahead in range(steps):
         grown, _ = grow(state, prior, inputs)
-        y = predict(model, grown, prior, inputs).mixture.sample(1, generator).squeeze(1)
-        drawn.append(y)
+        mixture = predict(model, grown, prior, inputs).mixture
+        picked = mixture.picked(PICKED, generator)
+        one = picked.rebuilt(*(parameter[:, :1] for parameter in picked.parameters()))
+        y = one.sample(generator).squeeze(1)
+        yield (alike(picked) if ahead else mixture.rows(slice(0, 1))), y
         state, _ = step(model, state, prior, inputs._replace(y=y))
         inputs = later(inputs)
-    return torch.stack(drawn, 1)
 
 
 def ordered(state: FilterState) -> FilterState:

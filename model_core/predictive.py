@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log
 from typing import NamedTuple
 
 from model_core import quantiles
@@ -102,9 +103,21 @@ class Mixture(NamedTuple):
         """Predictive of labels that are larger by `by` (B,); of families with a location."""
         return Mixture(self.log_weight, self.components.shifted(by))
 
-    def sample(self, draws: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draws (B, draws, d)."""
+    def picked(self, draws: int, generator: torch.Generator | None = None) -> Components:
+        """Components (B, draws) that are drawn by their weights."""
         chosen = torch.multinomial(self.log_weight.exp(), draws, True, generator=generator)
         rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
         picked = [parameter[rows, chosen] for parameter in self.components.parameters()]
-        return self.components.rebuilt(*picked).sample(generator)
+        return self.components.rebuilt(*picked)
+
+    def sample(self, draws: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draws (B, draws, d)."""
+        return self.picked(draws, generator).sample(generator)
+
+
+def alike(components: Components) -> Mixture:
+    """Mixture (1, B x M) of all components, each of the same weight."""
+    parameters = [tensor.flatten(0, 1).unsqueeze(0) for tensor in components.parameters()]
+    count = parameters[0].shape[1]
+    weight = parameters[0].new_full((1, count), -log(count))
+    return Mixture(weight, components.rebuilt(*parameters))

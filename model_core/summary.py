@@ -104,22 +104,6 @@ def of_mixture(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Summary:
     return Summary(of(mixture, y, levels), mixture.outputs, mixture.components.support)
 
 
-def of_draws(drawn: Tensor, levels: Sequence[float], support: str, classes: int) -> Floats:
-    """Numbers of the summary of draws (N, d) of one label; levels: ascending."""
-    if support == "class":
-        counts = torch.bincount(drawn[:, 0].long(), minlength=classes)
-        return np.asarray((counts.double() / len(drawn)).cpu().numpy())
-    outputs = drawn.shape[1]
-    mean = drawn.mean(0)
-    covariance = torch.cov(drawn.T).reshape(-1)
-    nothing = torch.full_like(mean, torch.nan).repeat(2)
-    rising = torch.tensor([] if support == "binary" else levels, dtype=drawn.dtype)
-    at = rising.to(drawn.device)
-    quantiles = torch.quantile(drawn, at, dim=0).T if len(at) else drawn.new_empty(outputs, 0)
-    parts = (mean, covariance, nothing, quantiles.reshape(-1))
-    return np.asarray(torch.cat(parts).cpu().numpy())
-
-
 def _columns(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Tensor:
     """Numbers of `of`, where the mixture is; quantiles nan where a device has not found them."""
     weight = mixture.log_weight

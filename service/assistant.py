@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import Field
 
 from moca_client import AsyncClient, ClientError, calls
@@ -57,9 +57,25 @@ Match = Annotated[
 Most = Annotated[int, Field(ge=1, le=MOST, description="most lines of the answer")]
 
 
-def server(connect: Connect) -> MCPServer[Any]:
+class Server(MCPServer[Any]):
+    """A server that refuses arguments which a tool does not have: the SDK ignores them."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool; raises ToolError."""
+        schemas = {tool.name: tool.input_schema for tool in await self.list_tools()}
+        expected = list(schemas.get(name, {}).get("properties", arguments))
+        for argument in arguments:
+            if argument not in expected:
+                hint = did_you_mean(argument, expected) or f"; it has {', '.join(expected)}"
+                raise ToolError(f"{name} has no argument {argument!r}{hint}")
+        return await super().call_tool(name, arguments, context)
+
+
+def server(connect: Connect) -> Server:
     """Return a server of the tools; `connect` gives a client of the caller's."""
-    made: MCPServer[Any] = MCPServer(
+    made = Server(
         "moca",
         title="MOCA changepoint detection",
         version=version("moca-service"),

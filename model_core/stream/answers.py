@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model_core import summary
-from model_core.lazy import Tensor
 from model_core.stream.events import Event
 from model_core.stream.rows import Floats
 from model_core.stream.series import Taken
@@ -76,12 +74,6 @@ def predictive(model: UnderlyingModel, numbers: Floats, levels: Sequence[float])
     if alone:
         return Predictive(mean[0], sd[0], by_level, covariance.tolist())
     return Predictive(mean, sd, by_level, covariance.tolist())
-
-
-def of_draws(model: UnderlyingModel, drawn: Tensor, levels: Sequence[float]) -> Predictive:
-    """Predictive of draws (N, d) of one label."""
-    numbers = summary.of_draws(drawn, levels, model.label, model.classes)
-    return predictive(model, numbers, levels)
 
 
 class RunLength(NamedTuple):

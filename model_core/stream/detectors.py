@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.errors import BadInput, BadState, WarmingUp
-from model_core.lazy import torch
+from model_core.lazy import Tensor
 from model_core.stream import checks, forecasts, hindsight, parsing, season, storage, warmup
 from model_core.stream import settings as options
 from model_core.stream.answers import (
     Answer,
     Answers,
     Predictive,
-    of_draws,
     predictive,
 )
 from model_core.stream.events import Event
@@ -31,6 +30,7 @@ from model_core.stream.segmentation import Segment
 from model_core.stream.series import Taken
 from model_core.stream.state import KnownRegime
 from model_core.stream_settings import StreamSettings, default_model
+from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
 Model = str | os.PathLike[str] | UnderlyingModel
@@ -235,21 +235,32 @@ class Detectors:
         """
         pipeline = self._ahead(stream, horizon)
         model = pipeline.model
-        if not model.exchangeable:
-            drawn = torch.from_numpy(self.paths(stream, horizon, forecasts.PATHS, seed))
-            return [of_draws(model, drawn[:, i], self._levels) for i in range(horizon)]
-        row = pipeline.series[self._at(stream)].row
-        offsets = pipeline.offsets_ahead(self._at(stream), horizon)
-        steps = forecasts.ahead(pipeline.slab, row, pipeline.coming(), offsets, self._levels)
+        if model.exchangeable:
+            row = pipeline.series[self._at(stream)].row
+            offsets = pipeline.offsets_ahead(self._at(stream), horizon)
+            steps = forecasts.ahead(pipeline.slab, row, pipeline.coming(), offsets, self._levels)
+        else:
+            steps, _ = self._drawn(stream, horizon, forecasts.PATHS, seed)
         return [predictive(model, step.numbers[0], self._levels) for step in steps]
 
     def paths(self, stream: int, horizon: int, count: int, seed: int = 0) -> NDArray[np.float64]:
         """Draws (count, horizon, d) of the next labels: samples of their joint predictive."""
+        return np.asarray(self._drawn(stream, horizon, count, seed)[1].numpy())
+
+    def _drawn(
+        self, stream: int, horizon: int, count: int, seed: int
+    ) -> tuple[list[Summary], Tensor]:
+        """Summaries of the next labels, and paths of them; raises as `forecast`."""
         pipeline = self._ahead(stream, horizon)
+        most = forecasts.MAX_DRAWN // (horizon * pipeline.model.y_dim)
+        if not 1 <= count <= most:
+            raise BadInput(
+                f"count: expected 1 to {most:,} paths of {horizon:,} labels, got {count:,}"
+            )
         row = pipeline.series[self._at(stream)].row
         offsets = pipeline.offsets_ahead(self._at(stream), horizon)
-        drawn = forecasts.paths(pipeline.slab, row, pipeline.coming(count), offsets, seed)
-        return np.asarray(drawn.numpy())
+        coming = pipeline.coming(count)
+        return forecasts.drawn(pipeline.slab, row, coming, offsets, self._levels, seed)
 
     # --- files --------------------------------------------------------------------------------
 
@@ -477,8 +488,10 @@ class Detectors:
     def _ahead(self, stream: int, horizon: int) -> LocalPipeline:
         """The pipeline, if it can look ahead."""
         stream = self._at(stream)
-        if horizon < 1:
-            raise BadInput(f"horizon: expected 1 or more, got {horizon}")
+        if not 1 <= horizon <= forecasts.MAX_HORIZON:
+            raise BadInput(
+                f"horizon: expected 1 to {forecasts.MAX_HORIZON:,} labels, got {horizon:,}"
+            )
         if self._pipeline is None or self.warming_up(stream):
             raise WarmingUp(
                 f"horizon: still warming up after {self.seq(stream)} observations; a forecast "

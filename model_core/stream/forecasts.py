@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from model_core import correction, horizon, summary
 from model_core.filter import Inputs
 from model_core.lazy import Tensor, torch
@@ -15,7 +13,10 @@ from model_core.stream.slab import Slab
 from model_core.summary import Summary
 from model_core.transfer import to_device
 
-PATHS = 256  # drawn where labels feed back; a median's level has a standard error of 0.03
+MEDIAN = 0.5
+PATHS = 256  # drawn where labels feed back
+MAX_HORIZON = 10_000  # labels to come
+MAX_DRAWN = 10_000_000  # numbers of paths
 
 
 def summarised(
@@ -27,14 +28,13 @@ def summarised(
     """
     count = len(mixture.log_weight)
     nothing = torch.full((count, mixture.outputs), torch.nan, dtype=torch.float64)
-    applied = _corrections(slab, row, summary.of_mixture(mixture, nothing, [0.5]))
     predicted = summary.of_mixture(mixture, nothing, levels)
+    if MEDIAN in levels:  # corrected in place
+        return predicted, slab.corrected([row] * count, predicted, levels)
+    medians = summary.of_mixture(mixture, nothing, [MEDIAN])
+    applied = slab.corrected([row] * count, medians, [MEDIAN])
     correction.apply(predicted.numbers, applied)
     return predicted, applied
-
-
-def _corrections(slab: Slab, row: int, medians: Summary) -> Floats:
-    return slab.corrected([row] * len(medians.numbers), medians, [0.5])
 
 
 def moved(drawn: Tensor, applied: Floats) -> Tensor:
@@ -62,24 +62,29 @@ def _mixtures(slab: Slab, row: int, coming: Inputs, offsets: Floats) -> Iterator
     prior = slab.prior(row)
     steps = horizon.mixtures(slab.model, state, prior, coming, len(offsets))
     for mixture, offset in zip(steps, offsets.tolist(), strict=True):
-        by = torch.full_like(mixture.log_weight[:, 0], offset)
-        yield mixture.shifted(by) if offset else mixture
+        yield _shifted(mixture, offset)
 
 
-def paths(slab: Slab, row: int, coming: Inputs, offsets: Floats, seed: int) -> Tensor:
-    """Draws (N, T, d) of the next labels: samples of their joint predictive, corrected.
+def _shifted(mixture: Mixture, offset: float) -> Mixture:
+    by = torch.full_like(mixture.log_weight[:, 0], offset)
+    return mixture.shifted(by) if offset else mixture
 
-    coming: inputs of the first of them, a row for each path. offsets: (T,) seasons.
+
+def drawn(
+    slab: Slab, row: int, coming: Inputs, offsets: Floats, levels: Sequence[float], seed: int
+) -> tuple[list[Summary], Tensor]:
+    """Draw paths (N, T, d) of the next labels, samples of their joint predictive, corrected.
+
+    Returns the summaries of each label alone, too. coming: inputs of the first of them, a row for
+    each path. offsets: (T,) seasons.
     """
-    count = len(coming.elapsed)
-    states, priors = horizon.repeated(slab.state(row), slab.prior(row), count)
+    states, priors = horizon.repeated(slab.state(row), slab.prior(row), len(coming.elapsed))
     generator = torch.Generator(slab.device).manual_seed(seed)
-    drawn = horizon.paths(slab.model, states, priors, coming, len(offsets), generator)
-    if offsets.any():
-        drawn = drawn + to_device(offsets, slab.device)[:, None]
-    model = slab.model
-    if not correction.outputs(model):
-        return drawn
-    steps = [summary.of_draws(own, [0.5], model.label, 0) for own in drawn.unbind(1)]
-    medians = Summary(np.array(steps), model.y_dim, model.label)
-    return moved(drawn, _corrections(slab, row, medians))
+    steps = horizon.drawn(slab.model, states, priors, coming, len(offsets), generator)
+    summaries = []
+    labels = []
+    for (mixture, y), offset in zip(steps, offsets.tolist(), strict=True):
+        predicted, applied = summarised(slab, row, _shifted(mixture, offset), levels)
+        summaries.append(predicted)
+        labels.append(moved(y + offset if offset else y, applied))
+    return summaries, torch.stack(labels, 1)

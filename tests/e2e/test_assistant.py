@@ -106,11 +106,14 @@ async def test_both_transports_answer_alike_and_refuse_in_words(pumps, connected
             ("list_changes", {"match": "{"}, "query.match"),
             ("what_if", {"stream": "pump-4", "settings": {"hazard": 7}}, "less than 1"),
             ("forecast", {"stream": "pump-4", "steps": 0}, "greater than or equal to 1"),
+            ("forecast", {"stream": "pump-4", "step": 3}, "no argument 'step'; did you mean 'ste"),
+            ("forecast", {"stream": "pump-4", "ahead": 3}, "it has stream, steps"),
+            ("forecasts", {"ahead": 3}, "Unknown tool: forecasts"),
         ):
             words, failed = await answer(client, tool, **arguments)
             assert failed, words
             assert hint in words
-        # An argument of another name would be ignored: it is called what the answers call it.
+        # The argument is called what the answers call it.
         words, _ = await answer(client, "explain_change", stream="pump-4", change=99)
         assert words.startswith("The stream pump-4 has no change 99. Its changes: ")
 

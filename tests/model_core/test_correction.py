@@ -214,10 +214,11 @@ def test_paths_are_corrected_as_the_next_forecast_is():
     row = own.series[0].row
 
     def quantiles():
-        """Of the next label and, of paths, of the next four: (5, Q)."""
+        """Of the next label, of the next four, and of paths of these: (9, Q)."""
         following = Summary(own.predict(0, (), 1.0)[None], 1, "real").quantiles[0, :, 0]
-        drawn = forecasts.paths(slab, row, own.coming(64), np.zeros(4), 0)[:, :, 0].numpy()
-        return np.array([following, *np.quantile(drawn, LEVELS, axis=0).T])
+        steps, drawn = forecasts.drawn(slab, row, own.coming(64), np.zeros(4), LEVELS, 0)
+        paths = np.quantile(drawn[:, :, 0].numpy(), LEVELS, axis=0).T
+        return np.array([following, *(step.quantiles[0, :, 0] for step in steps), *paths])
 
     before = quantiles()
     learned = slab.row(row)
@@ -225,8 +226,9 @@ def test_paths_are_corrected_as_the_next_forecast_is():
     learned.errors[:] = (5.0, 40.0, 1e3, 1.0, 3.0)  # a model that is hopeless beside a last 5
     slab.put(row, learned)
     after = quantiles()
-    np.testing.assert_allclose(after[:, 1], 5.0, rtol=1e-9)
+    np.testing.assert_allclose(after[:5, 1], 5.0, rtol=1e-9)
     np.testing.assert_allclose(np.diff(after), np.diff(before) * 3.0 / scale, rtol=1e-9)
+    np.testing.assert_allclose(before[0], before[1], atol=1e-3)  # the next label is no draw
 
 
 def test_levels_have_the_median():

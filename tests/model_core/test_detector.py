@@ -217,6 +217,27 @@ def test_forecasts_wait_for_the_warm_up():
     assert len(detector.forecast(3)) == 3
 
 
+def test_how_far_a_forecast_looks_is_bounded():
+    detector = gaussian(warmup=5)
+    detector.update_many(step(count=8))
+    for horizon in (0, 10_001, 10**6):
+        with pytest.raises(BadInput, match=f"expected 1 to 10,000 labels, got {horizon:,}"):
+            detector.forecast(horizon)
+    with pytest.raises(BadInput, match="expected 1 to 10,000 paths of 1,000 labels, got 10,001"):
+        detector.paths(1000, 10_001)
+
+
+def test_bounds_of_a_forecast_are_steadier_than_its_paths():
+    """In heavy tails: 90 % intervals of ten steps ahead, by eight seeds."""
+    detector = Detector("autoregressive", seasonal=False)
+    detector.update_many(np.random.default_rng(0).standard_t(3, size=150).tolist())
+    levels = (0.05, 0.95)
+    bounds = [detector.forecast(10, seed)[-1].quantiles for seed in range(8)]
+    paths = [np.quantile(detector.paths(10, 256, seed)[:, -1, 0], levels) for seed in range(8)]
+    noise = np.std([[each[level] for level in levels] for each in bounds], axis=0)
+    assert (noise < 0.6 * np.std(paths, axis=0)).all()
+
+
 def test_answers_before_a_refused_label_are_on_the_error():
     detector = gaussian()
     labels = [each * 1e-140 for each in step(count=70, at=62)]

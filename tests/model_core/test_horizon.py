@@ -34,7 +34,8 @@ def filtered(name: str, labels, **options):
 def drawn(model, state, prior, steps: int, count: int = PATHS, seed: int = 0):
     rows = horizon.repeated(state, prior, count)
     generator = torch.Generator().manual_seed(seed)
-    return horizon.paths(model, *rows, inputs(count), steps, generator)
+    steps = horizon.drawn(model, *rows, inputs(count), steps, generator)
+    return torch.stack([labels for _, labels in steps], 1)
 
 
 MARGINALS = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -15,19 +14,17 @@ from moca_client.responses import (
     Hypothesis,
     Prediction,
     Predictions,
-    Predictive,
     RunLengthSummary,
 )
-from model_core import actions, horizon, summary
+from model_core import actions, horizon
 from model_core import filter as moca
 from model_core.actions import Strategy
-from model_core.lazy import Tensor, torch
+from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.stream import forecasts, warmup
 from model_core.stream.checks import check_input
 from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
 from model_core.summary import Summary
-from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import NumericalFault, UnfitModel, WarmingUp
 from service.wire import LEVELS, Act, Predict, Record, RunLength, SetBelief
@@ -142,20 +139,16 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> bytes:
     coming = step_inputs.coming(model, head, command.elapsed)
     first = len(head.pending)
     offsets = np.array([stream.offset(first + i) for i in range(command.horizon)])
+    levels = sorted(command.quantiles)
     drawn = None
     if count:
         inputs = step_inputs.inputs(slab, [coming] * count)
-        drawn = forecasts.paths(slab, row, inputs, offsets, command.seed)
+        summaries, drawn = forecasts.drawn(slab, row, inputs, offsets, levels, command.seed)
     if model.exchangeable:
-        first_inputs = step_inputs.inputs(slab, [coming])
-        levels = sorted(command.quantiles)
-        summaries = forecasts.ahead(slab, row, first_inputs, offsets, levels)
-        ahead = [predictives(step, command.quantiles)[0] for step in summaries]
-    else:
-        assert drawn is not None
-        ahead = [_of_draws(model, drawn[:, i], command.quantiles) for i in range(command.horizon)]
+        summaries = forecasts.ahead(slab, row, step_inputs.inputs(slab, [coming]), offsets, levels)
     steps = [
-        Prediction(ahead=i, predictive=predictive) for i, predictive in enumerate(ahead, start=1)
+        Prediction(ahead=i, predictive=predictives(step, command.quantiles)[0])
+        for i, step in enumerate(summaries, start=1)
     ]
     if command.samples and drawn is not None:
         for i, step in enumerate(steps):
@@ -168,13 +161,6 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> bytes:
         predictions=steps,
     )
     return msgspec.json.encode(answer)
-
-
-def _of_draws(model: UnderlyingModel, drawn: Tensor, levels: Sequence[float]) -> Predictive:
-    """Predictive of draws (N, d) of one label."""
-    numbers = summary.of_draws(drawn, sorted(levels), model.label, model.classes)
-    (predictive,) = predictives(Summary(numbers[None], model.y_dim, model.label), levels)
-    return predictive
 
 
 def described(command: Predict) -> bool:
