@@ -115,7 +115,8 @@ class Authenticator:
             raise Unauthorized(f"key {key.name!r} is {state}", "invalid_token")
         minute = int(now) // USED_EVERY_S * USED_EVERY_S
         if self._used.get(key.id) != minute:
-            self._used[key.id] = self._unsaved[key.id] = minute
+            self._used[key.id] = minute
+            self._unsaved[key.id] = minute
         return key
 
     async def _renew(self) -> None:

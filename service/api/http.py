@@ -185,10 +185,7 @@ class Durations:
 
     def add(self, route: str, method: str, status: int, seconds: float) -> None:
         """Keep the duration of a request."""
-        values = self._values.get((route, method, status))
-        if values is None:
-            values = self._values[route, method, status] = []
-        values.append(seconds)
+        self._values.setdefault((route, method, status), []).append(seconds)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(WRITE_EVERY_S, self.write)
 

@@ -340,24 +340,16 @@ def of_call(call: str) -> list[Example]:
 
 def _add_examples(document: dict[str, Any]) -> None:
     """Add examples of requests and answers to an OpenAPI document."""
-    for operations in document["paths"].values():
-        for method in ("get", "put", "post", "delete"):
-            if method in operations:
-                _add_to_operation(operations[method])
-
-
-def _add_to_operation(operation: dict[str, Any]) -> None:
-    for example in of_call(operation["operationId"]):
-        if example.body is not msgspec.UNSET:
-            _show(operation["requestBody"]["content"][example.media], example, example.body)
-        content = operation["responses"][str(example.status)].get("content", {})
-        if example.answer is not msgspec.UNSET:
-            _show(content[_answered(example, content)], example, example.answer)
-
-
-def _answered(example: Example, content: dict[str, Any]) -> str:
-    """Return the media type of an answer: that of the request, if the call has it."""
-    return example.media if example.media in content else next(iter(content))
+    every = [one for operations in document["paths"].values() for one in operations.values()]
+    for operation in every:
+        for example in of_call(operation["operationId"]):
+            if example.body is not msgspec.UNSET:
+                _show(operation["requestBody"]["content"][example.media], example, example.body)
+            if example.answer is not msgspec.UNSET:
+                content = operation["responses"][str(example.status)]["content"]
+                # In the media type of the request, if the call answers in it.
+                media = example.media if example.media in content else next(iter(content))
+                _show(content[media], example, example.answer)
 
 
 def _show(content: dict[str, Any], example: Example, value: Any) -> None:

@@ -89,7 +89,13 @@ class Restore:
                 f"this store has {sum(counts[1::2]) // 2} streams, including deleted ones; use "
                 "--replace to replace them with the backup"
             )
-        self._fits()
+        # It takes no less than its bytes.
+        limit = cast(Any, self._client.info("memory"))["maxmemory"]
+        needed = self._reader.manifest.stored_bytes
+        if limit and needed > limit:
+            raise BackupError(
+                f"the backup needs at least {needed} bytes, but the store's maxmemory is {limit}"
+            )
 
     def run(self) -> None:
         """Write everything; raises BackupError, and RedisError, after which to start again."""
@@ -101,7 +107,12 @@ class Restore:
             self._empty(leases)
             for block in self._reader.streams():
                 leases.tick()
-                self._still_fits()
+                # What workers commit is written even to a full store, and so is this: end in time.
+                memory = cast(Any, self._client.info("memory"))
+                if memory["maxmemory"] and memory["used_memory"] > memory["maxmemory"]:
+                    raise BackupError(
+                        "the store's memory is full: raise maxmemory and restore again"
+                    )
                 self._write(block.streams)
                 for feed in block.feeds:
                     self._write_feed(feed)
@@ -115,21 +126,6 @@ class Restore:
         if living:
             names = ", ".join(worker.decode() for worker in living)
             raise BackupError(f"the service is running here (workers {names}): stop it first")
-
-    def _fits(self) -> None:
-        """Refuse what cannot fit: it takes no less than its bytes."""
-        limit = cast(Any, self._client.info("memory"))["maxmemory"]
-        needed = self._reader.manifest.stored_bytes
-        if limit and needed > limit:
-            raise BackupError(
-                f"the backup needs at least {needed} bytes, but the store's maxmemory is {limit}"
-            )
-
-    def _still_fits(self) -> None:
-        """What workers commit is written even to a full store, and so is this: end in time."""
-        memory = cast(Any, self._client.info("memory"))
-        if memory["maxmemory"] and memory["used_memory"] > memory["maxmemory"]:
-            raise BackupError("the store's memory is full: raise maxmemory and restore again")
 
     @contextmanager
     def _leases(self) -> Iterator[Leases]:

@@ -48,7 +48,10 @@ class Tracer:
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
         self._share = settings.trace_share
-        self._handler = _speak_seldom()
+        self._handler = _Seldom()
+        library = logging.getLogger(LIBRARY)
+        library.handlers = [self._handler]
+        library.propagate = False
         names: dict[str, str | int] = {
             "service.name": f"moca-{process}",
             "service.namespace": "moca",
@@ -203,11 +206,3 @@ class _Seldom(logging.Handler):
             self._next = now + TOLD_EVERY_S
             line = record.getMessage().splitlines()[0][:300]
             log.warning("traces: %s", line)
-
-
-def _speak_seldom() -> logging.Handler:
-    library = logging.getLogger(LIBRARY)
-    handler = _Seldom()
-    library.handlers = [handler]
-    library.propagate = False
-    return handler

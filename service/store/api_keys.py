@@ -40,12 +40,14 @@ class Keyring:
     def all(self) -> list[tuple[Key, int]]:
         """Return every key with when it was last used, in seconds since 1970 (0: never)."""
         table = _table(cast(Any, self._client.hgetall(KEYS)))
-        used = cast(dict[bytes, bytes], self._client.hgetall(USED))
+        # Of a damaged time: never.
+        times = cast(dict[bytes, bytes], self._client.hgetall(USED))
+        used = {id_.decode(): int(at) for id_, at in times.items() if at.isdigit()}
         # Of one name only the last can be active, even of keys made within a millisecond.
         order = sorted(
             table.values(), key=lambda key: (key.name, key.created_ms, not key.revoked_ms)
         )
-        return [(key, _seconds(used.get(key.id.encode(), b"0"))) for key in order]
+        return [(key, used.get(key.id, 0)) for key in order]
 
     def add(self, key: Key) -> None:
         """Add a new key; ValueError when an active one has its name."""
@@ -115,8 +117,3 @@ def _table(blobs: Mapping[bytes, bytes]) -> dict[str, Key]:
         except (msgspec.MsgspecError, ValueError) as error:
             log.warning("cannot read key %r, refusing it: %s", id_, error)
     return table
-
-
-def _seconds(used: bytes) -> int:
-    """Return when a key was last used; of a damaged time, never."""
-    return int(used) if used.isdigit() else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import redis
 
@@ -131,19 +131,15 @@ async def condition(client: AsyncStoreClient, partitions: int) -> Condition:
             raise age
     oldest_ms = max((age for age in ages if isinstance(age, int)), default=0)
     servers = await client.infos("persistence")
-    kept = all(_kept(server) for server in servers)
-    return Condition(oldest_ms / 1000, kept, any(_failing(server) for server in servers))
+    written = [server for server in servers if int(server.get("aof_enabled", 0))]
+    failing = any(
+        server.get(name) != "ok"
+        for server in written
+        for name in ("aof_last_write_status", "aof_last_bgrewrite_status")
+    )
+    return Condition(oldest_ms / 1000, len(written) == len(servers), failing)
 
 
 def _count(value: bytes | None) -> int:
     """Return a counter; what is none counts nothing, until its partition is next acquired."""
     return int(value) if value and value.isdigit() else 0
-
-
-def _kept(server: dict[str, Any]) -> bool:
-    return bool(int(server.get("aof_enabled", 0)))
-
-
-def _failing(server: dict[str, Any]) -> bool:
-    last = (server.get("aof_last_write_status"), server.get("aof_last_bgrewrite_status"))
-    return _kept(server) and any(status != "ok" for status in last)

@@ -158,7 +158,8 @@ class ClusterShards(Shards):
     def _at(self, host: str, port: int) -> Any:
         pool = self._by_place.get((host, port))
         if pool is None:
-            pool = self._by_place[host, port] = self._make(host, port)
+            pool = self._make(host, port)
+            self._by_place[host, port] = pool
             self._informants.append(pool)
         return pool
 

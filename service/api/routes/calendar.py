@@ -14,7 +14,7 @@ from moca_client import responses
 from service.api.gateway.reads import from_store
 from service.api.http import context_of, json_response
 from service.api.routes.streams import head_of
-from service.calendar import DAY_S, Calendar, Occurrence, Window, check
+from service.calendar import DAY_S, Calendar, Window, check
 from service.problems import FieldError, InvalidField, NotFound
 from service.schema import rendering
 from service.schema.commands import WindowForm
@@ -57,7 +57,11 @@ async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query(
         ]
     names = {one.name for one in windows}
     times = [
-        _occurrence(occurrence)
+        responses.WindowTime(
+            occurrence.window.name,
+            rendering.instant(round(1000 * occurrence.start)),
+            rendering.instant(round(1000 * occurrence.end)),
+        )
         for occurrence in calendar.occurrences(since_s, until_s, MOST)
         if occurrence.window.name in names
     ]
@@ -112,8 +116,3 @@ def _shown(window: Window) -> responses.Window:
     return responses.Window(
         **{**msgspec.structs.asdict(window), "match": list(window.match)},
     )
-
-
-def _occurrence(occurrence: Occurrence) -> responses.WindowTime:
-    start, end = (rendering.instant(round(1000 * at)) for at in occurrence[1:])
-    return responses.WindowTime(occurrence.window.name, start, end)

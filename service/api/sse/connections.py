@@ -97,7 +97,8 @@ class EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until either side closes it."""
         scope["state"]["answered_s"] = time.perf_counter()
-        self.body_iterator = admitted = self._admitted(scope)
+        admitted = self._admitted(scope)
+        self.body_iterator = admitted
         try:
             await super().__call__(scope, receive, send)
         finally:

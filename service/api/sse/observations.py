@@ -141,7 +141,8 @@ class ObservationHub:
         watched = self._watched.get(stream)
         if watched is None:
             partition = partition_of(stream, self._partitions)
-            watched = self._watched[stream] = LiveStream(stream, partition, head, self._store)
+            watched = LiveStream(stream, partition, head, self._store)
+            self._watched[stream] = watched
             self._wanted.set()
         watched.followers += 1
         return watched
