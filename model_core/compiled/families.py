@@ -25,6 +25,7 @@ from model_core.compiled.jit import (
     INLINED,
     Floats,
     compiled,
+    entry,
     every,
     inlined,
     state,
@@ -224,8 +225,8 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
         lambda outputs, parts: 2 + (count + 2 * mixed) * parts,
         mixture.FIELDS,
         compiled(finish),
-        compiled(score),
-        compiled(summarise),
+        entry(score),
+        entry(summarise),
     )
 
 
@@ -243,7 +244,7 @@ def _negative_binomial_finish(model: Model, params: Floats) -> None:
     _normalise(params, 2 + 2 * parts, parts)
 
 
-@compiled
+@entry
 def _negative_binomial_score(step: RowStep) -> float:
     params = step.params
     parts, density = step.model.noise.parts, step.work[EACH]
@@ -254,7 +255,7 @@ def _negative_binomial_score(step: RowStep) -> float:
     return 1.0
 
 
-@compiled
+@entry
 def _negative_binomial_summarise(
     step: RowStep, levels: Floats, spare: Floats, out: Floats
 ) -> float:
@@ -298,7 +299,7 @@ def _bernoulli_places(outputs: int, parts: int, at: int) -> tuple[int]:
     return (2,)
 
 
-@compiled
+@entry
 def _bernoulli_score(step: RowStep) -> float:
     y, probability, density = step.number[LABEL], step.params[2], step.work[EACH]
     for i in range(whole(density)):
@@ -306,7 +307,7 @@ def _bernoulli_score(step: RowStep) -> float:
     return 1.0
 
 
-@compiled
+@entry
 def _bernoulli_summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Mean, variance, probabilities up to the label and below it, quantiles."""
     chance = step.work[CHANCE]
@@ -346,7 +347,7 @@ def _categorical_finish(model: Model, params: Floats) -> None:
             params[j, i] /= total[i]
 
 
-@compiled
+@entry
 def _categorical_score(step: RowStep) -> float:
     """-inf of an index that is none."""
     y, density = step.number[LABEL], step.work[EACH]
@@ -359,7 +360,7 @@ def _categorical_score(step: RowStep) -> float:
     return 1.0
 
 
-@compiled
+@entry
 def _categorical_summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Probabilities of the classes."""
     chance = step.work[CHANCE]

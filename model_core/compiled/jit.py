@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 from numba import extending
-from numba.core import caching, cgutils, event
+from numba.core import caching, cgutils, codegen, compiler, event
 from numba.np import arrayobj
 from numpy.typing import NDArray
 
@@ -36,8 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # as much as short loops over them. Only what Python calls has a wrapper for it, which takes as long
 # to compile as a short function.
 _CALLED_OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
-OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-INLINED = {"forceinline": True, **OPTIONS}
+_ENTRY_OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Files and folders of model_core whose code and constants kernels hold.
 SOURCES = (
     "belief.py", "compiled", "components", "hazard.py", "maths", "quantiles.py", "regimes.py",
@@ -52,14 +51,56 @@ intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 REAL = numba.types.float64
 
 
+class _Part(codegen.JITCodeLibrary):  # type: ignore[misc]
+    """Code of a function that only compiled functions call, with the code of those that it calls.
+
+    It is optimised, and becomes machine code, in the `entry` or `called` function that contains it.
+    numba would do both for each function on the way there as well, which takes a third longer.
+    """
+
+    @property
+    def codegen(self) -> _Part:
+        """Itself: numba asks it for nothing but `set_env` once it is complete."""
+        return self
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Nothing: there is no machine code that would read its environment."""
+
+    def finalize(self) -> None:
+        """Add the code of the functions that it calls."""
+        for library in dict.fromkeys(self._linking_libraries):
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
+    """Compiles functions to parts."""
+
+    def define_pipelines(self) -> Any:
+        """As those of any function."""
+        name = self.state.func_id.func_qualname
+        self.state.library = _Part(self.state.targetctx.codegen(), name)
+        return super().define_pipelines()
+
+
+OPTIONS = {"pipeline_class": _PartCompiler, **_ENTRY_OPTIONS}
+INLINED = {"forceinline": True, **OPTIONS}
+
+
 def called(function: F) -> F:
     """Compile at the first call by Python, or load from the cache."""
     return _cached(numba.njit(**_CALLED_OPTIONS)(function))  # type: ignore[no-any-return]
 
 
+def entry(function: F) -> F:
+    """Compile, or load from the cache, for calls by `address`: Python may not call it."""
+    return _cached(numba.njit(**_ENTRY_OPTIONS)(function))  # type: ignore[no-any-return]
+
+
 def compiled(function: F) -> F:
-    """Compile, or load from the cache, with what is compiled and calls it: Python may not."""
-    return _cached(numba.njit(**OPTIONS)(function))  # type: ignore[no-any-return]
+    """Compile with each `called` or `entry` function that calls it: Python may not."""
+    return _of_numbers(numba.njit(**OPTIONS)(function))  # type: ignore[no-any-return]
 
 
 def regrouped(function: F) -> F:
@@ -67,7 +108,7 @@ def regrouped(function: F) -> F:
 
     The functions they call keep their order. For what no state holds: summaries alone.
     """
-    return _cached(numba.njit(fastmath={"reassoc"}, **OPTIONS)(function))  # type: ignore[no-any-return]
+    return _of_numbers(numba.njit(fastmath={"reassoc"}, **OPTIONS)(function))  # type: ignore[no-any-return]
 
 
 def _cached(dispatcher: Any) -> Any:
@@ -104,9 +145,14 @@ def either(function: F) -> F:
 
 
 def address(function: Callable[..., Any], types: tuple[Any, ...]) -> int:
-    """Where a `compiled` function of these types lies, for `call`; compiles it if need be."""
+    """Where an `entry` function of these types lies, for `call`; compiles it if need be.
+
+    Raises TypeError for a `compiled` one, which lies nowhere.
+    """
     function.compile(types)  # type: ignore[attr-defined]
     result = function.overloads[types]  # type: ignore[attr-defined]
+    if isinstance(result.library, _Part):
+        raise TypeError(f"{function.__name__}: expected an `entry` function, got a `compiled` one")
     name = result.fndesc.llvm_func_name
     return int(result.library.get_pointer_to_function(name))
 
@@ -328,7 +374,7 @@ def state(context: Any, rows: Any, places: Any, slot: Any, numbers: Any) -> Any:
 
 @intrinsic
 def call(context: Any, address: Any, *arguments: Any) -> Any:
-    """Call the `compiled` function of these arguments' types, of a float, at an address.
+    """Call the `entry` function of these arguments' types, of a float, at an address.
 
     One driver calls those of every model without being compiled for each. What the function raises,
     as it may where indices are checked (NUMBA_BOUNDSCHECK), the caller raises.

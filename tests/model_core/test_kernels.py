@@ -773,21 +773,32 @@ def test_what_no_hypothesis_has_is_neither_changed_nor_read(name):
         statistics[:] = torch.where(empty, 2.0 * lines[:, first:, -1:], statistics)
 
 
-def test_what_a_function_at_an_address_raises_is_raised():
-    @numba.njit(**jit.OPTIONS)
-    def root(x):
+def test_what_a_function_at_an_address_raises_is_raised(tmp_path, monkeypatch):
+    """By a part of it as well, which has no address of its own; so does what the cache has."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    @jit.compiled
+    def part(x):
         if x < 0:
             raise ValueError("below 0")
         return math.sqrt(x)
+
+    def root(x):
+        return 2.0 * part(x)
 
     @numba.njit
     def called(at, x):
         return jit.call(at, x)
 
-    at = jit.address(root, (numba.float64,))
-    assert called(at, 4.0) == 2.0
-    with pytest.raises(ValueError, match="below 0"):
-        called(at, -4.0)
+    for hits in (0, 1):
+        entry = jit.entry(root)
+        at = jit.address(entry, (numba.float64,))
+        assert sum(entry.stats.cache_hits.values()) == hits
+        assert called(at, 4.0) == 4.0
+        with pytest.raises(ValueError, match="below 0"):
+            called(at, -4.0)
+    with pytest.raises(TypeError, match="part: expected an `entry` function"):
+        jit.address(part, (numba.float64,))
 
 
 # --- elementary functions -------------------------------------------------------------------------

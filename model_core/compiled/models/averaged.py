@@ -16,7 +16,7 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, OUTLIER_RATE, arithmetic, mixture
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
-from model_core.compiled.jit import Floats, compiled, either, inlined, whole
+from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole
 from model_core.compiled.models import student_t, walk
 from model_core.compiled.models.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.compiled.ops import maths
@@ -100,7 +100,7 @@ def noise_of(model: averaged.Averaged, own: int = 0) -> Noise:
     return Noise(len(model.skews), own, MANY, np.array(model.skews))
 
 
-@compiled
+@entry
 def predict(step: RowStep) -> float:
     """Average of the experts, and the walk."""
     model = step.model
@@ -256,7 +256,7 @@ def score_with_walk(d: int, noise: Noise, log_score: float, params: Floats) -> f
     return arithmetic.logaddexp(math.log1p(-weight) + log_score, math.log(weight) + density)
 
 
-@compiled
+@entry
 def score(step: RowStep) -> float:
     """Log density of all outputs."""
     model = step.model
@@ -312,7 +312,7 @@ def log_density(
         arithmetic.add(density, evidence, density)
 
 
-@compiled
+@entry
 def learn(step: RowStep, log_score: float) -> float:
     """What is believed of the label; conjugate update of the experts and their probabilities."""
     model = step.model
@@ -447,7 +447,7 @@ def reweigh(
             )
 
 
-@compiled
+@entry
 def remember(step: RowStep) -> float:
     """Time, the lag and its range, labels by scale of the noise, the trend and the walk."""
     advance(step.model.outputs, step.model.noise, step.number, step.context, step.params)

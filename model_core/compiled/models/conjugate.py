@@ -23,6 +23,7 @@ from model_core.compiled.jit import (
     INLINED,
     Floats,
     compiled,
+    entry,
     intrinsic,
     slot_pointer,
     state,
@@ -73,7 +74,7 @@ def functions_of(kind: type[Conjugate]) -> Functions:
     # By these names numba's cache tells the functions of one class from those of another.
     for function in (predict, learn):
         function.__qualname__ = f"{function.__name__}_{kind.kind}"
-    return Functions(compiled(predict), answers.score, compiled(learn), forget, answers.summarise)
+    return Functions(entry(predict), answers.score, entry(learn), forget, answers.summarise)
 
 
 # --- numbers of one output in a slot --------------------------------------------------------------

@@ -12,7 +12,7 @@ import math
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.belief import CHANCE, MASS, SHARE
-from model_core.compiled.jit import Floats, compiled, statistics_line, whole
+from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
 from model_core.compiled.models import averaged, regression, student_t
 from model_core.compiled.models.averaged import MANY
 from model_core.compiled.step import Functions, Model, Noise, RowStep
@@ -40,7 +40,7 @@ def of(model: fleet.Fleet) -> tuple[Model, Functions]:
     return sizes, Functions(predict, averaged.score, learn, remember, student_t.summarise)
 
 
-@compiled
+@entry
 def predict(step: RowStep) -> float:
     """Average of all experts."""
     model = step.model
@@ -95,7 +95,7 @@ def _exclude(d: int, noise: Noise, o: int, own: Floats, params: Floats) -> None:
     params[freedom, last] = params[2 * d, last]
 
 
-@compiled
+@entry
 def learn(step: RowStep, log_score: float) -> float:
     """Conjugate update of all experts, and of their probabilities; covariances later.
 
@@ -136,7 +136,7 @@ def learn(step: RowStep, log_score: float) -> float:
     return log_score + regression.unbounded(projected)
 
 
-@compiled
+@entry
 def remember(step: RowStep) -> float:
     """As without the learned expert, then covariances, and the lags, at the context's end."""
     model = step.model

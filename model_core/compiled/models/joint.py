@@ -17,7 +17,7 @@ from typing import NamedTuple
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
-from model_core.compiled.jit import Floats, call, compiled, either, inlined, whole
+from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
 from model_core.compiled.models import averaged, student_t, wishart
 from model_core.compiled.models.averaged import FORECAST, MANY
 from model_core.compiled.models.wishart import DETERMINANT, HALF, LOCATION, SPREAD, VARIANCE
@@ -80,7 +80,7 @@ def of(model: joint.Joint) -> tuple[Model, Functions]:
     return sizes, Functions(predict, score, learn, remember, summarise)
 
 
-@compiled
+@entry
 def predict(step: RowStep) -> float:
     """Both, and the hypotheses' means."""
     model = step.model
@@ -134,7 +134,7 @@ def _spread(d: int, context: Floats, more: Floats, block: Floats) -> None:
             average[i] += share * spread[i]
 
 
-@compiled
+@entry
 def score(step: RowStep) -> float:
     """Log density of all outputs by both; the share by the sums over errors in a row."""
     model = step.model
@@ -182,7 +182,7 @@ def _score_together(
     )  # fmt: skip
 
 
-@compiled
+@entry
 def learn(step: RowStep, log_score: float) -> float:
     """Conjugate update of both, and of their probabilities."""
     model = step.model
@@ -234,7 +234,7 @@ def _read(d: int, noise: Noise, params: Floats, work: Floats) -> None:
         params[first + o, FORECAST] = averaged.forecast(work[CHANCE], more[MEANS + o])
 
 
-@compiled
+@entry
 def remember(step: RowStep) -> float:
     """The errors, then as independent outputs."""
     model = step.model
@@ -272,7 +272,7 @@ def _in_units(value: float, location: float, scale: float) -> float:
     return held
 
 
-@compiled
+@entry
 def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Moments, and each output's mixture of Student-t."""
     model = step.model

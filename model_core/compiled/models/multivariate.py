@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from model_core.compiled import arithmetic, mixture
 from model_core.compiled.belief import CHANCE, EACH, SHARE
-from model_core.compiled.jit import Floats, compiled
+from model_core.compiled.jit import Floats, entry
 from model_core.compiled.models import student_t, wishart
 from model_core.compiled.step import ALONE, Functions, Model, RowStep, forget
 from model_core.upm import multivariate
@@ -27,7 +27,7 @@ def of(model: multivariate.Multivariate) -> tuple[Model, Functions] | None:
     return sizes, Functions(predict, score, learn, forget, summarise)
 
 
-@compiled
+@entry
 def predict(step: RowStep) -> float:
     """Student-t of `nu - d + 1` degrees of freedom, scale `psi (kappa + 1) / (kappa df)`."""
     model = step.model
@@ -48,7 +48,7 @@ def predict(step: RowStep) -> float:
     return 0.0
 
 
-@compiled
+@entry
 def score(step: RowStep) -> float:
     """Log density of all outputs together."""
     d = step.model.outputs
@@ -57,7 +57,7 @@ def score(step: RowStep) -> float:
     return 1.0
 
 
-@compiled
+@entry
 def learn(step: RowStep, log_score: float) -> float:
     """Conjugate update with a weighted observation."""
     model = step.model
@@ -71,7 +71,7 @@ def learn(step: RowStep, log_score: float) -> float:
     return log_score
 
 
-@compiled
+@entry
 def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Marginals as any mixture of Student-t; the covariance within hypotheses beside them."""
     model = step.model

@@ -13,7 +13,7 @@ from __future__ import annotations
 from model_core.compiled import LABEL, LABELLED, arithmetic
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH, SHARE
-from model_core.compiled.jit import Floats, compiled, statistics_line, whole
+from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
 from model_core.compiled.models import student_t
 from model_core.compiled.models.regression import numbers
 from model_core.compiled.step import Functions, Model, RowStep
@@ -46,7 +46,7 @@ def of(model: pcoc.Pcoc) -> tuple[Model, Functions]:
     return sizes, Functions(predict, score, learn, remember, summarise)
 
 
-@compiled
+@entry
 def predict(step: RowStep) -> float:
     """Bayes' rule over the classes; the outliers' are those of the prior, whatever the input."""
     model = step.model
@@ -104,7 +104,7 @@ def _log_classes(dirichlet: Floats, counts: Floats, out: Floats, total: Floats) 
             out[j, i] = arithmetic.log(dirichlet[j] + counts[j, i]) - total[i]
 
 
-@compiled
+@entry
 def score(step: RowStep) -> float:
     """Log probability of the class; -inf of an index that is none."""
     work = step.work
@@ -116,7 +116,7 @@ def score(step: RowStep) -> float:
     return 1.0
 
 
-@compiled
+@entry
 def learn(step: RowStep, log_score: float) -> float:
     """Count the class."""
     work = step.work
@@ -126,7 +126,7 @@ def learn(step: RowStep, log_score: float) -> float:
     return log_score
 
 
-@compiled
+@entry
 def remember(step: RowStep) -> float:
     """Add the features to the sums of the label's class."""
     model = step.model
@@ -142,7 +142,7 @@ def remember(step: RowStep) -> float:
     return 0.0
 
 
-@compiled
+@entry
 def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Probabilities of the classes."""
     chance = step.work[CHANCE]

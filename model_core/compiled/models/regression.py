@@ -17,7 +17,7 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.belief import CHANCE, EACH, SHARE
-from model_core.compiled.jit import Floats, compiled, statistics_line, whole
+from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
 from model_core.compiled.models import lags, student_t
 from model_core.compiled.step import ALONE, Functions, Model, Noise, RowStep
 from model_core.maths.special import HALF_LOG_2PI
@@ -83,7 +83,7 @@ def numbers(*values: Tensor) -> Floats:
     return np.concatenate([value.detach().double().reshape(-1).numpy() for value in values])
 
 
-@compiled
+@entry
 def predict(step: RowStep) -> float:
     """`K' f` and squared scale `(1 + f' P f)` times the noise's, in the units of the labels."""
     model = step.model
@@ -200,7 +200,7 @@ def fit(d: int, mean: Floats, features: Floats, out: Floats) -> None:
             arithmetic.add_product(mean[a * d + o], features[a], out[o])
 
 
-@compiled
+@entry
 def score_normal(step: RowStep) -> float:
     """Log density of all outputs whose noise is known."""
     model = step.model
@@ -217,7 +217,7 @@ def score_normal(step: RowStep) -> float:
     return 1.0
 
 
-@compiled
+@entry
 def learn(step: RowStep, log_score: float) -> float:
     """One row absorbed, as `upm.regression.absorb`; the covariance where it lies, later."""
     model = step.model
@@ -282,7 +282,7 @@ def downdate(projected: Floats, cov: Floats) -> None:
                 line[i] -= left[i] * right[i]
 
 
-@compiled
+@entry
 def remember(step: RowStep) -> float:
     """The covariance, then time and lags."""
     model = step.model
@@ -296,7 +296,7 @@ def remember(step: RowStep) -> float:
     return 0.0
 
 
-@compiled
+@entry
 def summarise_normal(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Moments, and each output's mixture of normals."""
     model = step.model

@@ -16,7 +16,7 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH
-from model_core.compiled.jit import Floats, call, compiled, either, inlined, whole
+from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
 from model_core.compiled.ops import maths
 from model_core.compiled.step import Noise, RowStep
 from model_core.upm.base import OUTLIER_SPREAD
@@ -150,7 +150,7 @@ def explain(densities: Floats, top: Floats, out: Floats, shares: Floats) -> None
         out[i] = top[i] + arithmetic.log(out[i])
 
 
-@compiled
+@entry
 def score(step: RowStep) -> float:
     """Log density of all outputs, each of one part."""
     params = step.params
@@ -254,7 +254,7 @@ def gather(
     return n
 
 
-@compiled
+@entry
 def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
     """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
     outputs = step.model.outputs
@@ -281,7 +281,7 @@ def each_output(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> No
         call(step.marginal, outputs, o, step.number, levels, spare, n, out)
 
 
-@compiled
+@entry
 def marginal(
     outputs: int,
     output: int,
