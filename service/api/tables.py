@@ -230,16 +230,14 @@ def _check_kind(pa: Any, name: str, column: Any, only_numbers: bool) -> None:
         raise _misfit(f"column {name!r}: expected numbers, got {kind}")
     if types.is_timestamp(kind) or types.is_date(kind):
         return
-    texts = column.chunks
-    if types.is_dictionary(kind):
-        texts = [part.dictionary for part in texts]
-        kind = kind.value_type
+    encoded = types.is_dictionary(kind)
+    kind = kind.value_type if encoded else kind
     if not any(
         fits(kind) for fits in (types.is_string, types.is_large_string, types.is_string_view)
     ):
         raise _misfit(f"column {name!r}: expected numbers, times or text, got {kind}")
-    for part in texts:
-        longest = _longest(pa, part)
+    for part in column.chunks:  # which pyarrow has not of every type
+        longest = _longest(pa, part.dictionary if encoded else part)
         if longest > LONGEST_TEXT:
             detail = f"expected at most {LONGEST_TEXT} characters in a cell, got {longest}"
             raise _misfit(f"column {name!r}: {detail}")
