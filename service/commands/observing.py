@@ -95,7 +95,8 @@ def observe(
     """
     if values:
         observations: Iterator[dict[str, Any]] = (
-            _observation(_labels(text, f"LABEL: {text!r}"), f"LABEL {text!r}", x) for text in values
+            _observation(_labels(text, f"LABEL: {text!r}", 2), f"LABEL {text!r}", x)
+            for text in values
         )
         size = batch or len(values)
     else:
@@ -362,7 +363,7 @@ def _lines(source: Iterable[str], x: str | None) -> Iterator[dict[str, Any]]:
             try:
                 value = json.loads(line, parse_constant=_constant)
             except ValueError as error:
-                value = _labels(line, f"line {place}: not JSON: {error}")
+                value = _labels(line, f"line {place}: not JSON: {error}", 1)
             yield _observation(value, f"line {place}", x)
 
 
@@ -372,13 +373,13 @@ def _constant(name: str) -> None:
         raise ValueError(f"{name} is not finite")
 
 
-def _labels(text: str, where: str) -> Any:
-    """Parse comma-separated numbers, and words for missing outputs."""
+def _labels(text: str, where: str, status: int) -> Any:
+    """Parse comma-separated numbers, and words for missing outputs; `status`: exit of others."""
     words = [word.strip().lower() for word in text.split(",")]
     try:
         outputs = [None if word in MISSING else float(word) for word in words]
     except ValueError:
-        fail(f"{where}: expected comma-separated numbers, or null", 1)
+        fail(f"{where}: expected comma-separated numbers, or null", status)
     return outputs[0] if len(outputs) == 1 else outputs
 
 
