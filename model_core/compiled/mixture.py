@@ -190,8 +190,8 @@ def merge(
             if total * share > least:
                 average = ratio / total
                 varied = max(ratio_2 / total - average * average, 0.0)
-                differs = components[LOC_VARIANCE, g] * per_unit * smallest + 0.25 * varied
-                differs += 0.25 * components[FREEDOM_VARIANCE, g] * smallest * smallest
+                apart, freedom = components[LOC_VARIANCE, g], components[FREEDOM_VARIANCE, g]
+                differs = _difference(apart * per_unit, varied, freedom, smallest)
                 if total * share * differs <= own_allowed * (until - begin) * smallest * smallest:
                     components[WEIGHT, end] = total * share
                     components[LOC, end] = components[LOC, g]
@@ -230,6 +230,15 @@ def _enter(
     components[FREEDOM_VARIANCE, at] = 0.0
     components[LEAST, at] = square
     components[SIZE, at] = 1.0
+
+
+@inlined
+def _difference(loc: float, square: float, freedom: float, least: float) -> float:
+    """What `_condense` bounds, by variances of a group, times least^2.
+
+    loc, square: in units of some squared scale and of its square. least: of the squared scales.
+    """
+    return loc * least + 0.25 * square + 0.25 * freedom * (least * least)
 
 
 @compiled
@@ -275,11 +284,14 @@ def _condense(allowed: float, first: int, entries: int, components: Floats) -> i
             freedom_now = freedom + own * inverse
             freedom_2_now = freedom_2 + own * (inverse * inverse + freedom_variances[at])
             least_now = min(least, leasts[at] * per_unit)
-            least_2 = least_now * least_now
-            differs = (weight_now * apart_2_now - apart_now * apart_now) * per_unit * least_now
-            differs += 0.25 * (weight_now * ratio_2_now - ratio_now * ratio_now)
-            differs += 0.25 * (weight_now * freedom_2_now - freedom_now * freedom_now) * least_2
-            if members > 0.0 and not differs <= weight_now * (allowed * members_now) * least_2:
+            differs = _difference(
+                (weight_now * apart_2_now - apart_now * apart_now) * per_unit,
+                weight_now * ratio_2_now - ratio_now * ratio_now,
+                weight_now * freedom_2_now - freedom_now * freedom_now,
+                least_now,
+            )
+            most = weight_now * (allowed * members_now) * (least_now * least_now)
+            if members > 0.0 and not differs <= most:
                 break
             at += 1
             members = members_now

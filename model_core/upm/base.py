@@ -287,7 +287,7 @@ class ClosedForm(UnderlyingModel):
         return self.fresh(location, scale), self.fresh_context(location, scale)
 
 
-class Summed:
+class Summed(ABC):
     """Regimes of an exponential family, which are stored by what their labels add up to.
 
     Statistics are arrays of the host (1, 1, ...).
@@ -301,16 +301,16 @@ class Summed:
         """The inverse of `natural`."""
         return stats
 
+    @abstractmethod
     def log_evidence(self, stats: Stats, context: Floats) -> float:
         """Log normaliser of the posterior, but for what is linear in the labels.
 
         context: (1, c) of the stream.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def count(self, stats: Stats, prior: Stats) -> float:
         """Labels behind statistics."""
-        raise NotImplementedError
 
     def share(self, stats: Stats, prior: Stats, most: float) -> float:
         """Share of the labels that a return begins with."""

@@ -185,7 +185,10 @@ class Reader:
         self._file.close()
 
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> Manifest:
-        """Read it all and return the manifest; raises BackupError. `progress` is told bytes."""
+        """Read it all and return the manifest; raises BackupError.
+
+        progress: takes the bytes of each entry.
+        """
         if self._file.read(4) != b"PK\3\4":
             raise BackupError("not a backup, expected a zip file written by `moca backup`")
         self._file.seek(max(0, self.size - _END.size))

@@ -39,7 +39,7 @@ _LISTS = (
 
 
 class RestoreTarget(NamedTuple):
-    """Where to. `progress` is told bytes of the file that are done."""
+    """Where to. progress: takes the bytes of the file that are done."""
 
     client: StoreClient
     partitions: int

@@ -31,7 +31,7 @@ SHIPPED = Path(__file__).parents[1] / "samples" / "models"
 FILES = (DESCRIPTION, TENSORS)
 LARGEST_REPORT = 1 << 20  # bytes
 LARGEST_DESCRIPTION = 16 << 20  # bytes
-SHARES = 1_000_000  # a share is told apart from another by as many
+SHARES = 1_000_000  # a canary gets a whole number of as many parts of all streams
 _name = re.compile(NAME)
 
 

@@ -26,7 +26,7 @@ from training.quality.scores import MARGIN, REPETITIONS, RUNAWAY, WIDEST, WITHIN
 from training.quality.series import MARGINS, TCPD, Sizes
 from training.results import Table, plain, rendered
 from training.results import write as write_json
-from training.statistics import Estimate
+from training.statistics import Estimate, alone
 
 NONE = "-"
 INTERVAL = "mean and 95 % bootstrap interval over series"
@@ -294,11 +294,6 @@ def charts(results: Results) -> dict[str, Chart]:
     return drawn
 
 
-def _alone(value: float) -> Estimate:
-    """A number without an interval."""
-    return Estimate(value, math.nan, math.nan, 1)
-
-
 def _false_alarms(rows: Sequence[FamilyRow]) -> Chart:
     rates = {(row.family, row.method): row.false for row in rows}
     panel = Dots("false alarms per 1,000 observations", rates, floor=LEAST_RATE, rule=TARGET)
@@ -313,7 +308,7 @@ def _delays(rows: Sequence[FamilyRow]) -> Chart:
     panels = []
     for k, shift in enumerate(Sizes().shifts):
         delays = {
-            (row.family, row.method): _alone(row.delay[k]) for row in rows if row.family in COMPARED
+            (row.family, row.method): alone(row.delay[k]) for row in rows if row.family in COMPARED
         }
         panels.append(Dots("median delay (observations)", delays, f"shift of {shift:g} sd"))
     text = (
@@ -353,7 +348,7 @@ def _nab(results: Results) -> Chart:
         mean = row.score.mean
         sd = row.score.sd
         scores[row.method, "other half"] = Estimate(mean, mean - sd, mean + sd, 2)
-        scores[row.method, "in-sample"] = _alone(row.score.in_sample)
+        scores[row.method, "in-sample"] = alone(row.score.in_sample)
     panel = Dots("score", {key: score for key, score in scores.items() if score.mean > WORST})
     text = (
         "NAB's standard profile: with the best threshold of the other half of the series, mean "
