@@ -293,8 +293,8 @@ MUTATIONS = [
     Mutation(
         "commit: anyone's token commits",
         "service/store/scripts/commit.lua",
-        "if call('GET', lease) ~= ARGV[1] then\n  return 'FENCED'",
-        "if not call('GET', lease) then\n  return 'FENCED'",
+        "if call('GET', lease) ~= ARGV[from] then\n    return 'FENCED'",
+        "if not call('GET', lease) then\n    return 'FENCED'",
         "tests/service/store",
     ),
     Mutation(
@@ -342,15 +342,15 @@ MUTATIONS = [
     Mutation(
         "worker: a quarantined command is not kept aside",
         "service/worker/commit.py",
-        "            effects.append(aside)\n",
-        "",
+        "results.effects(outcomes) + aside + changes.effects",
+        "results.effects(outcomes) + changes.effects",
         WORKER,
     ),
     Mutation(
         "worker: answers are not remembered under their key",
         "service/worker/batch.py",
-        "            if task.field is None or not isinstance(command, Observe):",
-        "            if not task.answers or not isinstance(command, Observe):",
+        "            if isinstance(task.refusal, Defect | UnknownModel) and not task.applied:",
+        "            if not task.answers:",
         WORKER,
     ),
     # --- forms and gateway -----------------------------------------------------------------------

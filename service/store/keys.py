@@ -57,12 +57,6 @@ def position_field(stream: AnyStr) -> AnyStr:
     return stream + ("\0" if isinstance(stream, str) else b"\0")
 
 
-def position_fields(streams: Iterable[str]) -> list[str]:
-    """Return the fields of the positions of streams."""
-    mark = position_field("")
-    return [stream + mark for stream in streams]
-
-
 def head_fields(streams: Iterable[AnyStr]) -> list[AnyStr]:
     """Return both fields of each stream among the heads."""
     return [field for stream in streams for field in (stream, position_field(stream))]
@@ -81,12 +75,6 @@ def names(p: int) -> str:
 def tail(p: int, stream: str) -> str:
     """Return the list of blocks of records that are not in a checkpoint and a sealed chunk yet."""
     return f"moca:{{{p}}}:tail:{stream}"
-
-
-def tails(p: int, streams: Iterable[str]) -> list[str]:
-    """Return the lists of streams, as of `tail`."""
-    start = tail(p, "")
-    return [start + stream for stream in streams]
 
 
 def history(p: int, stream: str) -> str:

@@ -12,6 +12,8 @@ import secrets
 import select
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
@@ -40,6 +42,7 @@ logger = logging.getLogger(__name__)
 LENT_S = 1.0  # then the pool has a look at the connection, which it does for each call otherwise
 WAIT_MS = 1000  # longest blocking read
 LATE_S = 1.0  # after that its connection is lost
+MOST_EFFECTS = 4096  # of commits that are made in one run of the script
 DONE = -1  # index of an offset: the whole entry is applied
 # A command is set aside after so many failures of it alone: certain ones, or workers that did not
 # come back. Others may have killed those, so then it must go on for so long since the first one.
@@ -272,8 +275,11 @@ class Log:
         """
         if not positions:
             return {}
-        names = {keys.log(p): p for p in positions}
-        after = {name: _before_next(positions[p]) for name, p in names.items()}
+        names = {_keys(p)[2]: p for p in positions}
+        after = {
+            name: at.entry if at.index == DONE else _before(at)
+            for name, at in zip(names, positions.values(), strict=True)
+        }
         if block_ms > 0:
             self._pipe.exchange()  # what is read first may depend on what waits to be sent
             if not self._wait(after, block_ms):
@@ -309,17 +315,38 @@ class Log:
 
         They go out with the next read, which is answered after them, or when they are waited for.
         """
-        calls = [_commit_call(commit) for commit in commits]
+        calls = []
+        places: list[int] = []  # of the commits of the calls, one call after the other
+        for group in self._groups(commits):
+            calls.append(_commit_call([commits[i] for i in group]))
+            places += group
         replies = self._pipe.put(self._commit.commands(calls))
 
         def results() -> list[str]:
             self._pipe.exchange()
             if len(replies) < len(calls):
                 raise redis.ConnectionError("the connection was lost before commits were answered")
-            results = self._commit.run_unknown(self.client, calls, replies)
-            return [result.decode() for result in _raise_first(results)]
+            answers = _raise_first(self._commit.run_unknown(self.client, calls, replies))
+            by_place = zip(places, chain.from_iterable(answers), strict=True)
+            return [result.decode() for _, result in sorted(by_place)]
 
         return results
+
+    def _groups(self, commits: Sequence[Commit]) -> list[list[int]]:
+        """Places of commits that go together: to one shard, and not too much at a time."""
+        leases = [_keys(commit.partition)[0] for commit in commits]
+        groups: list[list[int]] = []
+        for names in self.client.shards.groups(dict.fromkeys(leases)):
+            room = 0
+            own = set(names)
+            for at in [at for at, lease in enumerate(leases) if lease in own]:
+                size = 1 + len(commits[at].effects) + len(commits[at].pushed)
+                if size > room:
+                    groups.append([])
+                    room = MOST_EFFECTS
+                groups[-1].append(at)
+                room -= size
+        return groups
 
     def close(self) -> None:
         """Close the connections for reads and commits."""
@@ -356,8 +383,9 @@ class Log:
         return _raise_first(self._release.run_all(self.client, calls)) if calls else []
 
 
-def _keys(partition: int) -> list[str]:
-    return [keys.lease(partition), keys.meta(partition), keys.log(partition)]
+@cache
+def _keys(partition: int) -> tuple[str, str, str]:
+    return keys.lease(partition), keys.meta(partition), keys.log(partition)
 
 
 def _raise_first(results: list[Any]) -> list[Any]:
@@ -367,33 +395,35 @@ def _raise_first(results: list[Any]) -> list[Any]:
     return results
 
 
-def _before_next(offset: Offset) -> str:
-    """Return the id after which XREAD finds what is still to be applied."""
-    if offset.index == DONE:
-        return offset.entry
+def _before(offset: Offset) -> str:
+    """Return the id after which XREAD finds the entry of an offset."""
     ms, seq = (int(part) for part in offset.entry.split("-"))
     return f"{ms}-{seq - 1}" if seq else f"{ms - 1}-{2**64 - 1}"
 
 
-def _commit_call(commit: Commit) -> ScriptCall:
-    tag = f"{{{commit.partition}}}"
-    arguments: list[Argument] = [
-        commit.token,
-        str(commit.expected),
-        str(commit.new),
-        commit.done,
-        len(commit.pushed),
-        *commit.pushed.values(),
-    ]
-    of_effects = [effect[1] for effect in commit.effects]
-    names = cast(list[str], [*dict.fromkeys([*commit.pushed, *of_effects])])
-    wrong = [key for key in names if type(key) is not str or tag not in key]
-    if wrong:
-        raise ValueError(f"an effect of partition {commit.partition} on key {wrong[0]!r}")
-    number: dict[Argument, int] = dict(zip(names, range(1, len(names) + 1), strict=True))
-    for operation, key, *values in commit.effects:
-        arguments += (operation, number[key], len(values), *values)
-    return ScriptCall([*_keys(commit.partition), *names], arguments)
+def _commit_call(commits: Sequence[Commit]) -> ScriptCall:
+    """Run of the script that makes commits; see it for the order."""
+    names: list[str] = []
+    arguments: list[Argument] = []
+    for commit in commits:
+        p = commit.partition
+        tag = f"{{{p}}}"
+        pushed = commit.pushed
+        begin = len(arguments)
+        arguments += (0, 0, commit.token, str(commit.expected), str(commit.new), commit.done)
+        arguments.append(len(pushed))
+        arguments += pushed.values()
+        number: dict[Argument, int] = dict(zip(pushed, range(1, len(pushed) + 1), strict=True))
+        for effect in commit.effects:
+            at = number.setdefault(effect[1], len(number) + 1)
+            arguments += (effect[0], at, len(effect) - 2, *effect[2:])
+        for key in number:
+            if type(key) is not str or tag not in key:
+                raise ValueError(f"an effect of partition {p} on key {key!r}")
+        arguments[begin] = 3 + len(number)
+        arguments[begin + 1] = len(arguments) - begin - 2
+        names += (*_keys(p), *cast("Iterable[str]", number))
+    return ScriptCall(names, arguments)
 
 
 # --- connections that a worker keeps --------------------------------------------------------------

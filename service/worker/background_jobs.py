@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Collection
 
 from service.observability.tracing import Tracer
 from service.wire import BACKGROUND
@@ -63,6 +64,11 @@ class BackgroundJobs:
         self._engine = engine
         self._tracer = tracer
         self._jobs: OrderedDict[int, BackgroundJob] = OrderedDict()
+
+    @property
+    def partitions(self) -> Collection[int]:
+        """Partitions that have one."""
+        return self._jobs.keys()
 
     def __contains__(self, partition: object) -> bool:
         return partition in self._jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
@@ -65,20 +66,19 @@ class Rows(NamedTuple):
     """Rows of a command that are applied without tasks of their own, as far as they are quiet."""
 
     task: RowsTask
-    rows: list[int]
+    rows: Ints
     wave: Wave
 
 
 class StreamQueue:
     """The tasks of one stream, in log order, and how far the current list has come."""
 
-    __slots__ = ("at", "awake", "keyed", "stream", "tasks")
+    __slots__ = ("at", "awake", "stream", "tasks")
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.tasks: deque[CommandTask] = deque()
         self.at = 0  # next observation of the first task
-        self.keyed: dict[bytes, CommandTask] = {}
         self.awake = False  # the next observation is none of the quiet ones
 
 
@@ -90,6 +90,8 @@ class CommandBatch:
         self.tasks = tasks
         self.touched: dict[Key, Stream] = {}  # what the commands are for
         self._queues: dict[Key, StreamQueue] = {}  # of those for whom something waits
+        # Whose idempotency records are to be kept, by stream and field.
+        self._keyed: dict[tuple[Key, bytes], CommandTask] = {}
         self.filling = Filling(engine.waiting_bytes)
         self.pipeline = StoredPipeline(engine)
 
@@ -118,33 +120,53 @@ class CommandBatch:
 
     def streams(self) -> dict[int, list[Stream]]:
         """Those that the commands are for, by partition."""
-        by_partition: dict[int, dict[str, Stream]] = {}
-        for task in self.tasks:
-            own = by_partition.setdefault(task.partition, {})
-            own |= {name: self.touched[task.partition, name] for name in task.streams}
-        return {partition: [*own.values()] for partition, own in by_partition.items()}
+        by_partition: dict[int, list[Stream]] = {}
+        for (partition, _), stream in self.touched.items():
+            by_partition.setdefault(partition, []).append(stream)
+        return by_partition
 
     def _begin(self) -> None:
-        """Apply what is quiet of the streams' first rows; have everything else wait for its turn.
+        """Apply what is quiet of the streams' first commands; have all else wait for its turn.
 
         Of nearly all streams that is everything: they need no queue, nor their rows a task.
         """
         running: set[Key] = set()
         begun: list[Rows] = []
+        singles: list[CommandTask] = []
         for task in self.tasks:
             if isinstance(task, RowsTask):
                 begun.append(self._rows(task, running))
+                continue
+            key = (task.partition, task.command.stream)
+            if key in running or key in self._queues or not quiet.is_single(task):
+                self._wait(key, task)
             else:
-                self._wait((task.partition, task.command.stream), task)
-        begun = [own for own in begun if own.rows]
-        if not begun:
+                running.add(key)
+                singles.append(task)
+        self._first([own for own in begun if len(own.rows)], self._singles(singles))
+
+    def _first(self, begun: list[Rows], singles: list[CommandTask]) -> None:
+        """Apply what may be quiet of commands, of distinct streams."""
+        waves = [own.wave for own in begun]
+        if singles:
+            waves.append(quiet.wave_of_singles(singles, list(map(self._stream, singles))))
+        if not waves:
             return
-        owner = np.repeat(np.arange(len(begun)), [len(own.rows) for own in begun])
-        rows = np.concatenate([own.rows for own in begun])
-        for chosen, part, entered in self._advance(quiet.joined([own.wave for own in begun])):
-            for at in np.unique(owner[chosen]).tolist():
-                own = owner[chosen] == at
-                self._answer(begun[at].task, rows[chosen][own], np.flatnonzero(own), part, entered)
+        for chosen, part, entered in self._advance(quiet.joined(waves)):
+            start = 0
+            for at, wave in enumerate(waves):
+                stop = start + len(wave.streams)
+                first = bisect_left(chosen, start)
+                last = bisect_left(chosen, stop)
+                places = [i - start for i in chosen[first:last]]
+                start = stop
+                if not places:
+                    continue
+                runs = np.arange(first, last)
+                if at < len(begun):
+                    self._answer(begun[at].task, begun[at].rows[places], runs, part, entered)
+                else:
+                    self._answer_singles([singles[i] for i in places], runs, part, entered)
 
     def _rows(self, task: RowsTask, running: set[Key]) -> Rows:
         """The rows of a command that may be quiet; all others become tasks, and wait.
@@ -166,7 +188,57 @@ class CommandBatch:
         running |= {keys[i] for i in chosen}
         rows = [task.first + i for i in chosen]
         own = [streams[i] for i in chosen]
-        return Rows(task, rows, quiet.wave_of_rows(task, rows, elapsed[chosen], own))
+        wave = quiet.wave_of_rows(task, rows, elapsed[chosen], own)
+        return Rows(task, np.array(rows, np.int64), wave)
+
+    def _singles(self, tasks: list[CommandTask]) -> list[CommandTask]:
+        """Those of single observations, the first of their streams, that may be quiet.
+
+        All others wait, before what waits already.
+        """
+        if not tasks:
+            return tasks
+        streams = list(map(self._stream, tasks))
+        fit = quiet.quiet_singles(self.engine.table, tasks, streams)
+        chosen = []
+        for task, stream, may_be in zip(tasks, streams, fit, strict=True):
+            command = task.command
+            assert isinstance(command, Observe)
+            if may_be and command.key is not None and stream.remembered:
+                may_be = key_field(command.key, command.first) not in stream.remembered
+            if may_be:
+                chosen.append(task)
+            else:
+                self._wait_first(task)
+        return chosen
+
+    def _stream(self, task: CommandTask) -> Stream:
+        return self.touched[task.partition, task.command.stream]
+
+    def _answer_singles(
+        self, tasks: Sequence[CommandTask], runs: Ints, wave: Wave, entered: Entered
+    ) -> None:
+        """Answer single observations that were quiet; others are next of their streams.
+
+        runs: of the wave, of each.
+        """
+        model = wave.streams[0].settings.model
+        starts = entered.ends - entered.counts
+        encoded = {full: quiet_bytes(entered.numbers, full) for full in (False, True)}
+        firsts = entered.firsts.tolist()
+        for task, run, start in zip(tasks, runs.tolist(), starts[runs].tolist(), strict=True):
+            command = task.command
+            assert isinstance(command, Observe)
+            if not entered.counts[run]:
+                self._wake(task, 0, entered.steps.get(run))
+                continue
+            size = quiet_row(command.full).size
+            part = encoded[command.full][size * start : size * (start + 1)]
+            task.applied = 1
+            task.answers = Answers(model, command.full, [QuietAnswers(firsts[run], part)])
+            if command.key is not None:
+                record = _record_of(task, command, key_field(command.key, command.first))
+                self._keep(wave.streams[run], record)
 
     def _answer(self, task: RowsTask, rows: Ints, runs: Ints, wave: Wave, entered: Entered) -> None:
         """Answer the rows of a command that were quiet; others become tasks, next of their streams.
@@ -187,7 +259,9 @@ class CommandBatch:
             if entered.counts[run] == wave.counts[run]:
                 task.answers[row] = answers
             else:
-                self._wake(task, row, wave.streams[run], answers, len(part), entered.steps.get(run))
+                own = task.task(row)
+                own.take(model, answers.parts if len(part) else (), len(part))
+                self._wake(own, len(part), entered.steps.get(run))
         if task.command.keys is not None:
             for row, run in zip(rows.tolist(), runs.tolist(), strict=True):
                 if row not in task.tasks:
@@ -212,30 +286,34 @@ class CommandBatch:
         queue.tasks.append(task)
         return queue
 
-    def _wake(
-        self,
-        rows: RowsTask,
-        row: int,
-        stream: Stream,
-        answers: Answers,
-        applied: int,
-        step: Step | None,
-    ) -> None:
-        """Make a row a task, which is next of its stream: not all of it is quiet."""
-        task = rows.task(row)
-        if applied:
-            task.take(answers.model, answers.parts, applied)
-        queue = self._wait((rows.partition, stream.name), task)
-        queue.tasks.rotate(1)  # before those that wait already
+    def _wait_first(self, task: CommandTask) -> StreamQueue:
+        """Have a task wait before those of its stream that wait already."""
+        queue = self._wait((task.partition, task.command.stream), task)
+        queue.tasks.rotate(1)
+        return queue
+
+    def _wake(self, task: CommandTask, applied: int, step: Step | None) -> None:
+        """Go on with a task that is not all quiet, next of its stream.
+
+        applied: observations that were. step: by the one after them, if its row was stepped.
+        """
+        queue = self._wait_first(task)
         queue.at = applied
         command = task.command
         assert isinstance(command, Observe)
         if isinstance(command, Ingest):
             command = task.command = self._ingested(queue, task, command)
         if command.key is not None:
-            task.field = key_field(command.key, command.first)
-            queue.keyed[task.field] = task
+            self._claim(queue, task, key_field(command.key, command.first))
         self._awaken(queue, command, step)
+
+    def _claim(self, queue: StreamQueue, task: CommandTask, field: bytes) -> None:
+        """Have a task be what a key of its stream stands for."""
+        self._keyed[(task.partition, queue.stream.name), field] = task
+
+    def _claimed(self, queue: StreamQueue, field: bytes) -> CommandTask | None:
+        """The task of this batch that a key of a stream stands for."""
+        return self._keyed.get(((queue.stream.partition, queue.stream.name), field))
 
     def _round(self, waiting: Sequence[StreamQueue]) -> Iterator[None]:
         """Apply what is next of each queue that has a command."""
@@ -283,10 +361,9 @@ class CommandBatch:
             return None
         if at == 0 and command.key is not None:
             field = key_field(command.key, command.first)
-            if field in queue.keyed or field in stream.remembered:
+            if self._claimed(queue, field) is not None or field in stream.remembered:
                 return None
-            task.field = field
-            queue.keyed[field] = task
+            self._claim(queue, task, field)
         return seen
 
     def _quiet(self, queues: Sequence[StreamQueue], wave: Wave, entered: Entered) -> None:
@@ -451,7 +528,7 @@ class CommandBatch:
         if command.key is None:
             return False
         field = key_field(command.key, command.first)
-        earlier = queue.keyed.get(field)
+        earlier = self._claimed(queue, field)
         if earlier is task:  # looked at before, as what may be quiet
             return False
         stored = queue.stream.remembered.get(field)
@@ -459,8 +536,7 @@ class CommandBatch:
         if earlier is not None and isinstance(earlier.command, Observe):
             digest = earlier.command.digest
         elif stored is None:
-            task.field = field
-            queue.keyed[field] = task
+            self._claim(queue, task, field)
             return False
         if digest != command.digest:
             raise KeyReused(f"idempotency key {command.key!r} was used with another body")
@@ -613,28 +689,25 @@ class CommandBatch:
         queue.awake = False
 
     def _remember(self) -> None:
-        for rows in self.tasks:
-            for task in rows.tasks.values() if isinstance(rows, RowsTask) else (rows,):
-                command = task.command
-                if task.field is None or not isinstance(command, Observe):
-                    continue
-                if isinstance(task.refusal, Defect | UnknownModel) and not task.applied:
-                    continue  # nothing was done, and what is wrong here may be mended meanwhile
-                record = IdempotencyRecord(
-                    command.digest or "",
-                    task.envelope.time_ms,
-                    task.status,
-                    task.body,
-                    task.answers,
-                    task.field,
-                )
-                self._keep(self.touched[task.partition, command.stream], record)
+        for (key, field), task in self._keyed.items():
+            command = task.command
+            assert isinstance(command, Observe)
+            if isinstance(task.refusal, Defect | UnknownModel) and not task.applied:
+                continue  # nothing was done, and what is wrong here may be mended meanwhile
+            self._keep(self.touched[key], _record_of(task, command, field))
 
     def _keep(self, stream: Stream, record: IdempotencyRecord) -> None:
         """Keep what a request with a key was answered."""
         settings = self.engine.settings
         keep = settings.idempotency_keep_requests
         stream.remember(record.field, record, settings.idempotency_keep_s, keep)
+
+
+def _record_of(task: CommandTask, command: Observe, field: bytes) -> IdempotencyRecord:
+    """What a task was answered, as it is kept under a key."""
+    digest = command.digest or ""
+    time_ms = task.envelope.time_ms
+    return IdempotencyRecord(digest, time_ms, task.status, task.body, task.answers, field)
 
 
 def _ordinary(stream: Stream, command: Observe) -> bool:

@@ -16,7 +16,8 @@ from service.store import keys
 from service.store.log import Commit, Effect, Lease, Log, Offset
 from service.store.streams import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
-from service.worker.results import Answered, Results
+from service.wire.event_entries import Id
+from service.worker.results import Outcomes, Results
 from service.worker.streams.changes import Changes
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask, LogItem, Lost, key_field
@@ -40,28 +41,33 @@ def commit_of(
     tails, chunks, events, keys, changes of settings), entries of the feed, and the log's offset.
     The newest `feed_events` are kept in the feed. What has a payload is set aside.
     """
-    tasks = [item.task for item in items if item.task]
-    answers = [Answered(task.incarnation, each) for task in tasks for each in task.outcomes()]
-    answers += [_unreadable(item.lost) for item in items if item.lost]
     p = lease.partition
-    effects = results.effects(answers)
+    outcomes: Outcomes = {}
+    aside: list[Effect] = []
+    done = 0
     for item in items:
+        task = item.task
+        lost = item.lost
+        if task is not None:
+            outcomes.setdefault(task.incarnation, []).extend(task.outcomes())
+            done += task.units
+        if lost is not None:
+            outcomes.setdefault(lost.incarnation, []).append(_unreadable(lost))
+            done += lost.units
         if item.payload is not None:
             metrics.QUARANTINED_COMMANDS.inc()
             logger.error("quarantined %s, offset %s of partition %d", _name(item), item.offset, p)
-            aside = ("HSET", keys.quarantine(p), str(item.offset), item.payload)
-            effects.append(aside)
-    effects += changes.effects
-    entries = sorted(entry for stream in streams for entry in stream.feed)  # as in the log
+            aside.append(("HSET", keys.quarantine(p), str(item.offset), item.payload))
+    effects = results.effects(outcomes) + aside + changes.effects
+    raised: list[tuple[Id, bytes]] = []
     for stream in streams:
-        stream.feed = ()
-    if entries:
-        parts = [part for id_, blob in entries for part in (str(id_), blob)]
+        if stream.feed:
+            raised += stream.feed
+            stream.feed = ()
+    if raised:
+        parts = [part for id_, blob in sorted(raised) for part in (str(id_), blob)]  # as in the log
         effects.append(("FEED", keys.feed(p), feed_events, *parts))
-    done = sum(task.units for task in tasks)
-    done += sum(item.lost.units for item in items if item.lost)
-    new = items[-1].offset
-    return Commit(lease.partition, lease.token, expected, new, done, effects, changes.pushed)
+    return Commit(p, lease.token, expected, items[-1].offset, done, effects, changes.pushed)
 
 
 def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
@@ -102,11 +108,10 @@ def _name(item: LogItem) -> str:
     return f"a command for {item.task.streams[0]!r}" if item.task else "an entry"
 
 
-def _unreadable(lost: Lost) -> Answered:
+def _unreadable(lost: Lost) -> Outcome:
     """Outcome of a command that was damaged in the log."""
     refusal = Quarantined("the command was damaged in the log; it was not applied", applied=0)
-    outcome = Outcome(lost.number, refusal.status, [refusal.render()], rows=lost.rows)
-    return Answered(lost.incarnation, outcome)
+    return Outcome(lost.number, refusal.status, [refusal.render()], rows=lost.rows)
 
 
 class Committer:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -14,23 +15,16 @@ from service.store import keys
 from service.store.log import Effect, Lease
 from service.store.shards import Argument
 from service.wire import Outcome
-from service.wire.event_entries import Id
 
-FIRST = Id(1, 1)
+FIRST = "1-1"
 PIECE_BYTES = 64 << 10  # of outcomes that are published together, but for a longer one
-
-
-class Answered(NamedTuple):
-    """What one command of an API process came to."""
-
-    incarnation: str
-    outcome: Outcome
+Outcomes = dict[str, list[Outcome]]  # of the commands of each API process, by incarnation
 
 
 class _Piece(NamedTuple):
-    """Outcomes that are kept: their id, size, and when they may go."""
+    """Outcomes that are kept: their number, size, and when they may go."""
 
-    id: Id
+    number: int
     size: int
     end_s: float
 
@@ -38,15 +32,16 @@ class _Piece(NamedTuple):
 class _Process:
     """Pieces for one API process that are still in the store, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, partition: int, incarnation: str) -> None:
+        self.key = keys.results(partition, incarnation)
+        self.place = wire.place_of("results", incarnation)  # as far as all its pieces have it
         self.number = 0  # of the last piece
         self.size = 0
         self.pieces: deque[_Piece] = deque()
 
-    def add(self, id_: Id, size: int, end_s: float) -> None:
-        self.number = id_.number
+    def add(self, size: int, end_s: float) -> None:
         self.size += size
-        self.pieces.append(_Piece(id_, size, end_s))
+        self.pieces.append(_Piece(self.number, size, end_s))
 
     def trim(self, least: int, most_bytes: int, now_s: float) -> None:
         """Drop what is too old or too much, but for the `least` newest pieces."""
@@ -70,38 +65,41 @@ class Results:
         self._processes: dict[str, _Process] = {}
         self._look_s = self._inherited_until_s  # when to forget pieces of processes that are silent
 
-    def effects(self, answers: Iterable[Answered]) -> list[Effect]:
+    def effects(self, outcomes: Outcomes) -> list[Effect]:
         """Effects that store and publish outcomes; commits have to be made in this order."""
-        self._forget(time.monotonic())
-        outcomes: dict[str, list[bytes]] = {}
-        for incarnation, outcome in answers:
-            outcomes.setdefault(incarnation, []).append(wire.encode(outcome))
-        return [self._effect(incarnation, all_) for incarnation, all_ in outcomes.items()]
-
-    def _forget(self, now_s: float) -> None:
-        """Drop what is too old of all processes, but their numbers: one may only be idle."""
-        if now_s < self._look_s:
-            return
-        self._look_s = now_s + self._keep_s
-        for process in self._processes.values():
-            process.trim(0, self._most_bytes, now_s)
-
-    def _effect(self, incarnation: str, outcomes: Sequence[bytes]) -> Effect:
-        process = self._processes.setdefault(incarnation, _Process())
         now_s = time.monotonic()
+        if now_s >= self._look_s:
+            self._look_s = now_s + self._keep_s
+            for process in self._processes.values():  # but their numbers: one may only be idle
+                process.trim(0, self._most_bytes, now_s)
+        return [self._effect(incarnation, own, now_s) for incarnation, own in outcomes.items()]
+
+    def _effect(self, incarnation: str, outcomes: Sequence[Outcome], now_s: float) -> Effect:
+        process = self._processes.get(incarnation)
+        if process is None:
+            process = _Process(self._lease.partition, incarnation)
+            self._processes[incarnation] = process
+        epoch = self._lease.epoch
         stored: list[Argument] = []
-        pieces = _pieces(outcomes)
-        for piece in pieces:
-            id_ = Id(self._lease.epoch, process.number + 1)
-            body = wire.encode([msgspec.Raw(outcome) for outcome in piece])
-            stored += (str(id_), wire.checksummed(body, "results", incarnation, id_))
-            process.add(id_, len(body), now_s + self._keep_s)
-        process.trim(len(pieces), self._most_bytes, now_s)
-        oldest = process.pieces[0].id
-        if oldest.number == 1 and now_s < self._inherited_until_s:
-            oldest = FIRST
-        key = keys.results(self._lease.partition, incarnation)
-        return ("ANSWER", key, int(1000 * self._keep_s), str(oldest), *stored)
+        bodies = _bodies(outcomes)
+        for body in bodies:
+            process.number += 1
+            id_ = f"{epoch}-{process.number}"
+            stored += (id_, wire.checksummed_at(crc32(id_.encode(), process.place), body))
+            process.add(len(body), now_s + self._keep_s)
+        process.trim(len(bodies), self._most_bytes, now_s)
+        number = process.pieces[0].number
+        oldest = FIRST if number == 1 and now_s < self._inherited_until_s else f"{epoch}-{number}"
+        return ("ANSWER", process.key, int(1000 * self._keep_s), oldest, *stored)
+
+
+def _bodies(outcomes: Sequence[Outcome]) -> list[bytes]:
+    """Encode outcomes in order, in pieces that are no longer than need be."""
+    body = wire.encode(outcomes)
+    if len(body) <= PIECE_BYTES or len(outcomes) == 1:
+        return [body]
+    pieces = _pieces([wire.encode(outcome) for outcome in outcomes])
+    return [wire.encode([msgspec.Raw(outcome) for outcome in piece]) for piece in pieces]
 
 
 def _pieces(outcomes: Iterable[bytes]) -> list[list[bytes]]:

@@ -6,7 +6,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 import redis
@@ -114,7 +114,9 @@ class Worker:
         if not self.offsets:
             time.sleep(IDLE_MS / 1000)
             return
-        at = {p: offset for p, offset in self.offsets.items() if p not in self._jobs}
+        at = self.offsets.copy()
+        for partition in self._jobs.partitions:
+            at.pop(partition, None)
         # The commit goes out with the read, and is answered before it.
         busy = bool(self._jobs) or bool(self._committer.partitions)
         entries = self.log.read(at, READ_ENTRIES, 0 if busy else IDLE_MS)
@@ -150,14 +152,16 @@ class Worker:
     def _in_room(self, received: dict[int, list[LogItem]]) -> dict[int, list[LogItem]]:
         """The first items of each partition whose streams fit into memory, which are loaded."""
         self._busy = set(received)
-        self.engine.applying = set()
-        kept = {}
-        for partition, items in received.items():
-            tasks = [item.task for item in items if item.task]
-            names = [*dict.fromkeys(chain.from_iterable(task.streams for task in tasks))]
-            partition_bytes = self.engine.room.for_states // (2 * len(received))
-            late = set(names[self.engine.load_first(partition, names, partition_bytes) :])
-            kept[partition] = _before(items, late) if late else items
+        kept = received
+        names = {p: _names(items) for p, items in received.items()}
+        if not self.engine.use([(p, name) for p, own in names.items() for name in own]):
+            self.engine.applying = set()
+            kept = {}
+            part_bytes = self.engine.room.for_states // (2 * len(received))
+            for partition, own in names.items():
+                late = set(own[self.engine.load_first(partition, own, part_bytes) :])
+                items = received[partition]
+                kept[partition] = _before(items, late) if late else items
         self._busy = set()
         return kept
 
@@ -329,7 +333,7 @@ class Worker:
     def _set_aside(self, lease: Lease, item: LogItem) -> None:
         """Answer a command that is not applied, and its repeats; keep it for an operator."""
         aside, record = refused(self.engine.store, item)
-        self._commit([self._commit_of(lease, [aside], [], Changes(record))])
+        self._commit([self._commit_of(lease, [aside], [], Changes(record, {}))])
 
     def _disown(self, partition: int) -> None:
         """Drop a partition that another worker has; what was on trial here is innocent."""
@@ -406,6 +410,14 @@ class Worker:
         except redis.RedisError as error:
             logger.warning("not all leases were released: %s", error)
             self._lose(set(self.offsets), blame=False)
+
+
+def _names(items: Sequence[LogItem]) -> list[str]:
+    """Streams that items are for, each once."""
+    if len(items) == 1 and items[0].task is not None:
+        return items[0].task.streams
+    streams = (item.task.streams for item in items if item.task)
+    return list(dict.fromkeys(chain.from_iterable(streams)))
 
 
 def _before(items: list[LogItem], late: Collection[str]) -> list[LogItem]:

@@ -1,22 +1,14 @@
 #!lua flags=allow-oom
--- Write every effect of a prefix of the log and move the offset, or write nothing.
+-- For each of several partitions: write every effect of a prefix of the log and move the offset, or
+-- write nothing.
 -- There is no rollback: everything that can be refused is refused before the first write.
--- KEYS: lease, meta, log, the lists that an element is pushed to, then the keys of the effects
--- ARGV: token, expected offset, new offset, observations done, number of lists, element of each,
---       each effect as operation, number of its key, number of arguments, arguments
--- Answers OK, ALREADY, FENCED or "INVALID: why".
-local lease, meta, log = KEYS[1], KEYS[2], KEYS[3]
-local expected, new = ARGV[2], ARGV[3]
+-- KEYS, of each partition: lease, meta, log, the lists that an element is pushed to, then the keys
+--       of the effects
+-- ARGV, of each partition: number of its keys, number of the arguments that follow, token, expected
+--       offset, new offset, observations done, number of lists, element of each, each effect as
+--       operation, number of its key after the log, number of arguments, arguments
+-- Answers for each partition OK, ALREADY, FENCED or "INVALID: why".
 local call = redis.call
-
-if call('GET', lease) ~= ARGV[1] then
-  return 'FENCED'
-end
-local stored = call('HMGET', meta, 'offset', 'done', 'in', 'trying', 'tries')
-local offset = stored[1] or '0-0:-1'
-if offset ~= expected then
-  return offset == new and 'ALREADY' or 'FENCED'
-end
 
 -- operation: type its key must have; false: any
 local TYPES = {
@@ -140,94 +132,122 @@ local function answer(key, first, last)
   call('PEXPIRE', key, ARGV[first])
 end
 
-local types = {} -- of each key, as it will be after the effects so far
-local function fault(operation, key, first, last)
-  local wanted = TYPES[operation]
-  if wanted == nil then return 'unknown operation ' .. tostring(operation) end
-  if not key then return operation .. ' without a key' end
-  if last > #ARGV or not fits(operation, last - first + 1) then
-    return operation .. ' ' .. key .. ' with ' .. (last - first + 1) .. ' arguments'
+-- Commit a partition whose keys follow KEYS[base], and whose arguments are ARGV[from] to ARGV[to].
+local function commit(base, from, to)
+  local lease, meta, log = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
+  local expected, new = ARGV[from + 1], ARGV[from + 2]
+  if call('GET', lease) ~= ARGV[from] then
+    return 'FENCED'
   end
-  if operation == 'ZADD' and bad_score(first, last) then
-    return operation .. ' ' .. key .. ' with a bad score'
+  local stored = call('HMGET', meta, 'offset', 'done', 'in', 'trying', 'tries')
+  local offset = stored[1] or '0-0:-1'
+  if offset ~= expected then
+    return offset == new and 'ALREADY' or 'FENCED'
   end
-  if operation == 'LTRIM' and (bad_place(ARGV[first]) or bad_place(ARGV[last])) then
-    return 'LTRIM ' .. key .. ' with a bad place'
-  end
-  if operation == 'ANSWER' and bad_answer(first, last) then
-    return operation .. ' ' .. key .. ' with a bad time or id'
-  end
-  if operation == 'FEED' then
-    if not feed then bad_feed, feed = feeds() end
-    if bad_feed(first, last) then return 'FEED ' .. key .. ' with a bad bound or id' end
-  end
-  if key == lease or key == meta or key == log then return operation .. ' on ' .. key end
-  if not wanted then
-    types[key] = 'none'
+
+  local types = {} -- of each key, as it will be after the effects so far
+  local function fault(operation, key, first, last)
+    local wanted = TYPES[operation]
+    if wanted == nil then return 'unknown operation ' .. tostring(operation) end
+    if not key then return operation .. ' without a key' end
+    if last > to or not fits(operation, last - first + 1) then
+      return operation .. ' ' .. key .. ' with ' .. (last - first + 1) .. ' arguments'
+    end
+    if operation == 'ZADD' and bad_score(first, last) then
+      return operation .. ' ' .. key .. ' with a bad score'
+    end
+    if operation == 'LTRIM' and (bad_place(ARGV[first]) or bad_place(ARGV[last])) then
+      return 'LTRIM ' .. key .. ' with a bad place'
+    end
+    if operation == 'ANSWER' and bad_answer(first, last) then
+      return operation .. ' ' .. key .. ' with a bad time or id'
+    end
+    if operation == 'FEED' then
+      if not feed then bad_feed, feed = feeds() end
+      if bad_feed(first, last) then return 'FEED ' .. key .. ' with a bad bound or id' end
+    end
+    if key == lease or key == meta or key == log then return operation .. ' on ' .. key end
+    if not wanted then
+      types[key] = 'none'
+      return nil
+    end
+    local kind = types[key] or call('TYPE', key).ok
+    if kind ~= 'none' and kind ~= wanted then
+      return operation .. ' on ' .. key .. ', a ' .. kind
+    end
+    types[key] = wanted
     return nil
   end
-  local kind = types[key] or call('TYPE', key).ok
-  if kind ~= 'none' and kind ~= wanted then return operation .. ' on ' .. key .. ', a ' .. kind end
-  types[key] = wanted
-  return nil
-end
 
--- A damaged counter stops nobody: as if nothing waited after this.
-local done = tonumber(stored[2] or '0')
-done = done and done + tonumber(ARGV[4]) or tonumber(stored[3] or '0') or 0
-local ms, seq, index = string.match(new, '^(%d+)%-(%d+):(%-?%d+)$')
-if not ms then return 'INVALID: offset ' .. new end
-local log_type = call('TYPE', log).ok
-if log_type ~= 'stream' and log_type ~= 'none' then return 'INVALID: the log is a ' .. log_type end
+  -- A damaged counter stops nobody: as if nothing waited after this.
+  local done = tonumber(stored[2] or '0')
+  done = done and done + tonumber(ARGV[from + 3]) or tonumber(stored[3] or '0') or 0
+  local ms, seq, index = string.match(new, '^(%d+)%-(%d+):(%-?%d+)$')
+  if not ms then return 'INVALID: offset ' .. new end
+  local log_type = call('TYPE', log).ok
+  if log_type ~= 'stream' and log_type ~= 'none' then return 'INVALID: the log is a ' .. log_type end
 
-local lists = tonumber(ARGV[5])
-for i = 1, lists do
-  local why = fault('RPUSH', KEYS[3 + i], 5 + i, 5 + i)
-  if why then return 'INVALID: ' .. why end
-end
-local EFFECTS = 6 + lists -- where they begin in ARGV
-local at = EFFECTS
-while at <= #ARGV do
-  local first = at + 3
-  local last = first + tonumber(ARGV[at + 2]) - 1
-  local why = fault(ARGV[at], KEYS[3 + tonumber(ARGV[at + 1])], first, last)
-  if why then return 'INVALID: ' .. why end
-  at = last + 1
-end
-
--- unpack() and a call's arguments live on Lua's stack, which ends at about 8,000; even, for pairs.
-local MOST = 3998
-at = EFFECTS
-while at <= #ARGV do
-  local operation, key, n = ARGV[at], KEYS[3 + tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
-  local first, last = at + 3, at + 2 + n
-  if operation == 'FEED' then
-    feed(key, first, last)
-  elseif operation == 'ANSWER' then
-    answer(key, first, last)
-  elseif n <= MOST then
-    call(operation, key, unpack(ARGV, first, last))
-  else
-    for i = first, last, MOST do
-      call(operation, key, unpack(ARGV, i, math.min(i + MOST - 1, last)))
-    end
+  local lists = tonumber(ARGV[from + 4])
+  local list_keys, elements = base + 3, from + 4 -- before the first of them
+  for i = 1, lists do
+    local why = fault('RPUSH', KEYS[list_keys + i], elements + i, elements + i)
+    if why then return 'INVALID: ' .. why end
   end
-  at = last + 1
+  local effects = elements + lists + 1 -- where they begin in ARGV
+  local at = effects
+  while at <= to do
+    local first = at + 3
+    local last = first + tonumber(ARGV[at + 2]) - 1
+    local why = fault(ARGV[at], KEYS[list_keys + tonumber(ARGV[at + 1])], first, last)
+    if why then return 'INVALID: ' .. why end
+    at = last + 1
+  end
+
+  -- unpack() and a call's arguments live on Lua's stack, which ends at about 8,000; even, for pairs.
+  local MOST = 3998
+  at = effects
+  while at <= to do
+    local operation, n = ARGV[at], tonumber(ARGV[at + 2])
+    local key = KEYS[list_keys + tonumber(ARGV[at + 1])]
+    local first, last = at + 3, at + 2 + n
+    if operation == 'FEED' then
+      feed(key, first, last)
+    elseif operation == 'ANSWER' then
+      answer(key, first, last)
+    elseif n <= MOST then
+      call(operation, key, unpack(ARGV, first, last))
+    else
+      for i = first, last, MOST do
+        call(operation, key, unpack(ARGV, i, math.min(i + MOST - 1, last)))
+      end
+    end
+    at = last + 1
+  end
+
+  for i = 1, lists do call('RPUSH', KEYS[list_keys + i], ARGV[elements + i]) end
+
+  done = string.format('%.0f', done)
+  if new == expected then
+    call('HSET', meta, 'done', done)
+  else
+    -- Only whole applied entries go: a partly applied one stays until its last command is. A
+    -- sequence number too long for a double waits for the next millisecond's entries.
+    local limit = seq
+    if index == '-1' and #seq <= 15 then limit = string.format('%.0f', tonumber(seq) + 1) end
+    call('XTRIM', log, 'MINID', '=', ms .. '-' .. limit)
+    call('HSET', meta, 'done', done, 'attempts', 0, 'attempt_offset', new, 'offset', new,
+      'offset_copy', new .. ' ' .. redis.sha1hex(new):sub(1, 8))
+    if stored[4] or stored[5] then call('HDEL', meta, 'trying', 'tries') end -- see trial.lua
+  end
+  return 'OK'
 end
 
-for i = 1, lists do call('RPUSH', KEYS[3 + i], ARGV[5 + i]) end
-
-done = string.format('%.0f', done)
-if new == expected then
-  call('HSET', meta, 'done', done)
-else
-  -- Only whole applied entries go: a partly applied one stays until its last command is. A
-  -- sequence number too long for a double waits for the next millisecond's entries.
-  local limit = seq
-  if index == '-1' and #seq <= 15 then limit = string.format('%.0f', tonumber(seq) + 1) end
-  call('XTRIM', log, 'MINID', '=', ms .. '-' .. limit)
-  call('HSET', meta, 'done', done, 'attempts', 0, 'attempt_offset', new, 'offset', new,
-    'offset_copy', new .. ' ' .. redis.sha1hex(new):sub(1, 8))
-  if stored[4] or stored[5] then call('HDEL', meta, 'trying', 'tries') end -- see trial.lua
+local results = {}
+local base, at = 0, 1
+while at <= #ARGV do
+  local from = at + 2
+  at = from + tonumber(ARGV[at + 1])
+  results[#results + 1] = commit(base, from, at - 1)
+  base = base + tonumber(ARGV[from - 2])
 end
-return 'OK'
+return results

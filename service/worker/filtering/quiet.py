@@ -23,7 +23,7 @@ from model_core.stream.columns import effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
 from model_core.stream_settings import Hazard
-from service.wire import Envelope, Head, Observation, encode_row, timestamps
+from service.wire import Envelope, Head, Observation, Observe, encode_row, timestamps
 from service.wire.answers import QuietNumbers
 from service.wire.positions import TOO_MANY, numbers_of
 from service.wire.stored_records import NUMBERS_KEPT, PlainRows
@@ -32,7 +32,7 @@ from service.worker.streams import alarm_period, answers, step_metrics
 from service.worker.streams.history import ENTRY_BYTES
 from service.worker.streams.stream import Stream, put_rows
 from service.worker.streams.table import GROUPS, Table
-from service.worker.streams.task import RowsTask
+from service.worker.streams.task import CommandTask, RowsTask
 from service.worker.streams.validation import plain_number
 
 Floats = NDArray[np.float64]
@@ -199,6 +199,36 @@ def wave_of(
         times if any(times) else None,
         envelopes,
     )
+
+
+def is_single(task: CommandTask) -> bool:
+    """Whether a command is one plain observation, and nothing beside the usual answer is named."""
+    command = task.command
+    if type(command) is not Observe or len(command.observations) != 1:
+        return False
+    if command.belief or answers.detailed(command) or task.envelope.planned is not None:
+        return False
+    return plain(command.observations[0])
+
+
+def quiet_singles(
+    table: Table, tasks: Sequence[CommandTask], streams: Sequence[Stream]
+) -> list[bool]:
+    """Whether single observations may be quiet; streams: of each, distinct."""
+    places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
+    own = table.of(places)
+    seqs = own["position"]["seq"]
+    fit = (places >= 0) & (seqs < own["until"]) & np.isnan(own["interval"])
+    stated = [task.command.seq for task in tasks if isinstance(task.command, Observe)]
+    if any(seq is not None for seq in stated):
+        fit &= [seq is None or seq == at for seq, at in zip(stated, seqs.tolist(), strict=True)]
+    return list(fit.tolist())
+
+
+def wave_of_singles(tasks: Sequence[CommandTask], streams: Sequence[Stream]) -> Wave:
+    """The wave of single observations; streams: of each."""
+    seen = [task.command.observations for task in tasks if isinstance(task.command, Observe)]
+    return wave_of(streams, seen, [task.envelope for task in tasks])
 
 
 def quiet_rows(table: Table, task: RowsTask, streams: Sequence[Stream]) -> tuple[list[int], Floats]:

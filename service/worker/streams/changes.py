@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain, compress
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ class Changes(NamedTuple):
     """Part of a commit: see `Commit`."""
 
     effects: list[Effect]
-    pushed: Mapping[str, bytes] = MappingProxyType({})
+    pushed: dict[str, bytes]
 
 
 def parted(
@@ -59,41 +58,43 @@ def effects(
 
     The heads of a partition are one HSET.
     """
-    # Made at once and cut by partition: a call of numpy takes as long for one as for a hundred.
-    names = [stream.name for stream in asleep]
+    # Made at once: a call of numpy takes as long for one as for a hundred.
     position = rows["position"]
     positions = wire.checksummed_all(rows["position_place"].tolist(), encode_positions(position))
-    pairs = list(zip(keys.position_fields(names), positions, strict=True))
     counts = np.array([stream.moved for stream in asleep], dtype=np.int64)
     tails = stored_records.blocks_of(position["seq"] - counts, counts, take_rows(asleep))
     tails = wire.checksummed_all(rows["tail_place"].tolist(), tails)
-    ends = list(zip(position["updated_ms"].tolist(), rows["ttl"].tolist(), names, strict=True))
-    number = Counter(stream.partition for stream in asleep)
+    moved_ms = position["updated_ms"].tolist()
 
-    written: dict[int, Changes] = {}
-    start = 0
+    written = {partition: Changes([], {}) for partition in others}
+    heads: dict[int, list[Argument]] = {partition: [] for partition in others}
+    due: defaultdict[int, list[Argument]] = defaultdict(list)
     for partition, streams in others.items():
-        heads_key = keys.heads(partition)
-        own: list[Effect] = []
-        heads: list[Argument] = []
-        for effect in chain.from_iterable(stream.effects() for stream in streams):
-            if effect[1] == heads_key:
-                assert effect[0] == "HSET"
-                heads += effect[2:]
-            else:
-                own.append(effect)
-        part = slice(start, start + number[partition])
-        start = part.stop
-        heads += chain.from_iterable(pairs[part])
-        own += chain.from_iterable(map(take_effects, asleep[part]))
-        due: list[Argument] = []
-        for moved_ms, ttl, name in ends[part]:
-            if ttl == ttl:  # not nan
-                due += (expires_ms(moved_ms, ttl), name)
-        if due:
-            own.append(("ZADD", keys.due(partition), *due))
-        if heads:
-            own.append(("HSET", heads_key, *heads))
-        pushed = zip(keys.tails(partition, names[part]), tails[part], strict=True)
-        written[partition] = Changes(own, dict(pushed))
+        for stream in streams:
+            _put_effects(stream, written[partition].effects, heads[partition])
+    ends = zip(asleep, positions, tails, moved_ms, rows["ttl"].tolist(), strict=True)
+    for stream, own_position, tail, own_ms, ttl in ends:
+        partition = stream.partition
+        own = written[partition]
+        heads[partition] += (keys.position_field(stream.name), own_position)
+        own.pushed[keys.tail(partition, stream.name)] = tail
+        own.effects.extend(take_effects(stream))
+        if ttl == ttl:  # not nan
+            due[partition] += (expires_ms(own_ms, ttl), stream.name)
+    for partition, arguments in due.items():
+        written[partition].effects.append(("ZADD", keys.due(partition), *arguments))
+    for partition, arguments in heads.items():
+        if arguments:
+            written[partition].effects.append(("HSET", keys.heads(partition), *arguments))
     return written
+
+
+def _put_effects(stream: Stream, effects: list[Effect], heads: list[Argument]) -> None:
+    """Add what writes a stream: fields of the heads, and all else."""
+    heads_key = keys.heads(stream.partition)
+    for effect in stream.effects():
+        if effect[1] == heads_key:
+            assert effect[0] == "HSET"
+            heads += effect[2:]
+        else:
+            effects.append(effect)

@@ -77,6 +77,19 @@ class Engine:
 
     # --- loading and forgetting ---------------------------------------------------------------
 
+    def use(self, keys: Iterable[tuple[int, str]]) -> bool:
+        """Count streams, by partition and name, as used last; False where not all are in memory."""
+        used = {}
+        for key in keys:
+            stream = self.streams.get(key)
+            if stream is None:
+                return False
+            used[key] = stream
+        for key in used:
+            del self.streams[key]
+        self.streams |= used
+        return True
+
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
         missing = self._missing(partition, names)
@@ -397,6 +410,8 @@ class Engine:
         asleep, rows, others = changes.parted(self.table, of_partition)
         every = self.settings.checkpoint_every
         for partition, streams in others.items():
+            if not streams:
+                continue
             self._ledger.mark({(partition, stream.name) for stream in streams})
             due = [s for s in streams if s.alive and s.slab is not None and s.checkpoint_due(every)]
             if due:

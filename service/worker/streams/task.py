@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
+from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 from zlib import crc32
@@ -63,6 +64,7 @@ class CommandTask:
     command: Command
     row: int = 0
     received: Command = dataclasses.field(init=False)
+    units: int = dataclasses.field(init=False)  # what it counts for in backpressure
     raised: int = 0  # events so far
     status: int = 200
     body: list[bytes] = dataclasses.field(default_factory=list)
@@ -76,20 +78,15 @@ class CommandTask:
     misfits: list[OutOfRange] = dataclasses.field(default_factory=list)
     refusal: ServiceError | None = None
     same_as: CommandTask | None = None  # an earlier task of this batch with the same key
-    field: bytes | None = None  # its idempotency record is to be kept under this
 
     def __post_init__(self) -> None:
         self.received = self.command
+        self.units = wire.units(self.command)
 
     @property
     def streams(self) -> list[str]:
         """Streams that it is for."""
         return [self.command.stream]
-
-    @property
-    def units(self) -> int:
-        """What it counts for in backpressure."""
-        return wire.units(self.received)
 
     def count(self, observations: Counter[str]) -> int:
         """Add its observations to those of its stream; returns how many these are then."""
@@ -143,6 +140,8 @@ class CommandTask:
 
     def finish(self) -> None:
         """Complete what it came to, once the batch's predictives are filled in."""
+        if self.answers is not None:  # it was quiet
+            return
         if self.same_as is not None:
             self.repeat(self.same_as)
             return
@@ -445,13 +444,19 @@ def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[Log
     return items
 
 
+@cache
+def _place_of(partition: int) -> int:
+    """Place of the checksums of a partition's entries."""
+    return wire.place_of("entry", partition)
+
+
 def _commands(partition: int, entry: Entry, applied: int) -> list[LogItem]:
     """Commands of an entry, each checked by itself; none if it cannot be read.
 
     applied: rows of it that are applied, and are left out.
     """
     try:
-        sums = wire.decode_sums(wire.checked(entry.sums, "entry", partition))
+        sums = wire.decode_sums(wire.checked_at(_place_of(partition), entry.sums))
     except (msgspec.MsgspecError, ValueError):  # damaged, or text that is none
         return _unchecked(entry, applied)
     items: list[LogItem] = []
@@ -524,6 +529,8 @@ def in_reach(items: list[LogItem], alone: Callable[[LogItem], bool]) -> list[Log
 
     alone: whether an item has to be the only one.
     """
+    if len(items) == 1:
+        return items
     observations: Counter[str] = Counter()
     for i, item in enumerate(items):
         if alone(item):

@@ -40,7 +40,7 @@ from service.store.log import DONE, Commit, Log, Offset
 from service.store.streams import head_fields
 from service.wire import rows
 from service.wire.answers import quiet_row
-from service.worker.results import Answered, Results
+from service.worker.results import Results
 from tests.clusters import running_valkey
 from tests.stored import blob, block_of, record
 from tests.waiting import PATIENCE_S, Clock, until
@@ -108,7 +108,7 @@ class FakeWorker:
             time.sleep(0.02)
 
     def _commit(self, partition, entries):
-        effects, answers, done = [], [], 0
+        effects, outcomes, done = [], {}, 0
         for entry in entries:
             batch = wire.decode_batch(entry.payload)
             self.batches.append(sum(rows.rows_of(each.command) for each in batch.envelopes))
@@ -118,10 +118,10 @@ class FakeWorker:
                     self.commands.append(single.command)
                     outcome, changes = self._apply(partition, single)
                     outcome.row = row
-                    answers.append(Answered(batch.incarnation, outcome))
+                    outcomes.setdefault(batch.incarnation, []).append(outcome)
                     effects += changes
                 done += wire.units(envelope.command)
-        results = self._results[partition].effects(answers)
+        results = self._results[partition].effects(outcomes)
         if self.publish and self.whole:
             effects += results
         else:

@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import ResponseError
 
 from service.store import keys
+from service.store import log as logs
 from service.store.append import REMEMBER_MS, Appended, Appender
 from service.store.log import DONE, START, Log, Offset
 from tests.service.store.conftest import TTL_MS, P
@@ -427,14 +428,25 @@ def test_a_lost_lease_is_fenced(redis_client, log, other, add, make):
     assert other.commit([make(taken, Offset(second, DONE))]) == ["FENCED"]  # wrong expectation
 
 
-def test_commits_of_several_partitions_go_together(redis_client, log, make):
-    leases = [log.acquire(p) for p in range(4)]
-    redis_client.delete(keys.lease(2))
-    commits = [make(at, START, ("HSET", keys.heads(at.partition), "a", "1")) for at in leases]
-    assert log.commit(commits) == ["OK", "OK", "FENCED", "OK"]
+@pytest.mark.parametrize("most", [1, 2, 4096], ids=["each alone", "in pairs", "at once"])
+def test_commits_of_several_partitions_go_together(redis_client, log, make, monkeypatch, most):
+    monkeypatch.setattr(logs, "MOST_EFFECTS", 2 * most)
+    leases = [log.acquire(p) for p in (2, 0, 3, 1)]
+    redis_client.delete(keys.lease(3))
+    commits = [
+        make(lease, START, ("HSET", keys.heads(lease.partition), "a", str(lease.partition)))
+        for lease in leases
+    ]
+    commits[1] = commits[1]._replace(pushed={keys.tail(0, "a"): b"x", keys.tail(0, "b"): b"y"})
+    commits[3].effects.append(("HSET", keys.meta(1), "a", "1"))
+    answers = log.commit(commits)
+    assert [answer[:7] for answer in answers] == ["OK", "OK", "FENCED", "INVALID"]
+    written = [redis_client.hget(keys.heads(p), "a") for p in (2, 0, 3, 1)]
+    assert written == [b"2", b"0", None, None]
+    assert [redis_client.lrange(keys.tail(0, name), 0, -1) for name in "ab"] == [[b"x"], [b"y"]]
     assert log.commit([]) == []
-    with pytest.raises(ValueError, match="partition 3"):
-        log.commit([make(leases[P], START, ("HSET", keys.heads(0), "a", "1"))])
+    with pytest.raises(ValueError, match="partition 2"):
+        log.commit([make(leases[0], START, ("HSET", keys.heads(0), "a", "1"))])
 
 
 def test_trimming_drops_whole_applied_entries_and_no_others(redis_client, log, add, make):

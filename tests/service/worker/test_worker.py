@@ -102,7 +102,7 @@ def test_a_silent_process_keeps_its_number_alone(monkeypatch):
     answers = results.Results(Lease(0, "t", 7, START, 0, 0, False), 60.0, 1 << 20)
 
     def ids(incarnation):
-        (effect,) = answers.effects([results.Answered(incarnation, wire.Outcome(1, 200, []))])
+        (effect,) = answers.effects({incarnation: [wire.Outcome(1, 200, [])]})
         return effect[3:5]  # the oldest that is kept, and its own
 
     for _ in range(3):
