@@ -179,9 +179,11 @@ class Detector:
         """Regimes of what is retained, in hindsight; see `Detectors.segments`."""
         return self._all.segments(0)
 
-    def predict(self, x: Any = None, elapsed: float = 1.0) -> Predictive | None:
+    def predict(
+        self, x: Any = None, elapsed: float = 1.0, changepoint: float | None = None
+    ) -> Predictive | None:
         """Predictive distribution of the next label; see `Detectors.predict`."""
-        return self._all.predict(0, x, elapsed)
+        return self._all.predict(0, x, elapsed, changepoint)
 
     def forecast(self, horizon: int = 1, seed: int = 0) -> list[Predictive]:
         """Predictive distributions of the next labels; see `Detectors.forecast`."""

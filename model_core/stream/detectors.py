@@ -215,16 +215,26 @@ class Detectors:
             self._segments[stream] = seq, hindsight.segments(self._pipeline, stream)
         return list(self._segments[stream][1])
 
-    def predict(self, stream: int, x: Any = None, elapsed: float = 1.0) -> Predictive | None:
-        """Predictive distribution of the next label, at an input; None before two labels differ."""
+    def predict(
+        self,
+        stream: int,
+        x: Any = None,
+        elapsed: float = 1.0,
+        changepoint: float | None = None,
+    ) -> Predictive | None:
+        """Predictive distribution of the next label, at an input; None before two labels differ.
+
+        elapsed, changepoint: as of the observation to come, see `update`.
+        """
         stream = self._at(stream)
         elapsed = parsing.time(elapsed)
+        supervision = parsing.probability(changepoint)
         pipeline = self._pipeline
         if pipeline is None:
             return None
         with self._undone(always=True):
             (given,) = self._inputs([x])
-        numbers = pipeline.predict(stream, given, elapsed)
+        numbers = pipeline.predict(stream, given, elapsed, supervision)
         return None if numbers is None else predictive(pipeline.model, numbers, self._levels)
 
     def forecast(self, stream: int, horizon: int = 1, seed: int = 0) -> list[Predictive]:

@@ -277,24 +277,28 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         (step,) = self.slab.tried(series.row, seen)
         return step.anomaly
 
-    def predict(self, row: int, x: tuple[float, ...], elapsed: float) -> Floats | None:
+    def predict(
+        self, row: int, x: tuple[float, ...], elapsed: float, changepoint: float
+    ) -> Floats | None:
         """Numbers of the `Summary` of the next label's predictive; None: nothing is known yet.
 
-        Nothing is, either, where the filter's numbers are not finite.
+        Nothing is, either, where the filter's numbers are not finite. changepoint: as of an
+        `Observation`.
         """
         series = self.series[row]
         own = self.begun(row)
         if own is None:
             return None
         try:
-            coming = self._with_seasons([series], self._columns([self._unlabelled(x, elapsed)]))
-            (step,) = self.slab.tried(own, coming)
+            coming = self._unlabelled(x, elapsed, changepoint)
+            seen = self._with_seasons([series], self._columns([coming]))
+            (step,) = self.slab.tried(own, seen)
         finally:
             if not series.warm:
                 self.slab.remove(own)
         if not step.readout.ok or step.predictive is None:
             return None
-        return step.predictive.numbers(float(coming.offset[0]))
+        return step.predictive.numbers(float(seen.offset[0]))
 
     def begun(self, row: int) -> int | None:
         """Row of the slab that holds a series' filter; in the warm-up of one to be removed."""
@@ -305,9 +309,9 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         (own,) = warmup.begun(self.slab, [seen], [series.stated])
         return own
 
-    def coming(self, count: int = 1, x: tuple[float, ...] = (), elapsed: float = 1.0) -> Inputs:
+    def coming(self, count: int = 1) -> Inputs:
         """Inputs of a step over the observation to come, of `count` copies of a row."""
-        seen = self._columns([self._unlabelled(x, elapsed)] * count)
+        seen = self._columns([self._unlabelled()] * count)
         return columns.inputs_of(self.model, columns.packed(self.model, seen), seen.hazard)
 
     def offsets_ahead(self, row: int, count: int) -> Floats:
@@ -323,8 +327,10 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
             return []
         return best(series.retained.previous, series.best_start, first, series.seq)
 
-    def _unlabelled(self, x: tuple[float, ...], elapsed: float) -> Observation:
-        return Observation((math.nan,) * self.model.y_dim, x, elapsed)
+    def _unlabelled(
+        self, x: tuple[float, ...] = (), elapsed: float = 1.0, changepoint: float = math.nan
+    ) -> Observation:
+        return Observation((math.nan,) * self.model.y_dim, x, elapsed, changepoint)
 
     def _columns(self, observations: Sequence[Observation]) -> Columns:
         """Observations as a filter takes them, without seasons."""

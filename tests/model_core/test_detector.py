@@ -217,6 +217,17 @@ def test_forecasts_wait_for_the_warm_up():
     assert len(detector.forecast(3)) == 3
 
 
+def test_a_forecast_takes_what_is_known_of_a_change():
+    detector = gaussian()
+    detector.update_many(step(count=40))
+    following = detector.predict(changepoint=1.0)
+    assert following.sd > 1.5 * detector.predict().sd
+    with pytest.raises(BadInput, match="changepoint"):
+        detector.predict(changepoint=2.0)
+    answer = detector.update(0.5, changepoint=1.0)
+    assert following == answer.predictive
+
+
 def test_how_far_a_forecast_looks_is_bounded():
     detector = gaussian(warmup=5)
     detector.update_many(step(count=8))

@@ -109,20 +109,18 @@ class Life:
         if seen.changepoint is None and self.supervised is not None:
             seen = seen._replace(changepoint=self.supervised)
         self.supervised = None
-        if self.waiting or seen.pending:
-            self.waiting.append(seen)
-            return Reply(seq, None)
-        return Reply(seq, self._apply(seen))
+        self.waiting.append(seen)
+        if len(self.waiting) > self._detector.settings.label_window:
+            self.waiting[0] = self.waiting[0]._replace(pending=False)  # its label is missing
+        answers = self._settle()
+        return Reply(seq, None if self.waiting else answers[-1])
 
     def label(self, seq: int, y: float) -> Reply:
         """Take a label that was to come, and what waited for it."""
         at = seq - len(self.applied)
         self.waiting[at] = self.waiting[at]._replace(y=y, pending=False)
-        first = None
-        while self.waiting and not self.waiting[0].pending:
-            answer = self._apply(self.waiting.pop(0))
-            first = first or answer
-        return Reply(seq, None if at else first)
+        answers = self._settle()
+        return Reply(seq, None if at else answers[0])
 
     def sample(self, value: float, time_s: float) -> None:
         """Take a sample of a remote write: the first of its series in an interval counts."""
@@ -170,7 +168,7 @@ class Life:
 
     def prediction(self) -> dict[str, Any]:
         """Of the next label."""
-        predictive = self._detector.predict()
+        predictive = self._detector.predict(changepoint=self.supervised)
         assert predictive is not None
         return predictive.to_dict()
 
@@ -224,10 +222,14 @@ class Life:
 
     # ----------------------------------------------------------------------------------------------
 
-    def _apply(self, seen: Seen) -> dict[str, Any]:
-        self.applied.append(seen)
-        self.answers.append(_taken(self._detector, seen))
-        return self.answers[-1]
+    def _settle(self) -> list[dict[str, Any]]:
+        """Apply, in order, what waits for no label; returns the answers."""
+        answers = []
+        while self.waiting and not self.waiting[0].pending:
+            self.applied.append(self.waiting.pop(0))
+            answers.append(_taken(self._detector, self.applied[-1]))
+        self.answers += answers
+        return answers
 
     def _begin_again(self) -> None:
         self._detector = Detector(**self.settings)
