@@ -421,7 +421,7 @@ def test_second_derivatives_are_as_large_as_merging_takes_them_to_be():
     uncertain=st.sampled_from([0.0, 1.0, 3.0]),
 )
 @example(70, 2, 3, 1.6, 0.01, 0.75, 1.0, 0.0)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_merged_mixture_has_the_distribution_function_of_all_its_components(
     seed, slots, kinds, skew, tail, concentrated, apart, uncertain
 ):
@@ -486,7 +486,7 @@ def test_a_kernel_takes_the_steps_of_the_filter(name):
 
 @pytest.mark.slow
 @every_name
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 3, 10, 50, 500]), HAZARDS)
 def test_a_kernel_takes_many_steps_of_the_filter(name, seed, hypotheses, hazard):
     told = {"labelled": np.ones(3, bool)} if seed % 2 else {}
@@ -504,7 +504,7 @@ OUTPUTS = {"outputs": st.integers(1, 3), "lags": st.sampled_from([0, 0, 2])}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alpaca", "pcoc", "fleet"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.data(), st.integers(0, 2**32), st.sampled_from([1, 2, 50, 500]), HAZARDS)
 def test_models_of_any_size_are_stepped_as_by_the_filter(kind, data, seed, hypotheses, hazard):
     more = {"classes": st.integers(2, 6)} if kind == "pcoc" else OUTPUTS

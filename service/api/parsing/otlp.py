@@ -16,12 +16,11 @@ from msgspec import Struct
 
 from service.api.parsing.bodies import JSON, malformed
 from service.api.parsing.protobuf import (
-    OTHER_FIELDS,
     PROTOBUF,
     TYPE,
     Field,
     Messages,
-    check_counts,
+    PartCounts,
     message_classes,
     parse_message,
 )
@@ -85,6 +84,17 @@ _MESSAGES: Messages = {
     ],
 }
 _CLASS = message_classes("moca.otlp", _MESSAGES)
+_COUNTS = PartCounts(
+    _MESSAGES,
+    {
+        "resource_metrics": 1,
+        "scope_metrics": 1,
+        "metrics": 1,
+        "data_points": 1,
+        "attributes": tags.MAX_TAGS,
+    },
+    MAX_SAMPLES_ADVICE,
+)
 
 
 # --- the same as JSON: names in camel case, integers of 64 bits as text ---------------------------
@@ -186,12 +196,7 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
 
 
 def _of_protobuf(body: bytes, max_points: int) -> Any:
-    most = dict.fromkeys(
-        ("resource_metrics", "scope_metrics", "metrics", "data_points"), max_points
-    )
-    most["attributes"] = tags.MAX_TAGS * max_points
-    others = OTHER_FIELDS * max_points
-    check_counts(body, _MESSAGES, "Request", most, others, MAX_SAMPLES_ADVICE)
+    _COUNTS.check(body, "Request", max_points)
     return parse_message(_CLASS["Request"], body, "ExportMetricsServiceRequest")
 
 

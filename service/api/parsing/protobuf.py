@@ -69,46 +69,57 @@ def parse_message(kind: Any, content: bytes, name: str) -> Any:
     return message
 
 
-def check_counts(
-    content: bytes, messages: Messages, root: str, most: Mapping[str, int], others: int, advice: str
-) -> None:
-    """Count what a message consists of, as bytes: objects of it may take thirty times their space.
+class PartCounts:
+    """Counts what messages consist of as bytes: objects of it may take thirty times the space."""
 
-    most: of all fields of a name together. others: of all that have none of these names, known or
-    not: a field has two bytes, and a look at each of some millions would take seconds. Messages
-    are looked into if they have such a field. Raises BodyTooLarge, with the advice. Where the bytes
-    are no message it stops: the parser says what is wrong.
-    """
-    limits = {**most, OTHERS: others}
-    counts = dict.fromkeys(limits, 0)
-    counted = _with_counted(messages, most)
-    # Of each message the fields by number: the name that one counts under, and what to look into.
-    known = {
-        message: {
-            field.number: (
-                field.name if field.name in most else OTHERS,
-                field.message if field.message in counted else "",
-            )
-            for field in fields
+    def __init__(self, messages: Messages, most: Mapping[str, int], advice: str) -> None:
+        """most: fields of each name that a request may have for each sample that it may have.
+
+        Of all fields without any of these names, known or not, it may have `OTHER_FIELDS`: a field
+        has two bytes, and a look at each of some millions would take seconds. Messages are looked
+        into if they have such a field. advice: to who sent too many.
+        """
+        self._most = {**most, OTHERS: OTHER_FIELDS}
+        self._advice = advice
+        counted = _with_counted(messages, most)
+        # Of each message the fields by number: the name that one counts under, and what to look
+        # into.
+        self._known = {
+            message: {
+                field.number: (
+                    field.name if field.name in most else OTHERS,
+                    field.message if field.message in counted else "",
+                )
+                for field in fields
+            }
+            for message, fields in messages.items()
         }
-        for message, fields in messages.items()
-    }
 
-    def count(message: str, at: int, end: int) -> None:
-        fields = known[message]
-        for number, nested, start, stop in _fields(content, at, end):
-            name, inner = fields.get(number, UNKNOWN)
-            counts[name] += 1
-            if counts[name] > limits[name]:
-                raise BodyTooLarge(f"expected at most {limits[name]} {name} in a request: {advice}")
-            # One of another type than stated is no such field to the parser either.
-            if nested and inner:
-                count(inner, start, stop)
+    def check(self, content: bytes, root: str, max_samples: int) -> None:
+        """Count what a message of class `root` consists of; raises BodyTooLarge.
 
-    try:
-        count(root, 0, len(content))
-    except IndexError:
-        return
+        Where the bytes are no message it stops: the parser says what is wrong.
+        """
+        limits = {name: most * max_samples for name, most in self._most.items()}
+        counts = dict.fromkeys(limits, 0)
+
+        def count(message: str, at: int, end: int) -> None:
+            fields = self._known[message]
+            for number, nested, start, stop in _fields(content, at, end):
+                name, inner = fields.get(number, UNKNOWN)
+                counts[name] += 1
+                if counts[name] > limits[name]:
+                    raise BodyTooLarge(
+                        f"expected at most {limits[name]} {name} in a request: {self._advice}"
+                    )
+                # One of another type than stated is no such field to the parser either.
+                if nested and inner:
+                    count(inner, start, stop)
+
+        try:
+            count(root, 0, len(content))
+        except IndexError:
+            return
 
 
 def _with_counted(messages: Messages, most: Mapping[str, int]) -> set[str]:

@@ -14,12 +14,11 @@ from typing import Any
 import cramjam
 
 from service.api.parsing.protobuf import (
-    OTHER_FIELDS,
     PROTOBUF,
     TYPE,
     Field,
     Messages,
-    check_counts,
+    PartCounts,
     message_classes,
     parse_message,
 )
@@ -62,6 +61,19 @@ _MESSAGES: Messages = {
     ],
 }
 _CLASS = message_classes("moca.remote_write", _MESSAGES)
+_COUNTS = PartCounts(
+    _MESSAGES,
+    {
+        "timeseries": 1,
+        "samples": 1,
+        "histograms": 1,
+        "exemplars": 1,
+        "labels": tags.MAX_TAGS,
+        "labels_refs": tags.MAX_TAGS,
+        "symbols": 2 * tags.MAX_TAGS,
+    },
+    "set max_samples_per_send of the sender's queue_config",
+)
 
 
 class Version(Enum):
@@ -92,7 +104,7 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Re
     """
     content = _decompressed(body, max_bytes)
     root = "Request1" if version is Version.V1 else "Request2"
-    _check_counts(content, root, max_samples)
+    _COUNTS.check(content, root, max_samples)
     request = parse_message(_CLASS[root], content, version.value)
     count = sum(len(series.samples) for series in request.timeseries)
     # As a list, so that series share each string.
@@ -126,21 +138,6 @@ def _labels(message: Any, symbols: Sequence[str], version: Version) -> tuple[str
         repeated = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"expected each label once, got {repeated[:100]!r} several times")
     return labels
-
-
-def _check_counts(content: bytes, root: str, max_samples: int) -> None:
-    """Raise BodyTooLarge for a message of too many parts."""
-    most = {
-        "timeseries": max_samples,
-        "samples": max_samples,
-        "histograms": max_samples,
-        "exemplars": max_samples,
-        "labels": tags.MAX_TAGS * max_samples,
-        "labels_refs": tags.MAX_TAGS * max_samples,
-        "symbols": 2 * tags.MAX_TAGS * max_samples,
-    }
-    advice = "set max_samples_per_send of the sender's queue_config"
-    check_counts(content, _MESSAGES, root, most, OTHER_FIELDS * max_samples, advice)
 
 
 def _decompressed(body: bytes, limit: int) -> bytes:
