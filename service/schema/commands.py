@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from service.models.catalogue import NAME, REFERENCE
+from service.models.catalogue import REFERENCE
 from service.schema.observations import (
     FIRST,
     WHOLE,
@@ -279,17 +279,6 @@ class OverviewQuery(Form):
     limit: Annotated[int, Field(ge=1, le=100)] = Field(50, description="streams per page")
     labels: Annotated[int, Field(ge=0, le=64)] = Field(
         40, description="number of last labels to return for each stream"
-    )
-
-
-class CanaryForm(Form):
-    """A canary: the version that a share of a model's new streams is created with."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"version": "4", "share": 0.1}]})
-
-    version: Annotated[StrictStr, Field(pattern=f"^{NAME}$")]
-    share: Probability = Field(
-        description="share of new streams, among those that name the model without a version"
     )
 
 

@@ -82,29 +82,6 @@ def test_new_streams_get_a_version_that_is_published_meanwhile_unless_it_is_brok
     assert (model_of(http, old), model_of(http, new)) == (f"{pump}@1", f"{pump}@3")
 
 
-def test_a_canary_gets_its_share_of_new_streams(http, prefix, publish, pump):
-    publish(1)
-    publish(2)
-    path = f"/v1/models/{pump}/canary"
-    for form in ({"version": "9", "share": 0.1}, {"version": "2", "share": 1.5}):
-        assert http.put(path, json=form).status_code == 422
-    form = {"version": "2", "share": 0.25}
-    put = http.put(path, json=form)
-    assert (put.status_code, put.json()) == (200, form)
-    names = [f"{prefix}s{i}" for i in range(60)]
-    for name in names:
-        ask(http, "PUT", name, 201, json={"model": pump})
-    on = [model_of(http, name) for name in names]
-    assert set(on) == {f"{pump}@1", f"{pump}@2"}
-    assert on.count(f"{pump}@2") < 35  # 15 expected; 6 standard deviations
-    other = names[on.index(f"{pump}@2")]
-    ask(http, "DELETE", other, 204)
-    ask(http, "PUT", other, 201, json={"model": pump})
-    assert model_of(http, other) == f"{pump}@2"  # a name keeps its lot
-    assert http.delete(path).status_code == 204
-    assert http.get(path).status_code == 404
-
-
 def test_many_streams_move_by_the_beginning_of_their_ids(http, prefix, publish, pump):
     publish(1)
     publish(2)
