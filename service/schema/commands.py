@@ -280,22 +280,3 @@ class OverviewQuery(Form):
     labels: Annotated[int, Field(ge=0, le=64)] = Field(
         40, description="number of last labels to return for each stream"
     )
-
-
-class MovesForm(Form):
-    """Streams to move to another model, page by page."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"prefix": "pump-", "model": "pump@4"}]}
-    )
-
-    prefix: Annotated[StrictStr, Field(max_length=200)] = Field(
-        description="prefix of the stream ids; empty: all"
-    )
-    model: Annotated[StrictStr, Field(pattern=REFERENCE)]
-    cursor: Annotated[StrictStr, Field(max_length=200)] | None = Field(
-        None, description="`cursor` of the previous answer"
-    )
-    limit: Annotated[StrictInt, Field(ge=1, le=1000), WHOLE] = Field(
-        100, description="streams per page"
-    )

@@ -1,4 +1,4 @@
-"""Models: which there are, and many streams moved to another at once."""
+"""Models: which there are."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersion, Moves
-from service import wire
-from service.api.gateway.reads import from_store
-from service.api.http import Context, ModelPath, context_of, json_response, submit_reruns
+from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersion
+from service.api.http import Context, ModelPath, context_of, json_response
 from service.problems import NotFound, UnknownModel
-from service.schema.commands import MovesForm
 
 
 async def list_models(request: Request) -> Response:
@@ -43,17 +40,6 @@ async def get_model(request: Request, name: ModelPath) -> Response:
         for version, report in zip(versions, reports, strict=True)
     ]
     return json_response(ModelDetail(**_described(versions), versions=full))
-
-
-async def move_streams(request: Request, form: MovesForm) -> Response:
-    """Move streams to another model, selected by id prefix, page by page."""
-    context = context_of(request)
-    names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
-    reruns = await submit_reruns(context, [wire.Move(name, form.model) for name in names])
-    pairs = zip(names, reruns, strict=True)
-    moved = [name for name, rerun in pairs if isinstance(rerun, bytes)]
-    failed: list[Any] = [rerun for rerun in reruns if not isinstance(rerun, bytes)]
-    return json_response(Moves(moved, failed, cursor))
 
 
 async def _versions(context: Context, name: str) -> list[ModelVersion]:

@@ -392,7 +392,6 @@ CALLS = (
         responses.ModelDetail,
         (problems.NotFound,),
     ),
-    ApiCall("POST", "/v1/moves", models.move_streams, responses.Moves, (), scope="admin"),
     ApiCall("GET", "/livez", health.livez, responses.Status, (), scope=OPEN),
     ApiCall(
         "GET",

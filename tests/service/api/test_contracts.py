@@ -92,7 +92,7 @@ def test_reads_need_read_and_changes_need_more():
         elif call.needs == "read":
             assert call.path.endswith(("/actions", "/predictions", "/what-if"))
     admin = {call.endpoint.__name__ for call in CALLS if call.needs == "admin"}
-    assert admin == {"put_snapshot", "move_streams"}
+    assert admin == {"put_snapshot"}
 
 
 async def test_a_bad_stream_id_is_named(api, worker):
