@@ -35,7 +35,7 @@ WORTH_FORGETTING = 0.75
 OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
 MULTIPLE = 0.02  # a longer period as close as this to a multiple of the shorter one is that
 MOST_SEEN = 2**53  # observations that float64 can count
-REFINED = 3  # times that missing labels are filled by a profile, which is learned from them again
+FILLINGS = 3  # of missing labels by a profile, which is learned from them again each time
 MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
 
 
@@ -158,7 +158,7 @@ def corrected(state: Floats, back: int, labels: Floats) -> Floats:
         pass
     if layers(anew):
         state = anew
-    for _ in range(REFINED):
+    for _ in range(FILLINGS):
         rest = _filled(recent(state, _capacity(state)))
         y = rest + offsets(state, len(rest))
         present = layers(state)
