@@ -971,6 +971,14 @@ class Problem(Response):
     errors: list[FieldProblem] | None = None
 
 
+class Moves(Response):
+    """Result for one page of streams; failed streams are unchanged."""
+
+    moved: list[str]
+    failed: list[Problem]
+    cursor: NextPage
+
+
 class StreamEvent(Response, kw_only=True):
     """An event as it is raised. `cursor` resumes after it; `at` is the service's clock."""
 

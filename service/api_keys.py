@@ -20,7 +20,7 @@ import msgspec
 SCOPES = {
     "read": "all calls that change nothing, predictions and actions included",
     "write": "observations, streams and their beliefs",
-    "admin": "snapshot imports",
+    "admin": "snapshot imports, canaries, moves of many streams",
 }
 OPEN = "open"  # of a call: needs no key
 UNLIMITED = "none"  # as a rate

@@ -183,7 +183,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     appender = Appender(appends, incarnation, settings.max_pending)
     catalogue = Catalogue(settings.models_dir)
     _check_default_model(settings, catalogue)
-    gateway = Gateway(settings, appender, replies, monitor, overload)
+    gateway = Gateway(settings, appender, replies, monitor, catalogue, overload)
     authenticator = Authenticator(
         AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required
     )

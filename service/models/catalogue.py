@@ -9,8 +9,10 @@ No torch here: the API lists models with it, the worker finds the folder to load
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +31,7 @@ SHIPPED = Path(__file__).parents[1] / "samples" / "models"
 FILES = (DESCRIPTION, TENSORS)
 LARGEST_REPORT = 1 << 20  # bytes
 LARGEST_DESCRIPTION = 16 << 20  # bytes
+SHARES = 1_000_000  # a canary gets a whole number of as many parts of all streams
 _name = re.compile(NAME)
 
 
@@ -238,3 +241,30 @@ def documented(kind: Any, value: Any) -> Any:
     except (msgspec.ValidationError, RecursionError):
         return None
     return value
+
+
+# --- canaries -------------------------------------------------------------------------------------
+
+
+class Canary(Struct):
+    """A model's canary: a share of its new streams is created with this version."""
+
+    version: str
+    share: float
+
+
+encode_canary = msgspec.json.Encoder().encode
+decode_canary = msgspec.json.Decoder(Canary).decode
+
+
+def choose_version(canary: Canary, name: str, stream: str, versions: Sequence[str]) -> str | None:
+    """Return the NAME@VERSION of a new stream; None where there is no choice.
+
+    The stream's id decides, so that it always comes to the same. versions: usable ones, from old to
+    new.
+    """
+    others = [version for version in versions if version != canary.version]
+    if canary.version not in versions or not others:
+        return None
+    picked = crc32(f"canary {stream}".encode()) % SHARES < canary.share * SHARES
+    return f"{name}@{canary.version if picked else others[-1]}"

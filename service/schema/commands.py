@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from service.models.catalogue import REFERENCE
+from service.models.catalogue import NAME, REFERENCE
 from service.schema.observations import (
     FIRST,
     WHOLE,
@@ -279,4 +279,34 @@ class OverviewQuery(Form):
     limit: Annotated[int, Field(ge=1, le=100)] = Field(50, description="streams per page")
     labels: Annotated[int, Field(ge=0, le=64)] = Field(
         40, description="number of last labels to return for each stream"
+    )
+
+
+class CanaryForm(Form):
+    """A canary: the version that a share of a model's new streams is created with."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"version": "4", "share": 0.1}]})
+
+    version: Annotated[StrictStr, Field(pattern=f"^{NAME}$")]
+    share: Probability = Field(
+        description="share of new streams, among those that name the model without a version"
+    )
+
+
+class MovesForm(Form):
+    """Streams to move to another model, page by page."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"prefix": "pump-", "model": "pump@4"}]}
+    )
+
+    prefix: Annotated[StrictStr, Field(max_length=200)] = Field(
+        description="prefix of the stream ids; empty: all"
+    )
+    model: Annotated[StrictStr, Field(pattern=REFERENCE)]
+    cursor: Annotated[StrictStr, Field(max_length=200)] | None = Field(
+        None, description="`cursor` of the previous answer"
+    )
+    limit: Annotated[StrictInt, Field(ge=1, le=1000), WHOLE] = Field(
+        100, description="streams per page"
     )

@@ -8,6 +8,7 @@ from zlib import crc32
 
 CONFIG = "moca:config"
 WORKERS = "moca:workers"
+CANARIES = "moca:canaries"  # hash of what is known of each, by the model's name
 CALENDAR = "moca:calendar"  # hash of windows, by name
 WEBHOOKS = "moca:webhooks"  # hash: by webhook, the newest ids when it was first there
 DEAD_LETTERS = "moca:webhooks:dead"  # stream of deliveries given up

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from service import calendar, wire
 from service.calendar import Window
+from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.store import keys
 from service.store.health import Condition, Health, condition, health
 from service.store.shards import AsyncStoreClient
@@ -332,17 +333,32 @@ class AsyncStore:
                 pipe.zrangebyscore(keys.due(partition), "-inf", now_ms, 0, most)
             return [_text(name) for row in await pipe.execute() for name in row]
 
+    async def canaries(self) -> tuple[dict[str, Canary], list[str]]:
+        """Return all canaries by the name of their model, and those that cannot be read."""
+        return await self._by_name(keys.CANARIES, decode_canary, "canary")
+
     async def windows(self) -> tuple[dict[str, Window], list[str]]:
         """Return all windows of the calendar by name, and those that cannot be read."""
-        windows = {}
+        return await self._by_name(keys.CALENDAR, calendar.decode, "window")
+
+    async def _by_name(self, key: str, decode: Any, part: str) -> tuple[dict[str, Any], list[str]]:
+        by_name = {}
         unreadable = []
-        for field, blob in (await cast(Any, self._client.hgetall(keys.CALENDAR))).items():
+        for field, blob in (await cast(Any, self._client.hgetall(key))).items():
             name = _text(field)
             try:
-                windows[name] = decoded(calendar.decode, blob, "window", name)
+                by_name[name] = decoded(decode, blob, part, name)
             except UnreadablePart:
                 unreadable.append(name)
-        return windows, unreadable
+        return by_name, unreadable
+
+    async def put_canary(self, name: str, canary: Canary | None) -> None:
+        """Set a model's canary, or end it."""
+        if canary is None:
+            await cast(Any, self._client.hdel(keys.CANARIES, name))
+        else:
+            blob = wire.checksummed(encode_canary(canary), "canary", name)
+            await cast(Any, self._client.hset(keys.CANARIES, name, blob))
 
     async def put_window(self, window: Window) -> None:
         """Set a window of the calendar."""

@@ -255,6 +255,7 @@ class Envelope(Struct, array_like=True, gc=False):
     deadline_ms: int  # reads are skipped when replayed past it; 0: none
     default_model: str
     command: Command | ObserveMany
+    chosen: str | None = None  # NAME@VERSION for the stream if it is made by this, of a canary
     trace: str | None = None  # where it stands in a trace: ids of trace and span; None: in none
     # Days between two false alarms of a stream that states no rule of confirmation; 0: not known
     # by now; None: such a stream has the default.

@@ -23,7 +23,7 @@ ENDLESS = ("events", "follow_observations")
 
 
 def publish(folder):
-    """Put two versions of a model into a folder of models, for the examples of a move."""
+    """Put two versions of a model into a folder of models, for the examples of a canary."""
     for version in ("1", "2"):
         shutil.copytree(SHIPPED / "regimes" / "1", folder / "regimes" / version)
 

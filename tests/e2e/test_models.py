@@ -82,25 +82,57 @@ def test_new_streams_get_a_version_that_is_published_meanwhile_unless_it_is_brok
     assert (model_of(http, old), model_of(http, new)) == (f"{pump}@1", f"{pump}@3")
 
 
-def test_a_stream_moves_to_another_version_if_that_takes_what_is_retained(
-    http, prefix, publish, pump
-):
+def test_a_canary_gets_its_share_of_new_streams(http, prefix, publish, pump):
+    publish(1)
+    publish(2)
+    path = f"/v1/models/{pump}/canary"
+    for form in ({"version": "9", "share": 0.1}, {"version": "2", "share": 1.5}):
+        assert http.put(path, json=form).status_code == 422
+    form = {"version": "2", "share": 0.25}
+    put = http.put(path, json=form)
+    assert (put.status_code, put.json()) == (200, form)
+    names = [f"{prefix}s{i}" for i in range(60)]
+    for name in names:
+        ask(http, "PUT", name, 201, json={"model": pump})
+    on = [model_of(http, name) for name in names]
+    assert set(on) == {f"{pump}@1", f"{pump}@2"}
+    assert on.count(f"{pump}@2") < 35  # 15 expected; 6 standard deviations
+    other = names[on.index(f"{pump}@2")]
+    ask(http, "DELETE", other, 204)
+    ask(http, "PUT", other, 201, json={"model": pump})
+    assert model_of(http, other) == f"{pump}@2"  # a name keeps its lot
+    assert http.delete(path).status_code == 204
+    assert http.get(path).status_code == 404
+
+
+def test_many_streams_move_by_the_beginning_of_their_ids(http, prefix, publish, pump):
     publish(1)
     publish(2)
     seen = labels(40)
-    stream, odd, fresh = (f"{prefix}{name}" for name in ("pump", "odd", "fresh"))
-    for name, version in ((stream, 1), (fresh, 2)):
-        ask(http, "PUT", name, 201, json={"model": f"{pump}@{version}"})
+    names = [f"{prefix}pump-{i}" for i in range(5)]
+    for name in names:
+        ask(http, "PUT", name, 201, json={"model": f"{pump}@1"})
         post(http, name, seen)
+    odd = f"{prefix}pump-x"
     ask(http, "PUT", odd, 201, json={"model": "gaussian"})
     post(http, odd, [[1.0, 2.0]])
-    moved = ask(http, "POST", f"{stream}/model", json={"model": f"{pump}@2"})
-    assert moved["model"] == f"{pump}@2"
-    refused = http.post(f"/v1/streams/{odd}/model", json={"model": f"{pump}@2"})
-    assert refused.status_code == 422
-    assert model_of(http, odd) == "gaussian"
-    beliefs = [ask(http, "GET", f"{name}/run-length")["belief"] for name in (stream, fresh)]
-    close(*beliefs)
+    ask(http, "PUT", f"{prefix}else", 201, json={"model": f"{pump}@1"})
+    form = {"prefix": f"{prefix}pump-", "model": f"{pump}@2", "limit": 4}
+    moved, failed = [], []
+    while True:
+        page = http.post("/v1/moves", json=form).json()
+        moved += page["moved"]
+        failed += [each["stream"] for each in page["failed"]]
+        if page["cursor"] is None:
+            break
+        form["cursor"] = page["cursor"]
+    assert (moved, failed) == (names, [odd])
+    assert model_of(http, f"{prefix}else") == f"{pump}@1"
+    ask(http, "PUT", f"{prefix}fresh", 201, json={"model": f"{pump}@2"})
+    post(http, f"{prefix}fresh", seen)
+    answer = ask(http, "GET", f"{names[3]}/run-length")
+    assert answer["model"] == f"{pump}@2"
+    close(answer["belief"], ask(http, "GET", f"{prefix}fresh/run-length")["belief"])
 
 
 @pytest.mark.slow

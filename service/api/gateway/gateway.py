@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import redis
@@ -30,6 +30,7 @@ import redis
 from service import wire
 from service.api.gateway.load_shedding import Overload, shed
 from service.api.gateway.store_monitor import StoreMonitor
+from service.models.catalogue import Catalogue, choose_version
 from service.observability import metrics, tracing
 from service.problems import (
     BodyTooLarge,
@@ -247,11 +248,13 @@ class Gateway:
         appender: Appender,
         replies: Replies,
         monitor: StoreMonitor,
+        catalogue: Catalogue,
         overload: Overload,
     ) -> None:
         self._settings = settings
         self._replies = replies
         self._monitor = monitor
+        self._catalogue = catalogue
         self._overload = overload
         self._queues = [
             PartitionQueue(p, appender, settings.max_pending) for p in range(settings.partitions)
@@ -304,7 +307,7 @@ class Gateway:
         partition = self.partition(command.stream)
         self._admit(partition, command, 1, begun)
         group = self._group(partition, command, 1, patience)
-        (pending,) = self._encode(group, [command], ALONE)
+        (pending,) = self._encode(group, [command], ALONE, self._canary_version(command))
         self._under_way += 1
         try:
             self._send(group, (pending,))
@@ -338,8 +341,8 @@ class Gateway:
         in_flight: list[PendingCommand] = []
         self._under_way += len(commands)
         try:
-            for places in self._parts(commands):
-                in_flight += self._encode(group, commands, places)
+            for choice, places in self._parts(commands):
+                in_flight += self._encode(group, commands, places, choice)
                 if len(places) > 1 or len(in_flight) % AT_ONCE == 0:
                     await asyncio.sleep(0)
             self._send(group, in_flight)
@@ -373,30 +376,31 @@ class Gateway:
         if group.counted:
             self._overload.add(group.partition, group.units, group.since)
 
-    def _parts(self, commands: Sequence[wire.Command]) -> Iterable[Sequence[int]]:
-        """Return the places of commands that may go as the rows of one.
+    def _parts(
+        self, commands: Sequence[wire.Command]
+    ) -> Iterator[tuple[str | None, Sequence[int]]]:
+        """Yield the places of commands that may go as the rows of one, and their canary's choice.
 
         Observations of several streams do, as many as there can be.
         """
         if not isinstance(commands[0], wire.Observe):
-            return [(place,) for place in range(len(commands))]
+            for i, command in enumerate(commands):
+                yield self._canary_version(command), (i,)
+            return
+        by_choice: defaultdict[str | None, list[int]] = defaultdict(list)
+        for i, command in enumerate(commands):
+            by_choice[self._canary_version(command)].append(i)
         most_units = min(MOST_UNITS, self._settings.max_pending)
-        parts: list[list[int]] = []
-        room = 0
-        for place, command in enumerate(commands):
-            units = wire.units(command)
-            if units > room:
-                parts.append([])
-                room = most_units
-            parts[-1].append(place)
-            room -= units
-        return parts
+        for choice, places in by_choice.items():
+            for part in _parts(commands, places, most_units):
+                yield choice, part
 
     def _encode(
         self,
         group: CommandGroup,
         commands: Sequence[wire.Command],
         places: Sequence[int],
+        choice: str | None,
     ) -> list[PendingCommand]:
         """Return commands at some places as the rows of one, to be queued, or of several.
 
@@ -417,6 +421,7 @@ class Gateway:
             deadline_ms=group.deadline_ms,
             default_model=self._settings.default_model,
             command=command,
+            chosen=choice,
             trace=None if trace is None else trace.place,
             quiet_days=self._monitor.quiet_days,
             planned=self._planned(command, group.accepted_ms),
@@ -426,8 +431,8 @@ class Gateway:
         if too_large and len(places) > 1:
             half = len(places) // 2
             return [
-                *self._encode(group, commands, places[:half]),
-                *self._encode(group, commands, places[half:]),
+                *self._encode(group, commands, places[:half], choice),
+                *self._encode(group, commands, places[half:], choice),
             ]
         pending = PendingCommand(group, places, number, envelope, payload, trace)
         if too_large:
@@ -453,6 +458,19 @@ class Gateway:
             self._overload.drop(group.partition, group.units)
         if patience is not None:
             patience.spend(time.monotonic() - group.since)
+
+    def _canary_version(self, command: wire.Command) -> str | None:
+        """Return the canary's choice of model version, for a command that may create its stream."""
+        canaries = self._monitor.canaries
+        if not canaries or not isinstance(command, wire.Observe | wire.Configure):
+            return None
+        name = self._settings.default_model
+        if isinstance(command, wire.Configure | wire.Ingest):
+            name = command.settings.get("model") or name
+        if name not in canaries:
+            return None
+        versions = self._catalogue.usable(name)
+        return choose_version(canaries[name], name, command.stream, versions)
 
     def _planned(
         self, command: wire.Command | wire.ObserveMany, accepted_ms: int
@@ -512,6 +530,22 @@ class Gateway:
                 deadline_s = pending.group.deadline - pending.group.since
                 waited = f"no answer within {deadline_s:g} s"
                 pending.fail(_unanswered(pending, waited))
+
+
+def _parts(
+    commands: Sequence[wire.Command], places: Iterable[int], most_units: int
+) -> list[list[int]]:
+    """Cut places of commands into parts of at most so many observations, or of one command."""
+    parts: list[list[int]] = []
+    room = 0
+    for place in places:
+        units = wire.units(commands[place])
+        if units > room:
+            parts.append([])
+            room = most_units
+        parts[-1].append(place)
+        room -= units
+    return parts
 
 
 def _partitions(commands: Iterable[PendingCommand]) -> set[int]:

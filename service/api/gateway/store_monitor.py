@@ -10,6 +10,7 @@ import time
 import redis
 
 from service.calendar import Calendar
+from service.models.catalogue import Canary
 from service.observability import metrics
 from service.settings import Settings
 from service.store.health import Health
@@ -34,6 +35,7 @@ class StoreMonitor:
         self._lag = [metrics.PARTITION_LAG.labels(str(p)) for p in range(settings.partitions)]
         self.down_since = 0.0  # 0: reachable
         self.memory_short = False
+        self.canaries: dict[str, Canary] = {}
         self.calendar = Calendar()
         self._streams = 0  # 0: none, or not known yet
 
@@ -50,6 +52,7 @@ class StoreMonitor:
             if await self.look() is None:
                 await asyncio.sleep(AGAIN_S)
                 continue
+            await self.look_for_canaries()
             await self.look_for_windows()
             await self.look_closer()
             # With thousands of partitions a poll is expensive: it gets at most a share of the time.
@@ -72,6 +75,15 @@ class StoreMonitor:
         self.down_since = 0.0
         self._note(health)
         return health
+
+    async def look_for_canaries(self) -> None:
+        """Read the canaries; keep the known ones if the store does not respond."""
+        with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
+            canaries, unreadable = await bounded(self._store.canaries(), TIMEOUT_S)
+            kept = {name: self.canaries[name] for name in unreadable if name in self.canaries}
+            self.canaries = canaries | kept
+            if unreadable:
+                log.error("cannot read the canaries of %s: set them again", ", ".join(unreadable))
 
     async def look_for_windows(self) -> None:
         """Read the calendar; keep the known windows if the store does not respond."""

@@ -1,4 +1,4 @@
-"""Models: which there are."""
+"""Models: which there are, their canaries, and many streams moved to another at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersion
-from service.api.http import Context, ModelPath, context_of, json_response
-from service.problems import NotFound, UnknownModel
+from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersion, Moves
+from service import wire
+from service.api.gateway.reads import from_store
+from service.api.http import Context, ModelPath, context_of, json_response, submit_reruns
+from service.models.catalogue import Canary
+from service.problems import (
+    CorruptState,
+    FieldError,
+    InvalidField,
+    NotFound,
+    UnknownModel,
+)
+from service.schema.commands import CanaryForm, MovesForm
 
 
 async def list_models(request: Request) -> Response:
@@ -40,6 +50,55 @@ async def get_model(request: Request, name: ModelPath) -> Response:
         for version, report in zip(versions, reports, strict=True)
     ]
     return json_response(ModelDetail(**_described(versions), versions=full))
+
+
+async def get_canary(request: Request, name: ModelPath) -> Response:
+    """Return the canary of a model."""
+    context = context_of(request)
+    await _versions(context, name)
+    canaries, unreadable = await from_store(context.store.canaries())
+    if name in unreadable:
+        raise CorruptState(f"cannot read the canary of {name!r}: set it again")
+    canary = canaries.get(name)
+    if canary is None:
+        raise NotFound(f"model {name!r} has no canary")
+    return json_response(canary)
+
+
+async def put_canary(request: Request, name: ModelPath, form: CanaryForm) -> Response:
+    """Set a model's canary: the share of new streams that are created with a given version."""
+    context = context_of(request)
+    await _versions(context, name)
+    versions = context.catalogue.usable(name)
+    if form.version not in versions:
+        raise UnknownModel(f"no usable {name}@{form.version}; usable versions: {versions}")
+    if len(versions) < 2:
+        detail = "the model has no other usable version for the remaining streams"
+        raise InvalidField([FieldError("body.version", detail)])
+    canary = Canary(form.version, form.share)
+    await from_store(context.store.put_canary(name, canary))
+    await context.monitor.look_for_canaries()
+    return json_response(canary)
+
+
+async def delete_canary(request: Request, name: ModelPath) -> Response:
+    """Remove a model's canary: its name alone means the highest version again."""
+    context = context_of(request)
+    await _versions(context, name)
+    await from_store(context.store.put_canary(name, None))
+    await context.monitor.look_for_canaries()
+    return Response(status_code=204)
+
+
+async def move_streams(request: Request, form: MovesForm) -> Response:
+    """Move streams to another model, selected by id prefix, page by page."""
+    context = context_of(request)
+    names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
+    reruns = await submit_reruns(context, [wire.Move(name, form.model) for name in names])
+    pairs = zip(names, reruns, strict=True)
+    moved = [name for name, rerun in pairs if isinstance(rerun, bytes)]
+    failed: list[Any] = [rerun for rerun in reruns if not isinstance(rerun, bytes)]
+    return json_response(Moves(moved, failed, cursor))
 
 
 async def _versions(context: Context, name: str) -> list[ModelVersion]:

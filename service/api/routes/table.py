@@ -27,6 +27,7 @@ from service.api.routes import (
 )
 from service.api.sse.connections import EventStream
 from service.api_keys import OPEN
+from service.models.catalogue import Canary
 from service.schema.observations import ItemForm, ObservationForm
 from service.schema.queries import ObserveQuery
 from service.settings import Settings
@@ -129,6 +130,7 @@ class ApiCall(NamedTuple):
 
 STREAM = "/v1/streams/{stream}"
 EVENTS = "/v1/events"
+CANARY = "/v1/models/{name}/canary"
 WINDOW = "/v1/calendar/{window}"
 
 
@@ -392,6 +394,25 @@ CALLS = (
         responses.ModelDetail,
         (problems.NotFound,),
     ),
+    ApiCall("GET", CANARY, models.get_canary, Canary, (problems.NotFound,)),
+    ApiCall(
+        "PUT",
+        CANARY,
+        models.put_canary,
+        Canary,
+        (problems.NotFound, problems.UnknownModel),
+        scope="admin",
+    ),
+    ApiCall(
+        "DELETE",
+        CANARY,
+        models.delete_canary,
+        None,
+        (problems.NotFound,),
+        status=204,
+        scope="admin",
+    ),
+    ApiCall("POST", "/v1/moves", models.move_streams, responses.Moves, (), scope="admin"),
     ApiCall("GET", "/livez", health.livez, responses.Status, (), scope=OPEN),
     ApiCall(
         "GET",

@@ -104,6 +104,8 @@ def fresh(
     named = given.get("model") or earlier.model
     location = given.get("location") or earlier.location
     asked = named or default_model(location, outputs, envelope.default_model)
+    if envelope.chosen is not None and same_model(asked, envelope.chosen):
+        asked = envelope.chosen
     name = catalogue.resolve(asked)
     settings = wire.updated(earlier, {**given, "model": name})
     check_options(name, settings)

@@ -24,7 +24,7 @@ from service.api.parsing.bodies import JSON, NDJSON, field_errors
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.problems import BodyTooLarge, InvalidField, ServiceError
-from service.schema.commands import ActionForm, BeliefForm, ModelForm, PredictionForm, WhatIfForm
+from service.schema.commands import ActionForm, BeliefForm, MovesForm, PredictionForm, WhatIfForm
 from service.schema.observations import StreamForm
 from service.settings import Settings
 from tests.service.api.conftest import slug
@@ -119,7 +119,7 @@ def test_bodies_of_millions_of_values_are_refused_in_little_time_and_few_words()
         assert (found, size < 4096, errors <= 20) == (status, True, True), name
         assert spent < MOST_S, name
     with pytest.raises(InvalidField):
-        read(ModelForm, b"{" + fields(600_000) + b"}")
+        read(MovesForm, b"{" + fields(600_000) + b"}")
 
 
 def test_what_is_light_is_parsed_at_once():

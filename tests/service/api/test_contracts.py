@@ -92,7 +92,7 @@ def test_reads_need_read_and_changes_need_more():
         elif call.needs == "read":
             assert call.path.endswith(("/actions", "/predictions", "/what-if"))
     admin = {call.endpoint.__name__ for call in CALLS if call.needs == "admin"}
-    assert admin == {"put_snapshot"}
+    assert admin == {"put_snapshot", "put_canary", "delete_canary", "move_streams"}
 
 
 async def test_a_bad_stream_id_is_named(api, worker):
@@ -215,6 +215,7 @@ async def test_a_number_that_is_not_finite_is_named(api, worker):
         "act": '{"candidates": [[1]], "elapsed": %s}',
         "put_run_length": '{"changepoint": %s}',
         "what_if": '{"settings": {"scale": %s}}',
+        "put_canary": '{"version": "1", "share": %s}',
     }
     for each in with_json():
         for number in ("NaN", "-Infinity", "1e999", "1" + "0" * 400):

@@ -12,6 +12,7 @@ import redis
 
 from service import wire
 from service.api.gateway import gateway, load_shedding
+from service.models.catalogue import Canary
 from service.observability import metrics
 from service.problems import ReadTimeout, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
@@ -119,7 +120,9 @@ async def test_entries_are_bounded(api, worker, monkeypatch):
     assert 4096 - 200 < max(len(call.args[3]) for call in append_entry.call_args_list) <= 4096
 
 
-async def test_envelopes_are_stamped(api, worker):
+async def test_envelopes_are_stamped_and_a_canary_is_chosen_for_new_streams(
+    api, worker, monkeypatch
+):
     before = int(time.time() * 1000)
     await api.post(POST, json={"y": 1})
     await api.get("/v1/streams/s/run-length")
@@ -129,6 +132,13 @@ async def test_envelopes_are_stamped(api, worker):
     assert read.deadline_ms == read.time_ms + 5000
     assert {write.default_model, read.default_model} == {"averaged"}
     assert read.number > write.number
+    context = api.app.state.context
+    monkeypatch.setattr(context.monitor, "canaries", {"pump": Canary("2", 1.0)})
+    monkeypatch.setattr(context.catalogue, "usable", lambda name: ["1", "2"])
+    for settings in ({"model": "pump"}, {"model": "pump@1"}, {}):
+        seen = wire.Observation(1.0, None, "2026-01-01T00:00:00Z")
+        await context.gateway.submit(wire.Ingest("s", [seen], settings=settings))
+    assert [each.chosen for each in worker.envelopes[2:]] == ["pump@2", None, None]
 
 
 async def test_envelopes_say_how_rarely_a_stream_may_alarm(api, worker, store, monkeypatch):

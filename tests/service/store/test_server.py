@@ -269,6 +269,7 @@ async def test_a_store_that_does_not_answer_is_soon_looked_at_again(monkeypatch)
     """It waited ten times as long as the look that was not answered: 20 s of 503."""
     store, down = AsyncMock(), []
     store.health.side_effect = [redis.ConnectionError(), TimeoutError(), Health([], [0], 0, 0, 0)]
+    store.canaries.return_value = {}, []
     store.windows.return_value = {}, []
     store.condition.side_effect = redis.ConnectionError
     monitor = StoreMonitor(store, Settings(partitions=1))

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from service import wire
+from service.models.catalogue import Canary
 from service.store import keys
 from service.store.append import Queued, entry_of
 from service.store.log import START, Entry
@@ -174,3 +175,16 @@ def test_a_damaged_command_is_answered_and_its_neighbours_are_applied(make_bench
     assert wire.decode_envelope(aside).command.observations[0].y == 3.0
     asked, done = bench.client.hmget(keys.meta(0), ["in", "done"])
     assert asked == done
+
+
+def test_a_canary_that_cannot_be_read_costs_no_other(bench):
+    canary = Canary("2", 0.25)
+
+    async def damaged(store, _):
+        for name in ("fan", "pump"):
+            await store.put_canary(name, canary)
+        bench.client.hset(keys.CANARIES, "pump", b"damaged")
+        return await store.canaries()
+
+    found, unreadable = asyncio.run(bench._store(damaged, "a"))
+    assert (found, list(unreadable)) == ({"fan": canary}, ["pump"])
