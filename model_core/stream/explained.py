@@ -10,7 +10,7 @@ from model_core.explanation import AFTER, BEFORE, Labels, explain, moments
 from model_core.sentences import BY_INPUTS, Explanation, Moments
 from model_core.stream.columns import Floats
 from model_core.stream.events import SETTLING, Event, Track
-from model_core.stream.slab import Past
+from model_core.stream.state import SeenLabels
 from model_core.upm.base import UnderlyingModel
 
 LABELS: dict[str, Labels] = {
@@ -44,20 +44,20 @@ def following(event: Event, track: Track) -> int | None:
 
 
 def explained(
-    event: Event, model: UnderlyingModel, past: Past, end: int, until: int, history: int
+    event: Event, model: UnderlyingModel, seen: SeenLabels, end: int, until: int, history: int
 ) -> Event:
     """Return a confirmed event with what changed at it.
 
-    past: the last observations before position `end`. until: position after the last of them that
+    seen: the last labels before position `end`. until: position after the last of them that
     is of its regime. history: observations that are sure to be retained, wherever they are: no
     others count.
     """
-    first = max(end - past.seen.rows, end - history)
+    first = max(end - len(seen.y), end - history)
     event = event._replace(before=None, after=None, explanation=None, start_time=None)
     event = event._replace(start_ms=None)
     if event.kind != "change" or not first <= event.start < until:
         return event
-    labels = past.seen.filtered[first - end :]
+    labels = seen.filtered[first - end :]
     start = event.start - first
     before = _labelled(labels[max(reach(event) - first, 0) : start])
     after = _labelled(labels[start : min(until - first, start + AFTER)])
@@ -68,8 +68,8 @@ def explained(
         before=_moments(before, kind),
         after=_moments(after, kind),
         explanation=explanation,
-        start_time=past.times[at] if past.times else None,
-        start_ms=past.accepted[at] if past.accepted else None,
+        start_time=seen.times[at] if seen.times else None,
+        start_ms=seen.accepted[at] if seen.accepted else None,
     )
 
 

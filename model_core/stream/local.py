@@ -26,7 +26,7 @@ from model_core.stream.rows import (
 from model_core.stream.segmentation import Segment, best
 from model_core.stream.series import NOTHING, Taken
 from model_core.stream.slab import Past, Slab
-from model_core.stream.state import SeasonPeriods, StatedMoments
+from model_core.stream.state import SeasonPeriods, SeenLabels, StatedMoments
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
@@ -244,9 +244,10 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
             kept[len(kept) - len(offsets) :, OFFSET] = offsets
         kept[len(kept) - len(previous) :, PREVIOUS] = previous
 
-    def labels(self, series: LocalSeries, most: int) -> Floats:
-        """The last labels (n,)."""
-        return series.retained.last(most)[:, self.layout.y.start].copy()
+    def labels(self, series: LocalSeries, most: int) -> SeenLabels:
+        """Those of the last retained rows."""
+        rows = series.retained.last(most)
+        return SeenLabels(rows[:, self.layout.y], rows[:, OFFSET])
 
     def publish(self, series: LocalSeries, event: Event, time: str | None) -> bool:
         """Keep an event as it is now."""

@@ -20,6 +20,7 @@ from model_core.stream.events import Event
 from model_core.stream.explained import explained, following, next_due, reach
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import Past, Slab, Step
+from model_core.stream.state import SeenLabels
 
 S = TypeVar("S", bound=Series)
 Item = TypeVar("Item")  # one observation, as it is kept
@@ -55,8 +56,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         """Enter other seasons, and where best paths come from, into the last that are kept."""
 
     @abstractmethod
-    def labels(self, series: S, most: int) -> Floats | None:
-        """The last labels (n,), nan where missing; None: they cannot be read."""
+    def labels(self, series: S, most: int) -> SeenLabels | None:
+        """The last labels, `most` where so many are kept; None: they cannot be read."""
 
     @abstractmethod
     def publish(self, series: S, event: Event, time: str | None) -> bool:
@@ -233,7 +234,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         elif self._next_search(slab, series, state.seq - 1) == state.seq:
             labels = self.labels(series, min(season.CAPACITY, state.settings.history))
             if labels is not None:
-                series.season_state = seasons.search(state, labels)
+                series.season_state = seasons.search(state, labels.y[:, 0])
             found = series.season_state is not None
         taken.season = state.season
         # Of a model that has neither it is the next observation: another model may be next.
@@ -251,7 +252,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         if state.scale is None or state.location is None or state.stated.scale is not None:
             return False
         labels = self.labels(series, min(season.CAPACITY, state.settings.history))
-        return labels is not None and warmup.outgrown(labels, state.location[0], state.scale[0])
+        return labels is not None and warmup.outgrown(
+            labels.y[:, 0], state.location[0], state.scale[0]
+        )
 
     def _begin_anew(self, slab: Slab, series: S) -> None:
         """Begin the filter anew with the last labels less the seasons of now."""
@@ -393,9 +396,11 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         """An event with what changed at it, of the labels before position `until`."""
         state = series.state
         end = state.seq
-        past = self.past(slab, self.kept(series, end - reach(event)))
-        then = following(event, state.track) or until
-        return explained(event, slab.model, past, end, min(until, then), state.settings.history)
+        labels = self.labels(series, end - reach(event))
+        if labels is None:
+            return event
+        until = min(until, following(event, state.track) or until)
+        return explained(event, slab.model, labels, end, until, state.settings.history)
 
     def _forecasts(
         self, slab: Slab, chosen: Sequence[S], coming: Columns, detailed: Sequence[bool]

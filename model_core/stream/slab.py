@@ -53,14 +53,13 @@ class Past(NamedTuple):
 
     previous: where the best path before a regime that starts at each of them starts; -1: none.
     overrides: of the belief, before these of them; before one more: after the last. times: when
-    they were made, for events. accepted: when those without a time were, in ms since 1970.
+    they were made, for events.
     """
 
     seen: Columns
     previous: Sequence[int] = ()
     overrides: Overrides = NO_OVERRIDES
     times: Sequence[str | None] = ()
-    accepted: Sequence[int | None] = ()
 
     def part(self, start: int, end: int) -> Past:
         """Some of them, with the overrides before them."""
@@ -68,8 +67,7 @@ class Past(NamedTuple):
             at - start: belief for at, belief in self.overrides.items() if start <= at < end
         }
         seen = self.seen.part(slice(start, end))
-        times = self.times[start:end]
-        return Past(seen, self.previous[start:end], overrides, times, self.accepted[start:end])
+        return Past(seen, self.previous[start:end], overrides, self.times[start:end])
 
     def last(self, count: int) -> Past:
         """The last of them."""

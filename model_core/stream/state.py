@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class SeenLabels(NamedTuple):
+    """Labels of observations, one after the other.
+
+    y: (N, d), nan where missing. offset: (N,) seasons, which the filter's labels are less of.
+    times: when they were made; accepted: when those without a time were, in ms since 1970. Both
+    are empty where no observation has them.
+    """
+
+    y: NDArray[np.float64]
+    offset: NDArray[np.float64]
+    times: Sequence[str | None] = ()
+    accepted: Sequence[int | None] = ()
+
+    @property
+    def filtered(self) -> NDArray[np.float64]:
+        """Labels (N, d) less their seasons."""
+        return self.y - self.offset[:, None]
 
 
 class SeasonPeriods(NamedTuple):

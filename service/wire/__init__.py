@@ -8,10 +8,8 @@ The order of their fields is part of the stored format: another one needs anothe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from operator import add
-from typing import cast
 from zlib import crc32
 
 import msgspec
@@ -58,12 +56,15 @@ from service.wire.commands import (
     SetBelief,
     Sums,
     WhatIf,
+    latest,
+    numbers,
+    outputs_of,
+    partial,
 )
 from service.wire.positions import decode_position, encode_position
 from service.wire.records import (
     Head,
     IdempotencyRecord,
-    Labelled,
     Pace,
     PendingSettings,
     Position,
@@ -80,7 +81,6 @@ from service.wire.records import (
 from service.wire.stored_records import (
     decode_block,
     decode_columns,
-    decode_labels,
     decode_row,
     encode_row,
 )
@@ -102,35 +102,6 @@ decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
 def encode_settled(head: Head) -> bytes:
     """Encode the part of a head that few observations change."""
     return encode(settled_values(head))
-
-
-def numbers(y: Label) -> list[float]:
-    """Return a label as a list, nan where an output is missing; empty for a missing label."""
-    outputs = outputs_of(y)
-    if None in outputs:
-        return [math.nan if number is None else number for number in outputs]
-    return cast(list[float], outputs)
-
-
-def outputs_of(y: Label) -> list[float | None]:
-    """Return a label as a list, None where an output is missing; empty for a missing label."""
-    if y is None:
-        return []
-    return y if isinstance(y, list) else [y]
-
-
-def latest(last: list[float | None] | None, y: Label) -> list[float | None] | None:
-    """Last number of each output, after a label; last: before it."""
-    if not isinstance(y, list):
-        return last if y is None else [y]
-    if last is None or None not in y:
-        return y
-    return [old if new is None else new for old, new in zip(last, y, strict=True)]
-
-
-def partial(y: Label) -> bool:
-    """Whether some outputs of a label are missing."""
-    return isinstance(y, list) and None in y
 
 
 def units(command: Command | ObserveMany) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -10,6 +11,35 @@ from msgspec import Struct
 from service.wire.answers import Answers, QuietRows
 
 Label = float | list[float | None] | None  # of several outputs each may be missing, but not all
+
+
+def numbers(y: Label) -> list[float]:
+    """Return a label as a list, nan where an output is missing; empty for a missing label."""
+    outputs = outputs_of(y)
+    if None in outputs:
+        return [math.nan if number is None else number for number in outputs]
+    return cast(list[float], outputs)
+
+
+def outputs_of(y: Label) -> list[float | None]:
+    """Return a label as a list, None where an output is missing; empty for a missing label."""
+    if y is None:
+        return []
+    return y if isinstance(y, list) else [y]
+
+
+def latest(last: list[float | None] | None, y: Label) -> list[float | None] | None:
+    """Last number of each output, after a label; last: before it."""
+    if not isinstance(y, list):
+        return last if y is None else [y]
+    if last is None or None not in y:
+        return y
+    return [old if new is None else new for old, new in zip(last, y, strict=True)]
+
+
+def partial(y: Label) -> bool:
+    """Whether some outputs of a label are missing."""
+    return isinstance(y, list) and None in y
 
 
 class Observation(Struct, omit_defaults=True, gc=False):

@@ -266,13 +266,6 @@ class Record(Struct, array_like=True, gc=False):
         return replace(self, y=kept.y, changepoint=kept.changepoint, excluded=None)
 
 
-class Labelled(Struct, array_like=True, gc=False):
-    """What a `Record` begins with: read without the rest where many labels are wanted."""
-
-    seq: int
-    y: Label
-
-
 class StoredHindsight(Struct, array_like=True, gc=False):
     """Best segmentation of the observations in [first, seq), with location and scale of them all.
 

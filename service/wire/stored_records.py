@@ -17,15 +17,17 @@ from itertools import groupby
 from operator import add, attrgetter, itemgetter
 from struct import Struct
 from struct import error as StructError
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from model_core.stream.state import SeenLabels
 from model_core.stream_settings import Hazard
 from service.wire.answers import QuietNumbers
-from service.wire.records import Labelled, Record
+from service.wire.commands import numbers
+from service.wire.records import Record
 
 COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
 
@@ -73,8 +75,6 @@ _PLAIN_ROW = np.dtype(_PLAIN_COLUMNS)
 _VARIANCE = QuietNumbers._fields.index("variance")
 _MOST_LENGTH = 2**32 - 1
 _LATEST_START = 2**31 - 1
-_LABEL = Struct("<d")
-_LABEL_AT = Struct("<BIiq").size
 _LENGTH = Struct("<I")
 _RUN = Struct("<BI")  # rows of one kind and length that follow one another, and the length
 _SEQ_BYTES = 6
@@ -83,7 +83,6 @@ _BLOCK = np.dtype([("first", "<u4"), ("above", "<u2"), ("count", "u1")])
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
-_decode_labelled = msgspec.msgpack.Decoder(Labelled).decode
 
 
 def encode_row(record: Record) -> bytes:
@@ -237,7 +236,7 @@ def _whole(record: Record) -> bytes:
 def decode_row(seq: int, row: bytes) -> Record:
     """Decode the record at a position; raises ValueError or StructError for another's."""
     if row[0] == RECORD:
-        record = _decode_record(memoryview(row)[1 + _LENGTH.size :])
+        record = _decode_whole(row)
         if record.seq != seq:
             raise ValueError(f"expected the record at seq {seq}, got that at {record.seq}")
         return record
@@ -279,11 +278,48 @@ def decode_row(seq: int, row: bytes) -> Record:
     )
 
 
-def decode_label(seq: int, row: bytes) -> Labelled:
-    """Decode the label alone of a row."""
-    if row[0] == RECORD:
-        return _decode_labelled(memoryview(row)[1 + _LENGTH.size :])
-    return Labelled(seq, _LABEL.unpack_from(row, _LABEL_AT)[0])
+def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
+    """Labels of records that follow one another, encoded or not; outputs: numbers of each.
+
+    Ordinary rows are read as columns: a fortieth of the time of their records.
+    """
+    y = [np.empty((0, outputs))]
+    offset = [np.empty(0)]
+    times: list[str | None] = []
+    accepted: list[int | None] = []
+    missing = [math.nan] * outputs
+    for shape, group in groupby(rows, _shape):
+        if shape is None:
+            records = [row if isinstance(row, Record) else _decode_whole(row) for row in group]
+            y.append(np.array([numbers(record.y) or missing for record in records], np.float64))
+            offset.append(np.array([record.offset for record in records]))
+            times += [record.time for record in records]
+            accepted += [record.accepted_ms for record in records]
+            continue
+        run = cast(list[bytes], list(group))
+        kind, length = shape
+        form = _STATED_ROW if kind & STATED else _PLAIN_ROW
+        table = np.frombuffer(b"".join(run), np.uint8).reshape(len(run), length)
+        columns = np.ascontiguousarray(table[:, : form.itemsize]).view(form)[:, 0]
+        y.append(columns["y"][:, None])
+        stated = columns["rates"][:, RATES.index("offset")] if kind & STATED else None
+        offset.append(np.zeros(len(run)) if stated is None else stated)
+        if kind & TIMED:
+            times += [row[form.itemsize + 1 :].decode() for row in run]
+            accepted += [None] * len(run)
+        else:
+            times += [None] * len(run)
+            accepted += columns["accepted_ms"].tolist()
+    return SeenLabels(np.concatenate(y), np.concatenate(offset), times, accepted)
+
+
+def _shape(row: bytes | Record) -> tuple[int, int] | None:
+    """Kind and length of an ordinary row; None of all others."""
+    return None if isinstance(row, Record) or row[0] == RECORD else (row[0], len(row))
+
+
+def _decode_whole(row: bytes) -> Record:
+    return _decode_record(memoryview(row)[1 + _LENGTH.size :])
 
 
 def _length(body: bytes, at: int) -> int:
@@ -382,9 +418,3 @@ def decode_columns(body: bytes) -> list[Record]:
     """Decode the records of a chunk."""
     first, rows = split_columns(body)
     return [decode_row(seq, row) for seq, row in enumerate(rows, first)]
-
-
-def decode_labels(body: bytes) -> list[Labelled]:
-    """Decode the labels alone of a chunk."""
-    first, rows = split_columns(body)
-    return [decode_label(seq, row) for seq, row in enumerate(rows, first)]

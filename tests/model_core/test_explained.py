@@ -8,25 +8,22 @@ import pytest
 from model_core import Detector
 from model_core.explanation import explain
 from model_core.sentences import BY_INPUTS
-from model_core.stream.columns import Columns
 from model_core.stream.events import Event
 from model_core.stream.explained import explained
-from model_core.stream.slab import Past
+from model_core.stream.state import SeenLabels
 from model_core.upm.builtin import Options, build
 
 COUNT = 400
 
 
-def past_of(first):
-    """Observations first to COUNT: a missing label at every ninth, a season, times and none."""
+def seen_from(first):
+    """Labels first to COUNT: a missing label at every ninth, a season, times and none."""
     seqs = np.arange(first, COUNT)
     y = np.array([[math.nan] * 2 if seq % 9 == 0 else [seq, math.nan] for seq in seqs])
-    zero = np.zeros(len(seqs))
     offset = np.where(seqs % 2, 0.5, 0.0)
-    seen = Columns(y, np.zeros((len(seqs), 0)), zero, zero, zero, zero[:, None], offset)
     times = [f"t{seq}" if seq % 2 else None for seq in seqs]
     accepted = [None if seq % 2 else seq for seq in seqs]
-    return Past(seen, times=times, accepted=accepted)
+    return SeenLabels(y, offset, times, accepted)
 
 
 def labels(seqs):
@@ -48,7 +45,7 @@ def labels(seqs):
 def test_the_labels_on_both_sides(start, previous, until, history, first, before, after):
     event = Event(1, "confirmed", start, start, previous=previous)
     model = build("gaussian", Options(y_dim=2))
-    made = explained(event, model, past_of(first), COUNT, until, history)
+    made = explained(event, model, seen_from(first), COUNT, until, history)
     left, right = labels(range(*before)), labels(range(*after))
     assert (made.before.count, made.after.count) == (len(left), len(right))
     assert made.before.mean == [left[:, 0].mean(), None]
@@ -62,8 +59,8 @@ def test_the_labels_on_both_sides(start, previous, until, history, first, before
 def test_what_is_not_retained_is_not_explained_and_an_earlier_word_is_taken_back():
     model = build("gaussian", Options(y_dim=2))
     event = Event(1, "confirmed", 300, 300, direction="up", size=2.0)
-    event = explained(event, model, past_of(0), COUNT, COUNT, 1000)
-    gone = explained(event, model, past_of(301), COUNT, COUNT, 1000)
+    event = explained(event, model, seen_from(0), COUNT, COUNT, 1000)
+    gone = explained(event, model, seen_from(301), COUNT, COUNT, 1000)
     assert (gone.before, gone.after, gone.explanation, gone.start_ms) == (None,) * 4
     assert gone.sentence == "up by 2.0 sd so far"
 
@@ -71,11 +68,11 @@ def test_what_is_not_retained_is_not_explained_and_an_earlier_word_is_taken_back
 def test_labels_that_depend_on_inputs_and_classes():
     event = Event(1, "confirmed", 300, 300)
     linear = build("linear", Options(y_dim=2, x_dim=1))
-    made = explained(event, linear, past_of(0), COUNT, COUNT, 1000)
+    made = explained(event, linear, seen_from(0), COUNT, COUNT, 1000)
     assert (made.sentence, made.explanation.kind, made.after.count) == (BY_INPUTS, None, 89)
     classes = build("categorical", Options(classes=500))
-    seen = past_of(0).seen
-    made = explained(event, classes, Past(seen._replace(y=seen.y[:, :1])), COUNT, COUNT, 1000)
+    seen = seen_from(0)
+    made = explained(event, classes, seen._replace(y=seen.y[:, :1]), COUNT, COUNT, 1000)
     assert (made.before.mean, made.before.sd) == (None, None)
     assert made.explanation.text.startswith("share of class ")
 

@@ -58,8 +58,9 @@ from service.store.streams import (
     all_decoded,
     decoded,
     in_tail,
+    reading,
     unseal,
-    unseal_labels,
+    unseal_rows,
 )
 from service.wire import snapshot, stored_records
 from service.wire.snapshot import BadSnapshot
@@ -153,9 +154,10 @@ def read_stored(body: bytes) -> None:
         with contextlib.suppress(UnreadablePart):
             all_decoded(wire.decode_event, fields, "part", "s")
     chunk = wire.checksummed(zlib.compress(body), "history", "s", 1)
-    for read in (unseal, unseal_labels):
-        with contextlib.suppress(UnreadablePart):
-            read("s", 1, chunk)
+    with contextlib.suppress(UnreadablePart):
+        unseal("s", 1, chunk)
+    with contextlib.suppress(UnreadablePart), reading("history", "s"):
+        stored_records.labels_of(unseal_rows("s", 1, chunk)[1], 1)
     with contextlib.suppress(UnreadablePart):
         in_tail("s", [wire.checksummed(body, "tail", "s")])
 

@@ -22,7 +22,7 @@ from model_core.stream.segmentation import NEAR
 from model_core.stream.slab import Slab
 from model_core.stream.warmup import Moments
 from model_core.upm.base import UnderlyingModel
-from service.wire import Event, Head, KnownRegime, Record
+from service.wire import Event, Head, KnownRegime, Record, stored_records
 from service.worker.commands import set_belief
 from service.worker.filtering.pipeline import StoredPipeline, advance_head
 from service.worker.streams import step_inputs
@@ -235,11 +235,11 @@ def _explain(rerun: Rerun, slab: Slab) -> None:
     lasting = [event for event in rerun.events.values() if event.state != "withdrawn"]
     if not lasting:
         return
-    past = past_of(slab.model, rerun.records)
+    labels = stored_records.labels_of(rerun.records, slab.model.y_dim)
     lasting.sort(key=lambda event: event.start)
     ends = [event.start for event in lasting[1:]]
     for event, end in zip(lasting, [*ends, head.seq], strict=True):
-        own = explained(event, slab.model, past, head.seq, end, head.settings.history)
+        own = explained(event, slab.model, labels, head.seq, end, head.settings.history)
         rerun.events[event.id] = own
         if head.track.event == event:
             head.track = head.track._replace(event=own)

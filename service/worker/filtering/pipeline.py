@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import NamedTuple
 
-import numpy as np
-
 from model_core.labels import LARGEST
 from model_core.readout import Readout
 from model_core.stream import warmup
@@ -16,6 +14,7 @@ from model_core.stream.events import Event
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.series import Moved, Taken
 from model_core.stream.slab import Past, Slab, Step
+from model_core.stream.state import SeenLabels
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.store.streams import UnreadablePart
@@ -174,15 +173,14 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             record.previous_start = start
             stream.tail.put(record)
 
-    def labels(self, stream: Stream, most: int) -> Floats | None:
-        """Labels of the last records, fewer where `history` is shorter."""
+    def labels(self, stream: Stream, most: int) -> SeenLabels | None:
+        """Those of the last records, fewer where `history` is shorter."""
         self._engine.tick()
         try:
-            values = stream.tail.labels(stream.live(), self._engine.store, most)
+            return stream.tail.labels(stream.live(), self._engine.store, most)
         except UnreadablePart as error:
-            self._engine.note(stream, f"{error}; not looking for seasons")
+            self._engine.note(stream, f"{error}; going on without it")
             return None
-        return np.array([step_inputs.number(y) for y in values])
 
     def publish(self, stream: Stream, event: Event, time: str | None) -> bool:
         """Have an event written, told and counted."""

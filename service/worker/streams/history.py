@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
+from model_core.stream.state import SeenLabels
 from service import wire
 from service.store import keys
 from service.store.log import Effect
@@ -16,11 +17,11 @@ from service.store.streams import (
     blocks,
     decoded,
     phase_of,
+    reading,
     seal,
-    unseal,
-    unseal_labels,
+    unseal_rows,
 )
-from service.wire import Head, Label, Labelled, Record, stored_records
+from service.wire import Head, Record, stored_records
 
 ENTRY_BYTES = 110  # about, of an entry beside its own bytes
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
@@ -28,7 +29,6 @@ ENTRY_BYTES = 110  # about, of an entry beside its own bytes
 NOTHING: Any = MappingProxyType({})
 # Three quarters of a record's memory.
 PREDICTIVE = ("mean", "variance", "quantiles", "probabilities")
-R = TypeVar("R", Record, Labelled)
 
 
 class Tail:
@@ -137,26 +137,21 @@ class Tail:
 
         Raises UnreadablePart where one of them cannot be read, or is gone.
         """
-        return self._last(head, store, most, unseal, self.recent())
+        rows = self._last(head, store, most)
+        with reading("history", self.stream):
+            return [
+                wire.decode_row(seq, row) if isinstance(row, bytes) else row
+                for seq, row in enumerate(rows, head.seq - len(rows))
+            ]
 
-    def labels(self, head: Head, store: Store, most: int) -> list[Label]:
+    def labels(self, head: Head, store: Store, most: int) -> SeenLabels:
         """Labels of the last `most` records at most; raises UnreadablePart as `retained` does."""
-        decode = stored_records.decode_label
-        loose = {seq: decode(seq, row) for seq, row in enumerate(self.rows, self.start)}
-        for seq, new in self.new.items():
-            loose[seq] = decode(seq, new) if isinstance(new, bytes) else Labelled(seq, new.y)
-        labelled = self._last(head, store, most, unseal_labels, loose)
-        return [record.y for record in labelled[max(0, len(labelled) - most) :]]
+        rows = self._last(head, store, most)
+        with reading("history", self.stream):
+            return stored_records.labels_of(rows[max(0, len(rows) - most) :], head.y_dim or 1)
 
-    def _last(
-        self,
-        head: Head,
-        store: Store,
-        most: int,
-        decode: Callable[[str, int, bytes], Sequence[R]],
-        recent: Mapping[int, R],
-    ) -> list[R]:
-        """Records or their labels as `retained`; recent: in no chunk yet."""
+    def _last(self, head: Head, store: Store, most: int) -> list[bytes | Record]:
+        """Rows as of `retained`; records that are not encoded yet."""
         phase = self.phase
         first = max(0, head.seq - min(head.settings.history, most))
         wanted = range((first + phase) // CHUNK, (head.sealed - 1 + phase) // CHUNK + 1)
@@ -168,17 +163,21 @@ class Tail:
                 blobs[number] = blob
             elif head.oldest <= number < (head.sealed + phase) // CHUNK:
                 raise UnreadablePart(f"chunk {number} of {self.stream!r} is missing")
-        chunks = [decode(self.stream, number, blob) for number, blob in blobs.items()]
-        records = {record.seq: record for chunk in chunks for record in chunk} | dict(recent)
-        newest_first: list[R] = []
+        rows: dict[int, bytes | Record] = {}
+        for number, blob in blobs.items():
+            begin, own = unseal_rows(self.stream, number, blob)
+            rows.update(enumerate(own, begin))
+        rows.update(enumerate(self.rows, self.start))
+        rows.update(self.new)
+        newest_first = []
         for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
-            if seq not in records:
+            if seq not in rows:
                 # Of the oldest chunk the first may never have been here: those of an imported
                 # stream.
-                if (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq:
+                if (seq + phase) // CHUNK > head.oldest or min(rows, default=seq) < seq:
                     raise UnreadablePart(f"observation {seq} of {self.stream!r} is missing")
                 break
-            newest_first.append(records[seq])
+            newest_first.append(rows[seq])
         return newest_first[::-1]
 
     # --- writing --------------------------------------------------------------------------------

@@ -92,8 +92,7 @@ def past_of(
     overrides = {at: belief for at, belief in enumerate(made) if belief}
     previous = [record.previous_start for record in records]
     times = [record.time for record in records]
-    accepted = [record.accepted_ms for record in records]
-    return Past(columns_of(model, records), previous, overrides, times, accepted)
+    return Past(columns_of(model, records), previous, overrides, times)
 
 
 def recall_errors(slab: Slab, row: int, records: Sequence[Record]) -> None:

@@ -1,6 +1,7 @@
 """Records as rows, blocks and chunks: what is read is what was written."""
 
 import itertools
+import math
 import random
 import struct
 
@@ -109,7 +110,6 @@ def test_ordinary_records_are_numbers_and_read_back_as_they_were():
         row = rows.encode_row(record)
         assert row[0] & rows.NUMBERS, record
         assert same(rows.decode_row(record.seq, row), record)
-        assert rows.decode_label(record.seq, row) == wire.Labelled(record.seq, record.y)
     assert len(rows.encode_row(ordinary(5, rng))) == 129  # part of the stored format
 
 
@@ -119,7 +119,6 @@ def test_any_other_record_reads_back_as_it_was(fields):
     row = rows.encode_row(record)
     assert row[0] == rows.RECORD
     assert same(rows.decode_row(5, row), record)
-    assert rows.decode_label(5, row) == wire.Labelled(5, record.y)
     with pytest.raises(ValueError, match="at seq 6, got that at 5"):
         rows.decode_row(6, row)
 
@@ -152,10 +151,35 @@ def test_blocks_and_chunks_are_the_identity():
         chunk = rows.columns_of(first, encoded)
         assert rows.split_columns(chunk) == (first, encoded)
         assert all(map(same, rows.decode_columns(chunk), records))
-        labels = [wire.Labelled(record.seq, record.y) for record in records]
-        assert rows.decode_labels(chunk) == labels
     alike = [rows.encode_row(ordinary(i, rng)) for i in range(600)]  # more than one run holds
     assert rows.split_columns(rows.columns_of(9, alike)) == (9, alike)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_labels_are_read_as_columns_whatever_their_records_are(outputs):
+    rng = random.Random(5)
+    several = [[0.5, -0.0], [None, 2.0]]
+    records = []
+    if outputs == 1:
+        drawn = [*variants(rng), *mixed(rng, 0, 99)]
+        records = [record for record in drawn if len(wire.numbers(record.y)) < 2]
+    for y in [None, *(several if outputs == 2 else [])] * 3:
+        records.append(ordinary(7, rng, y=y, offset=0.25))
+    rng.shuffle(records)
+    encoded = [rng.choice([record, rows.encode_row(record)]) for record in records]
+    labels = rows.labels_of(encoded, outputs)
+    y = [wire.numbers(record.y) or [math.nan] * outputs for record in records]
+    assert np.array_equal(labels.y, np.array(y), equal_nan=True)
+    assert labels.offset.tolist() == [record.offset for record in records]
+    assert labels.times == [record.time for record in records]
+    assert labels.accepted == [record.accepted_ms for record in records]
+    none = rows.labels_of([], outputs)
+    assert (none.y.shape, none.offset.shape, none.times, none.accepted) == (
+        (0, outputs),
+        (0,),
+        [],
+        [],
+    )
 
 
 def test_a_block_that_was_cut_or_goes_on_is_refused():
