@@ -66,49 +66,45 @@ class OverviewQuery(TypedDict, total=False):
     cursor: str | None
 
 
-class ChangesQuery(TypedDict, total=False):
+class Selection(TypedDict, total=False):
+    """Which streams, and which kinds of their events."""
+
+    kinds: Sequence[str]
+    model: str | None
+    prefix: str | None
+    match: Match
+
+
+class FoundQuery(Selection, total=False):
+    """What changes and incidents are chosen by alike."""
+
+    since: When | None
+    until: When | None
+    contains: str | None
+    min_size: float | None
+    sort: str
+    limit: int
+
+
+class ChangesQuery(FoundQuery, total=False):
     """Which changes of all streams to list, in which order."""
 
-    since: When | None
-    until: When | None
-    kinds: Sequence[str]
     states: Sequence[str]
-    model: str | None
-    prefix: str | None
-    contains: str | None
-    min_size: float | None
     min_evidence: float | None
-    sort: str
-    limit: int
     around: int
-    match: Match
 
 
-class IncidentsQuery(TypedDict, total=False):
+class IncidentsQuery(FoundQuery, total=False):
     """Which incidents to list, in which order."""
 
-    since: When | None
-    until: When | None
-    kinds: Sequence[str]
-    model: str | None
-    prefix: str | None
-    contains: str | None
     min_streams: int
-    min_size: float | None
-    sort: str
-    limit: int
-    match: Match
 
 
-class EventsQuery(TypedDict, total=False):
+class EventsQuery(Selection, total=False):
     """Which events to send."""
 
     stream: str | None
-    prefix: str | None
-    model: str | None
     states: Sequence[str]
-    kinds: Sequence[str]
-    match: Match
     incidents: bool
 
 

@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 from dateutil.rrule import rrule, rrulestr
-from msgspec import Struct
 
+from moca_client.responses import Window
 from service.wire import PlannedSpan
 
 DAY_S = 86_400
@@ -39,21 +39,6 @@ T = TypeVar("T")
 _LOCAL = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?", re.ASCII)
 
 
-class Window(Struct, frozen=True, omit_defaults=True):
-    """A window of the calendar, as it is stored. start, end: local times; repeat: a rule, if any.
-
-    match: selectors of streams, one of which has to fit; none: all streams.
-    """
-
-    name: str
-    start: str
-    end: str
-    time_zone: str = "UTC"
-    repeat: str = ""
-    match: tuple[str, ...] = ()
-    note: str = ""
-
-
 class Occurrence(NamedTuple):
     """One time of a window, in seconds since 1970; the end is not part of it."""
 
@@ -65,7 +50,7 @@ class Occurrence(NamedTuple):
         """Return it as commands carry it."""
         start_ms = round(1000 * self.start)
         end_ms = round(1000 * self.end)
-        return PlannedSpan(self.window.name, self.window.match, start_ms, end_ms)
+        return PlannedSpan(self.window.name, tuple(self.window.match), start_ms, end_ms)
 
 
 encode = msgspec.json.Encoder().encode

@@ -12,7 +12,7 @@ from service.models.catalogue import REFERENCE
 from service.schema.commands import MAX_QUANTILES, check_selector
 from service.schema.observations import Form, StreamId
 from service.wire import tags, timestamps
-from service.wire.event_entries import CHANGES, KINDS
+from service.wire.event_entries import CHANGES, KINDS, Filter
 
 
 def _split(value: Any) -> Any:
@@ -33,7 +33,6 @@ Prefixes = Annotated[
 ]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Around = Annotated[int, Field(ge=0, le=100)]
-CSV_PAGES = "`csv`: a table; the header `Link` leads to the next page"
 AROUND = "adds `around`: the values of so many observations on both sides of a start"
 
 
@@ -159,25 +158,6 @@ class SnapshotQuery(Form):
     replace: bool = Field(False, description="whether to replace an existing stream")
 
 
-class EventsQuery(Form):
-    """Query of the event stream; each filter may be repeated."""
-
-    stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
-    prefix: Prefixes = Field([], description="prefix of stream ids")
-    model: Models = Field([], description="NAME or NAME@VERSION")
-    state: States = Field([], description="event states; default: all")
-    kind: Kinds = Field([], description=OF_KIND.format("`change`"))
-    match: Match = Field([], description=f"{MATCH}. Tags are those when the event was raised")
-    incidents: bool = Field(
-        False, description="whether the incidents of confirmed changes are sent, too"
-    )
-    after: str | None = Field(
-        None,
-        description="resume right after this message `id`; 0: everything retained; default: "
-        "new events only. The header `Last-Event-ID` takes precedence",
-    )
-
-
 AGE = re.compile(r"([0-9]{1,6})(s|m|h|d|w)")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 WHEN = "RFC 3339 time, a date, or an age such as 30m, 24h or 7d"
@@ -205,36 +185,79 @@ def seconds_of(when: str | None, now_s: float) -> float | None:
 When = Annotated[str, AfterValidator(_check_when)]
 
 
-class ChangesQuery(Form):
+class SelectionQuery(Form):
+    """Base of queries by streams and kinds of changes; each filter may be repeated."""
+
+    kind: ChangeKinds = Field([], description=f"{OF_CHANGES}; default: `change`")
+    model: Models = Field([], description="NAME or NAME@VERSION")
+    prefix: Prefixes = Field([], description="prefix of stream ids")
+    match: Match = Field([], description=MATCH)
+
+    def filter(
+        self,
+        kinds: frozenset[str],
+        states: frozenset[str] = frozenset(),
+        streams: frozenset[str] = frozenset(),
+    ) -> Filter:
+        """Return which entries of the event feed fit; kinds, states and streams as of `Filter`."""
+        selectors = tuple(tags.parse(selector) for selector in self.match)
+        return Filter(streams, tuple(self.prefix), frozenset(self.model), states, kinds, selectors)
+
+
+class EventsQuery(SelectionQuery):
+    """Query of the event stream; each filter may be repeated."""
+
+    kind: Kinds = Field([], description=OF_KIND.format("`change`"))  # type: ignore[assignment]
+    match: Match = Field([], description=f"{MATCH}. Tags are those when the event was raised")
+    stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
+    state: States = Field([], description="event states; default: all")
+    incidents: bool = Field(
+        False, description="whether the incidents of confirmed changes are sent, too"
+    )
+    after: str | None = Field(
+        None,
+        description="resume right after this message `id`; 0: everything retained; default: "
+        "new events only. The header `Last-Event-ID` takes precedence",
+    )
+
+
+class FoundQuery(SelectionQuery):
+    """Base of queries of changes, and of incidents with a change that fits.
+
+    `kind`, `model`, `prefix` and `match` may be repeated.
+    """
+
+    since: When | None = Field(
+        None, description=f"those from this time on: {WHEN}; default: everything retained"
+    )
+    until: When | None = Field(None, description=f"those before this time: {WHEN}")
+    contains: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only ids with this text anywhere in them"
+    )
+    min_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="smallest size, up or down, in standard deviations"
+    )
+    limit: Annotated[int, Field(ge=1, le=500)] = Field(100, description="rows per page")
+    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
+        None, description="`cursor` of the previous page, with the same `sort`"
+    )
+    format: Literal["json", "csv"] = Field(
+        "json", description="`csv`: a table; the header `Link` leads to the next page"
+    )
+
+
+class ChangesQuery(FoundQuery):
     """Query of the changes of all streams.
 
     `kind`, `state`, `model`, `prefix` and `match` may be repeated.
     """
 
-    since: When | None = Field(
-        None, description=f"changes from this time on: {WHEN}; default: everything retained"
-    )
-    until: When | None = Field(None, description=f"changes before this time: {WHEN}")
-    kind: ChangeKinds = Field([], description=f"{OF_CHANGES}; default: `change`")
     state: States = Field([], description=STATES)
-    model: Models = Field([], description="NAME or NAME@VERSION")
-    prefix: Prefixes = Field([], description="prefix of stream ids")
-    contains: Annotated[str, Field(max_length=200)] = Field(
-        "", description="only ids with this text anywhere in them"
-    )
-    match: Match = Field([], description=MATCH)
-    min_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, description="smallest size, up or down, in standard deviations"
-    )
     min_evidence: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="smallest `evidence`"
     )
     sort: Literal["time", "size", "evidence"] = Field(
         "time", description="what comes first: the newest, the largest, the clearest"
-    )
-    limit: Annotated[int, Field(ge=1, le=500)] = Field(100, description="changes per page")
-    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
-        None, description="`cursor` of the previous page, with the same `sort`"
     )
     bins: Annotated[int, Field(ge=0, le=200)] = Field(
         0, description="equal intervals of `timeline`, which counts changes over time; 0: none"
@@ -245,39 +268,16 @@ class ChangesQuery(Form):
         "that `prefix`, `contains`, `model` and `match` let through",
     )
     around: Around = Field(0, description=AROUND)
-    format: Literal["json", "csv"] = Field("json", description=CSV_PAGES)
 
 
-OF_INCIDENT = f"kinds of changes that are grouped; {OF_CHANGES}; default: `change`"
+class IncidentsQuery(FoundQuery):
+    """Query of incidents, by when they began: of those with a change that fits."""
 
-
-class IncidentsQuery(Form):
-    """Query of incidents: of those with a change that fits; filters as for changes."""
-
-    since: When | None = Field(
-        None, description=f"incidents that began from then on: {WHEN}; default: everything retained"
-    )
-    until: When | None = Field(None, description=f"incidents that began before then: {WHEN}")
-    kind: ChangeKinds = Field([], description=OF_INCIDENT)
-    model: Models = Field([], description="NAME or NAME@VERSION")
-    prefix: Prefixes = Field([], description="prefix of stream ids")
-    contains: Annotated[str, Field(max_length=200)] = Field(
-        "", description="only with this text anywhere in an id"
-    )
-    match: Match = Field([], description=MATCH)
     min_streams: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
         2, description="smallest number of streams"
     )
-    min_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, description="only with a change of this size, up or down, in standard deviations"
-    )
-    format: Literal["json", "csv"] = Field("json", description=CSV_PAGES)
     sort: Literal["time", "streams"] = Field(
         "time", description="what comes first: the latest start, or the most streams"
-    )
-    limit: Annotated[int, Field(ge=1, le=500)] = Field(100, description="incidents per page")
-    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
-        None, description="`cursor` of the previous page, with the same `sort`"
     )
 
 
@@ -296,7 +296,9 @@ class CalendarQuery(Form):
 class IncidentKindsQuery(Form):
     """Query of a call of one incident."""
 
-    kind: ChangeKinds = Field([], description=OF_INCIDENT)
+    kind: ChangeKinds = Field(
+        [], description=f"kinds of changes that are grouped; {OF_CHANGES}; default: `change`"
+    )
 
 
 class IncidentQuery(IncidentKindsQuery):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count as count_from
 from typing import Any, NamedTuple, TypeVar, cast
 
+from moca_client.responses import Window
 from service import calendar, wire
-from service.calendar import Window
 from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.store import keys
 from service.store.health import Condition, Health, condition, health

@@ -21,9 +21,7 @@ from service.schema.queries import STANDING, ChangesQuery, kinds_of, seconds_of
 from service.store.changes import ChangeFeed, IncidentFeed
 from service.store.reads import AsyncStore
 from service.store.streams import UnreadablePart, head_of
-from service.wire import tags
 from service.wire.change_index import FoundChange
-from service.wire.event_entries import Filter
 from service.wire.incidents import Fleet, shared
 
 ChangeRank = tuple[float, str, int, int]  # value that is sorted by, stream, generation, id
@@ -171,7 +169,7 @@ def _ranked(
 
 def _movers(fitting: Sequence[FoundChange], query: ChangesQuery, fleet: Fleet) -> list[Mover]:
     """Return what the streams of changes share, of all streams that a query lets through."""
-    event_filter = _event_filter(query)
+    event_filter = query.filter(kinds_of(query.kind))
     members = {
         name: member
         for name, member in fleet.members.items()
@@ -219,7 +217,7 @@ def _latest(changes: Sequence[FoundChange]) -> dict[str, float]:
 
 def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
     """Return whether a change fits a query."""
-    event_filter = _event_filter(query)
+    event_filter = query.filter(kinds_of(query.kind), frozenset(query.state) or STANDING)
     since = seconds_of(query.since, now_s)
     until = seconds_of(query.until, now_s)
 
@@ -234,16 +232,6 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
         )
 
     return fits
-
-
-def _event_filter(query: ChangesQuery) -> Filter:
-    return Filter(
-        prefixes=tuple(query.prefix),
-        models=frozenset(query.model),
-        states=frozenset(query.state) or STANDING,
-        kinds=kinds_of(query.kind),
-        match=tuple(tags.parse(selector) for selector in query.match),
-    )
 
 
 def magnitude(change: FoundChange) -> float:

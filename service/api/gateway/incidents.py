@@ -13,8 +13,6 @@ from service.problems import NotFound
 from service.schema import rendering
 from service.schema.queries import IncidentQuery, IncidentsQuery, kinds_of, seconds_of
 from service.store.changes import OF_INCIDENTS, IncidentFeed
-from service.wire import tags
-from service.wire.event_entries import Filter
 from service.wire.incidents import Fleet, FoundIncident, shared
 
 IncidentRank = tuple[float, str]  # value that is sorted by, id
@@ -85,12 +83,7 @@ def _fitting(
     found: Sequence[FoundIncident], query: IncidentsQuery, now_s: float
 ) -> list[tuple[IncidentRank, FoundIncident]]:
     """Return the incidents that a query is for, each with its place."""
-    filter_ = Filter(
-        prefixes=tuple(query.prefix),
-        models=frozenset(query.model),
-        kinds=OF_INCIDENTS,
-        match=tuple(tags.parse(selector) for selector in query.match),
-    )
+    filter_ = query.filter(OF_INCIDENTS)
     since = seconds_of(query.since, now_s)
     until = seconds_of(query.until, now_s)
     fitting = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import msgspec
 from fastapi import Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +13,7 @@ from moca_client import responses
 from service.api.gateway.reads import from_store
 from service.api.http import context_of, json_response
 from service.api.routes.streams import head_of
-from service.calendar import DAY_S, Calendar, Window, check
+from service.calendar import DAY_S, Calendar, check
 from service.problems import FieldError, InvalidField, NotFound
 from service.schema import rendering
 from service.schema.commands import WindowForm
@@ -65,7 +64,7 @@ async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query(
         for occurrence in calendar.occurrences(since_s, until_s, MOST)
         if occurrence.window.name in names
     ]
-    return json_response(responses.Calendar([_shown(one) for one in windows], times))
+    return json_response(responses.Calendar(windows, times))
 
 
 async def get_window(request: Request, window: WindowPath) -> Response:
@@ -75,7 +74,7 @@ async def get_window(request: Request, window: WindowPath) -> Response:
     found = calendar.windows.get(window)
     if found is None:
         raise NotFound(f"the calendar has no window {window!r}")
-    return json_response(_shown(found))
+    return json_response(found)
 
 
 async def put_window(request: Request, window: WindowPath, form: WindowForm) -> Response:
@@ -86,7 +85,7 @@ async def put_window(request: Request, window: WindowPath, form: WindowForm) -> 
     was posted before stays as it was.
     """
     context = context_of(request)
-    made = Window(name=window, **{**form.model_dump(), "match": tuple(form.match)})
+    made = responses.Window(name=window, **form.model_dump())
     try:
         check(made)
     except ValueError as error:
@@ -100,7 +99,7 @@ async def put_window(request: Request, window: WindowPath, form: WindowForm) -> 
         raise InvalidField([FieldError("path.window", detail)])
     await from_store(context.store.put_window(made))
     await from_store(context.monitor.read_windows())
-    return json_response(_shown(made))
+    return json_response(made)
 
 
 async def delete_window(request: Request, window: WindowPath) -> Response:
@@ -110,9 +109,3 @@ async def delete_window(request: Request, window: WindowPath) -> Response:
         raise NotFound(f"the calendar has no window {window!r}")
     await from_store(context.monitor.read_windows())
     return Response(status_code=204)
-
-
-def _shown(window: Window) -> responses.Window:
-    return responses.Window(
-        **{**msgspec.structs.asdict(window), "match": list(window.match)},
-    )

@@ -41,9 +41,9 @@ from service.schema.queries import (
     kinds_of,
 )
 from service.store.keys import partition_of
-from service.wire import event_cursor, tags
+from service.wire import event_cursor
 from service.wire.event_cursor import BadCursor, Positions
-from service.wire.event_entries import Filter, Id
+from service.wire.event_entries import Id
 
 HEARTBEAT_S = 15.0  # between comments on a quiet connection: proxies commonly close after 60 s
 SEND_TIMEOUT_S = 30.0  # a consumer that takes nothing for longer is cut off, and may resume
@@ -136,14 +136,7 @@ async def events(
     `GET /v1/incidents` has it then; it has no `id`.
     """
     context = context_of(request)
-    filter_ = Filter(
-        frozenset(query.stream),
-        tuple(query.prefix),
-        frozenset(query.model),
-        frozenset(query.state),
-        kinds_of(query.kind),
-        tuple(tags.parse(selector) for selector in query.match),
-    )
+    filter_ = query.filter(kinds_of(query.kind), frozenset(query.state), frozenset(query.stream))
     resumed, whole = _resume(last_event_id, query.after, context)
     hub = context.event_hub
     total = context.settings.partitions

@@ -1,5 +1,6 @@
 """The calendar over HTTP: windows are set and listed, and stated with the observations in them."""
 
+from moca_client.responses import Window
 from service import calendar, wire
 from service.store import keys
 from tests.service.api.conftest import located, slug
@@ -126,7 +127,7 @@ async def test_a_damaged_window_is_left_out_until_it_is_set_again(api, store):
     await put(api, "night")
     store.hset(keys.CALENDAR, "night", b"nothing")
     assert [one["name"] for one in (await listed(api))["windows"]] == ["night"]  # as it was known
-    store.hset(keys.CALENDAR, "other", calendar.encode(calendar.Window("other", "1", "2")))
+    store.hset(keys.CALENDAR, "other", calendar.encode(Window("other", "1", "2")))
     assert [one["name"] for one in (await listed(api))["windows"]] == ["night"]
     await put(api, "other")
     assert len((await listed(api))["windows"]) == 2
