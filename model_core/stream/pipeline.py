@@ -225,18 +225,18 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         It is where seasons were found or given up, and where the labels have outgrown its scale.
         """
         state = series.state
-        taken.season = state.season
-        if series.season_state is None and state.seq < series.next_look:
-            return False
+        look = state.seq >= series.next_look
         found = False
         if series.season_state is not None:
             found = seasons.learn(state, series.season_state, y)
-        elif self._next_search(slab, series, state.seq - 1) == state.seq:
+        elif look and self._next_search(slab, series, state.seq - 1) == state.seq:
             labels = self.labels(series, min(season.CAPACITY, state.settings.history))
             if labels is not None:
                 series.season_state = seasons.search(state, labels.y[:, 0])
             found = series.season_state is not None
         taken.season = state.season
+        if not (look or found):
+            return False
         # Of a model that has neither it is the next observation: another model may be next.
         series.next_look = self._next_look(slab, series, state.seq) or state.seq + 1
         return found or self._outgrown(slab, series)

@@ -171,13 +171,23 @@ def corrected(state: Floats, back: int, labels: Floats) -> Floats:
 
 def offset(state: Floats, ahead: int = 0) -> float:
     """Season of the next label, or of one that comes so many observations later."""
-    if not state.item(FIRST_LAYER):
-        return 0.0
+    # Numbers are read one by one, as in `observe`.
     position = int(state.item(0)) + ahead
+    capacity = _capacity(state)
+    first = NUMBERS + capacity  # of the profile of a layer
     total = 0.0
-    for i, layer in enumerate(layers(state)):
-        total += _profile(state, i).item((position - layer.origin) % layer.period)
+    for layer in range(FIRST_LAYER, NUMBERS, len(Layer._fields)):
+        period = int(state.item(layer))
+        if not period:
+            break
+        total += state.item(first + (position - int(state.item(layer + 1))) % period)
+        first += capacity // PERIODS
     return total
+
+
+def next_update(state: Floats) -> float:
+    """Observations after which the profiles are learned anew, and periods may be."""
+    return state.item(3)
 
 
 def valid(state: Floats) -> bool:

@@ -68,13 +68,12 @@ def search(series: State, labels: Floats) -> Floats | None:
 
 def learn(series: State, state: Floats, y: float) -> bool:
     """Take in the label of the last observation; returns whether seasons were found or given up."""
+    before = season.next_update(state)
     moved = season.observe(state, y)
     if moved:
         series.season = SeasonPeriods(season.periods(state), series.seq)
-    elif series.season is not None and series.season.periods:  # these may drift
-        periods = season.periods(state)
-        if periods != series.season.periods:
-            series.season = series.season._replace(periods=periods)
+    elif season.next_update(state) != before and series.season is not None:  # these may drift
+        series.season = series.season._replace(periods=season.periods(state))
     return moved
 
 

@@ -157,8 +157,9 @@ class Stream:
 
     def live(self) -> Head:
         """Head of a stream known to exist."""
-        assert self.head is not None
-        return self.head
+        head = self.head
+        assert head is not None
+        return head
 
     @property
     def state(self) -> Head:
