@@ -21,6 +21,7 @@ from service.api.parsing.protobuf import (
     Field,
     Messages,
     PartCounts,
+    json_struct,
     message_classes,
     parse_message,
 )
@@ -97,68 +98,7 @@ _COUNTS = PartCounts(
 )
 
 
-# --- the same as JSON: names in camel case, integers of 64 bits as text ---------------------------
-
-
-class _Message(Struct, rename="camel", frozen=True, gc=False):
-    """Message of the protocol; what is not there is None, or empty."""
-
-
-class _Value(_Message, frozen=True):
-    string_value: str | None = None
-    bool_value: bool | None = None
-    int_value: int | str | None = None
-    double_value: float | str | None = None
-
-
-class _Attribute(_Message, frozen=True):
-    key: str = ""
-    value: _Value = _Value()
-
-
-class _Point(_Message, frozen=True):
-    attributes: list[_Attribute] = []
-    time_unix_nano: int | str = 0
-    as_double: float | str | None = None
-    as_int: int | str | None = None
-    flags: int = 0
-
-
-class _Points(_Message, frozen=True):
-    data_points: list[_Point] = []
-
-
-class _Others(_Message, frozen=True):
-    data_points: list[msgspec.Raw] = []
-
-
-class _Metric(_Message, frozen=True):
-    name: str = ""
-    gauge: _Points = _Points()
-    sum: _Points = _Points()
-    histogram: _Others = _Others()
-    exponential_histogram: _Others = _Others()
-    summary: _Others = _Others()
-
-
-class _ScopeMetrics(_Message, frozen=True):
-    metrics: list[_Metric] = []
-
-
-class _Resource(_Message, frozen=True):
-    attributes: list[_Attribute] = []
-
-
-class _ResourceMetrics(_Message, frozen=True):
-    resource: _Resource = _Resource()
-    scope_metrics: list[_ScopeMetrics] = []
-
-
-class _Request(_Message, frozen=True):
-    resource_metrics: list[_ResourceMetrics] = []
-
-
-_decode = msgspec.json.Decoder(_Request).decode
+_decode: Any = msgspec.json.Decoder(json_struct(_MESSAGES, "Request")).decode
 
 
 def media_of(content_type: str) -> str:
@@ -200,7 +140,7 @@ def _of_protobuf(body: bytes, max_points: int) -> Any:
     return parse_message(_CLASS["Request"], body, "ExportMetricsServiceRequest")
 
 
-def _of_json(body: bytes, max_points: int) -> _Request:
+def _of_json(body: bytes, max_points: int) -> Any:
     most = 2 * tags.MAX_TAGS * max_points  # an attribute is two objects
     count = body.count(b"{")
     if count > most:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
@@ -57,6 +58,36 @@ def message_classes(package: str, messages: Messages) -> dict[str, Any]:
     pool.Add(file)
     classes = message_factory.GetMessageClassesForFiles([file.name], pool)
     return {name.rpartition(".")[2]: kind for name, kind in classes.items()}
+
+
+# Types of plain fields in JSON, which may have numbers of 64 bits as text, and their defaults.
+_JSON: dict[int, tuple[Any, Any]] = {
+    TYPE.TYPE_STRING: (str, ""),
+    TYPE.TYPE_BOOL: (bool, False),
+    TYPE.TYPE_UINT32: (int, 0),
+    **dict.fromkeys((TYPE.TYPE_INT64, TYPE.TYPE_FIXED64, TYPE.TYPE_SFIXED64), (int | str, 0)),
+    TYPE.TYPE_DOUBLE: (float | str, 0.0),
+}
+
+
+def json_struct(messages: Messages, name: str) -> Any:
+    """Return a struct that reads a message as JSON: names in camel case.
+
+    What is not there is empty, or None for one of a `oneof`. Repeated bytes are any values, of
+    which only the number counts.
+    """
+    fields: list[tuple[str, Any, Any]] = []
+    for field in messages[name]:
+        part: Any = json_struct(messages, field.message) if field.message else msgspec.Raw
+        if field.message and field.once:
+            fields.append((field.name, part, part()))
+        elif field.message or field.kind == TYPE.TYPE_BYTES:
+            fields.append((field.name, list[part], []))
+        elif field.oneof:
+            fields.append((field.name, _JSON[field.kind][0] | None, None))
+        else:
+            fields.append((field.name, *_JSON[field.kind]))
+    return msgspec.defstruct(name, fields, rename="camel", frozen=True, gc=False)
 
 
 def parse_message(kind: Any, content: bytes, name: str) -> Any:
