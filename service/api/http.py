@@ -91,7 +91,6 @@ AT_ONCE = 32  # answers sent in one piece
 RERUNS_AT_ONCE = 16  # that one request waits for; a worker computes one at a time
 T = TypeVar("T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-RAW: set[Handler] = set()  # endpoints that are called with the bare request
 Post = Callable[[Scope, Receive], Coroutine[Any, Any, Response]]
 StreamPath = Annotated[
     str,
@@ -333,12 +332,6 @@ def _refused(scope: Scope, error: Overloaded | TooManyConnections) -> Response:
 # --- around a call --------------------------------------------------------------------------------
 
 
-def raw(endpoint: Handler) -> Handler:
-    """Mark an endpoint that is called with the bare request."""
-    RAW.add(endpoint)
-    return endpoint
-
-
 class ParsedRequest(Request):
     """A request whose JSON body is read, bounded and parsed already."""
 
@@ -359,20 +352,10 @@ class ParsedRequest(Request):
 class Route(APIRoute):
     """A route that admits keys, bounds bodies and answers errors by problem documents.
 
-    `needs` is the scope that a key must have. The endpoint of a `raw` one is called with the bare
-    request: FastAPI's own handling costs 95 us, more than the rest of a posted observation.
+    `needs` is the scope that a key must have.
     """
 
     needs = "admin"  # the default of a route that sets no scope
-
-    def __init__(self, path: str, endpoint: Any, **documented: Any) -> None:
-        super().__init__(path, endpoint, **documented)
-        if endpoint in RAW:
-            self.app = self._call
-
-    async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self.respond(scope, self.endpoint, Request(scope, receive))
-        await response(scope, receive, send)
 
     def get_route_handler(self) -> Handler:
         """Return FastAPI's handler within this route's."""

@@ -210,7 +210,7 @@ def one_or_list(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
 
 
 def parameters(query: type[BaseModel]) -> tuple[dict[str, Any], ...]:
-    """Return the parameters of the query of a raw endpoint."""
+    """Return the parameters of the query of an endpoint that reads it itself."""
     return tuple(
         {
             "name": name,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from moca_client import AsyncClient
-from service.api.http import context_of, raw, read_body
+from service.api.http import context_of, read_body
 from service.problems import NotInstalled
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ PATH = "/mcp"
 INSTALL = "this needs mcp, which is not installed: pip install 'moca-service[mcp]'"
 
 
-@raw
 async def assist(request: Request) -> Response:
     """Answer one message of an assistant; without a session, so that any process can answer it."""
     server = await asyncio.to_thread(_server, request.app)

@@ -30,7 +30,6 @@ from service.api.http import (
     key_of,
     outcome_response,
     parse_body,
-    raw,
     read_json,
 )
 from service.api.parsing.bodies import ARROW, JSON, NDJSON
@@ -86,13 +85,11 @@ async def post(scope: Scope, receive: Receive) -> Response:
     return await _table(context, partial(tables.answer_columns, [answer], command.full), layout)
 
 
-@raw
 async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
     return await post(request.scope, request.receive)
 
 
-@raw
 async def observe_many(request: Request) -> Response:
     """Post observations of many streams; each item gets its own status."""
     context = context_of(request)

@@ -21,7 +21,7 @@ from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
 from service.api.gateway.waves import StreamCommands, submit_waves
-from service.api.http import Context, Rendered, apart, context_of, header, problem, raw, read_body
+from service.api.http import Context, Rendered, apart, context_of, header, problem, read_body
 from service.api.parsing import otlp
 from service.api.parsing.remote_write import Version, parse, version_of
 from service.api.parsing.series import StreamAssignment
@@ -58,7 +58,6 @@ ResultSample = tuple[str, dict[str, str], float]
 _decode_ingested = msgspec.json.Decoder(Ingested).decode
 
 
-@raw
 async def write_samples(request: Request) -> Response:
     """Receive samples of Prometheus remote write, 1.0 or 2.0.
 
@@ -154,7 +153,6 @@ class WriteTally:
         self.reason = self.reason or reason
 
 
-@raw
 async def write_metrics(request: Request) -> Response:
     """Receive metrics of OpenTelemetry (OTLP/HTTP, protobuf or JSON): gauges and sums.
 

@@ -96,7 +96,7 @@ class ApiCall(NamedTuple):
     endpoint: Endpoint
     answer: Any
     errors: Errors = ()  # beside those of every guarded call and of every call with a body
-    parameters: tuple[dict[str, Any], ...] = ()  # of a raw endpoint, as its body is
+    parameters: tuple[dict[str, Any], ...] = ()  # of an endpoint that reads them itself
     body: dict[str, Any] | None = None
     status: int = 200
     makes: bool = False  # whether it may answer 201
