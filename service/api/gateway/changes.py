@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,7 +12,7 @@ import numpy as np
 from moca_client.responses import ChangesPage, Mover, StreamChange, Timeline
 from model_core.incidents import Tagged
 from service import wire
-from service.api.gateway.reads import SortedCursor, from_store, without
+from service.api.gateway.reads import SortedPages, from_store, without
 from service.problems import CorruptState
 from service.schema import rendering
 from service.schema.queries import STANDING, ChangesQuery, kinds_of, seconds_of
@@ -26,7 +24,7 @@ from service.wire.incidents import Fleet, shared
 
 ChangeRank = tuple[float, str, int, int]  # value that is sorted by, stream, generation, id
 T = TypeVar("T")
-_cursor: SortedCursor[ChangeRank] = SortedCursor(ChangeRank)
+_pages: SortedPages[ChangeRank] = SortedPages(ChangeRank)
 
 
 class ChangePages:
@@ -63,9 +61,8 @@ class ChangePages:
 
     async def page(self, query: ChangesQuery, now_s: float) -> ChangesPage:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
-        after = _cursor.decode(query.cursor, query.sort)
         changes = await self.all()  # the index goes on meanwhile
-        ranked = await self._apart(_ranked, changes, query, now_s, after)
+        ranked = await self._apart(_ranked, changes, query, now_s)
         rows, unreadable = await self.described(ranked.page, query.around)
         found = await from_store(self._incidents.found(kinds_of(query.kind)), bound=False)
         incident_of = found.by_change()
@@ -74,10 +71,15 @@ class ChangePages:
         movers = None
         if query.movers:
             movers = await self._apart(_movers, ranked.fitting, query, found.fleet)
-        cursor = None if ranked.last is None else _cursor.encode(query.sort, ranked.last)
         left_out = without(unreadable, "changes")
         return ChangesPage(
-            rows, len(ranked.fitting), ranked.streams, ranked.timeline, movers, cursor, left_out
+            rows,
+            len(ranked.fitting),
+            ranked.streams,
+            ranked.timeline,
+            movers,
+            ranked.cursor,
+            left_out,
         )
 
     async def _apart(self, work: Callable[..., T], *args: Any) -> T:
@@ -141,30 +143,26 @@ class ChangePages:
 class _Ranked(NamedTuple):
     """A page of changes.
 
-    fitting: those of all pages. last: the page's last place, if there are more pages.
+    fitting: those of all pages. cursor: of the next page.
     """
 
     page: list[FoundChange]
     fitting: list[FoundChange]
     streams: int
-    last: ChangeRank | None
+    cursor: str | None
     timeline: Timeline | None
 
 
-def _ranked(
-    changes: Sequence[FoundChange], query: ChangesQuery, now_s: float, after: ChangeRank | None
-) -> _Ranked:
+def _ranked(changes: Sequence[FoundChange], query: ChangesQuery, now_s: float) -> _Ranked:
     """Return a page of the changes that fit a query."""
     fits = _filter(query, now_s)
     rank_of = _RANKS[query.sort]
-    fitting = [(rank_of(change), change) for change in changes if fits(change)]
-    left = fitting if after is None else [ranked for ranked in fitting if ranked[0] > after]
-    page = heapq.nsmallest(query.limit, left, key=itemgetter(0))
-    last = page[-1][0] if len(left) > len(page) else None
-    every = [change for _, change in fitting]
-    timeline = _timeline(every, query, now_s)
-    streams = len({(change.stream, change.generation) for change in every})
-    return _Ranked([change for _, change in page], every, streams, last, timeline)
+    fitting = [change for change in changes if fits(change)]
+    ranked = ((rank_of(change), change) for change in fitting)
+    page, cursor = _pages.page(ranked, query.sort, query.cursor, query.limit)
+    timeline = _timeline(fitting, query, now_s)
+    streams = len({(change.stream, change.generation) for change in fitting})
+    return _Ranked(page, fitting, streams, cursor, timeline)
 
 
 def _movers(fitting: Sequence[FoundChange], query: ChangesQuery, fleet: Fleet) -> list[Mover]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence, Set
-from operator import itemgetter
 
 from moca_client import responses
 from service.api.gateway.changes import ChangePages, magnitude
-from service.api.gateway.reads import SortedCursor, from_store, without
+from service.api.gateway.reads import SortedPages, from_store, without
 from service.problems import NotFound
 from service.schema import rendering
 from service.schema.queries import IncidentQuery, IncidentsQuery, kinds_of, seconds_of
@@ -16,7 +14,7 @@ from service.store.changes import OF_INCIDENTS, IncidentFeed
 from service.wire.incidents import Fleet, FoundIncident, shared
 
 IncidentRank = tuple[float, str]  # value that is sorted by, id
-_cursor: SortedCursor[IncidentRank] = SortedCursor(IncidentRank)
+_pages: SortedPages[IncidentRank] = SortedPages(IncidentRank)
 
 
 class IncidentPages:
@@ -28,15 +26,12 @@ class IncidentPages:
 
     async def page(self, query: IncidentsQuery, now_s: float) -> responses.IncidentsPage:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
-        after = _cursor.decode(query.cursor, query.sort)
         found = await from_store(self._incidents.found(kinds_of(query.kind)), bound=False)
         fleet = found.fleet
         fitting = _fitting(found.incidents, query, now_s)
-        left = [ranked for ranked in fitting if after is None or ranked[0] > after]
-        page = heapq.nsmallest(query.limit, left, key=itemgetter(0))
-        cursor = _cursor.encode(query.sort, page[-1][0]) if len(left) > len(page) else None
+        page, cursor = _pages.page(fitting, query.sort, query.cursor, query.limit)
         return responses.IncidentsPage(
-            [_rendered(incident, fleet) for _, incident in page],
+            [_rendered(incident, fleet) for incident in page],
             len(fitting),
             responses.Fleet(fleet.streams, found.false_alarms_per_day, found.per_day),
             cursor,

@@ -1,11 +1,13 @@
-"""Reads of committed state, bounded in time and number; cursors of sorted pages."""
+"""Reads of committed state, bounded in time and number; pages of sorted rows."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import heapq
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -46,8 +48,8 @@ def without(unreadable: list[str], where: str) -> list[str]:
     return unreadable
 
 
-class SortedCursor(Generic[Place]):
-    """Cursors of sorted pages: the place of the last row, a tuple, and the order of the page."""
+class SortedPages(Generic[Place]):
+    """Pages of sorted rows. A cursor has the place of the last row, a tuple, and the order."""
 
     def __init__(self, place: Any) -> None:
         """place: the type of places, as msgspec takes it."""
@@ -55,14 +57,23 @@ class SortedCursor(Generic[Place]):
             tuple[str, place]
         ).decode
 
-    def encode(self, sort: str, place: Place) -> str:
-        """Return the cursor of the page after a place."""
-        return base64.urlsafe_b64encode(wire.encode((sort, place))).rstrip(b"=").decode()
+    def page(
+        self, ranked: Iterable[tuple[Place, T]], sort: str, cursor: str | None, limit: int
+    ) -> tuple[list[T], str | None]:
+        """Return the first rows after a cursor, by their places, and the cursor of the next page.
 
-    def decode(self, cursor: str | None, sort: str) -> Place | None:
-        """Return the place of a cursor; raises InvalidField for one that is none of this order."""
-        if cursor is None:
-            return None
+        Raises InvalidField for a cursor that is none of this order.
+        """
+        after = None if cursor is None else self._place(cursor, sort)
+        left = [row for row in ranked if after is None or cast(Any, row[0]) > after]
+        page = heapq.nsmallest(limit, left, key=itemgetter(0))
+        rows = [row for _, row in page]
+        if len(left) == len(page):
+            return rows, None
+        place = wire.encode((sort, page[-1][0]))
+        return rows, base64.urlsafe_b64encode(place).rstrip(b"=").decode()
+
+    def _place(self, cursor: str, sort: str) -> Place:
         try:
             padded = cursor + "=" * (-len(cursor) % 4)
             other, place = self._decode(base64.b64decode(padded, altchars=b"-_", validate=True))

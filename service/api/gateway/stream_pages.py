@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import NamedTuple
 from service import wire
 from service.api.gateway.changes import ChangePages
 from service.api.gateway.gateway import Gateway
-from service.api.gateway.reads import SortedCursor, from_store
+from service.api.gateway.reads import SortedPages, from_store
 from service.problems import FieldError, InvalidField
 from service.schema.commands import OverviewQuery
 from service.store.reads import AsyncStore
@@ -26,9 +25,9 @@ MOST_READ = 10_000  # heads in one request
 MOST_RANKED = 50_000  # streams that a page is chosen of: some 0.4 kB each of this process's memory
 HEADS_AT_ONCE = 2000  # positions that are read together: some .2 MB
 FRESH_S = 3.0  # how long a value counts: a console asks every 4 s, several ask at once
-StreamRank = tuple[float, str]
+StreamRank = tuple[float, bytes]
 StoredName = tuple[int, bytes]  # partition, and name as stored
-_cursor: SortedCursor[StreamRank] = SortedCursor(StreamRank)
+_pages: SortedPages[StreamRank] = SortedPages(StreamRank)
 
 
 class SelectedStream(NamedTuple):
@@ -107,7 +106,6 @@ class Ranking:
 
         With `sort=changed_probability` values are up to FRESH_S old.
         """
-        after = _cursor.decode(query.cursor, query.sort)
         total = await from_store(self._store.count(query.prefix))
         if total > MOST_RANKED:
             detail = (
@@ -126,13 +124,9 @@ class Ranking:
         ]
         values = await self._by(query.sort, names)
         # Bytes of UTF-8 have the order of the code points.
-        ranks = [(-values.get(name, -math.inf), name) for _, name in names]
-        if after is not None:
-            place = (after[0], after[1].encode())
-            ranks = [rank for rank in ranks if rank > place]
-        page = [(value, _text(name)) for value, name in heapq.nsmallest(query.limit, ranks)]
-        cursor = _cursor.encode(query.sort, page[-1]) if len(ranks) > len(page) else None
-        return RankedPage([name for _, name in page], len(names), cursor)
+        ranked = (((-values.get(name, -math.inf), name), name) for _, name in names)
+        page, cursor = _pages.page(ranked, query.sort, query.cursor, query.limit)
+        return RankedPage(list(map(_text, page)), len(names), cursor)
 
     async def _by(self, sort: str, names: Sequence[StoredName]) -> Mapping[bytes, float]:
         if sort == "change":
