@@ -9,7 +9,7 @@ marginal is then the average, over the paths, of the predictives of a step given
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from model_core.belief import Belief, by_run_length
 from model_core.filter import FilterState, Inputs, Prior, grow, leaves, predict, rebuild, step
@@ -17,7 +17,8 @@ from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture, alike
 from model_core.upm.base import UnderlyingModel, tree_map
 
-PICKED = 8  # components that stand for the predictive of one step of a path
+PICKED = 4  # components that stand for the predictive of one step of a path: more are no quieter
+Advance = Callable[[FilterState, Prior, Inputs], FilterState]
 
 
 def mixtures(
@@ -44,12 +45,14 @@ def drawn(
     inputs: Inputs,
     steps: int,
     generator: torch.Generator,
+    advance: Advance | None = None,
 ) -> Iterator[tuple[Mixture, Tensor]]:
     """Draw paths of the next labels, one for each row (B): yields what each step was drawn from.
 
     Of the first label that is the whole mixture (1, M), of later ones `PICKED` components of that
     after each path (1, B x PICKED), which together are the marginal predictive: far less noisy than
-    the labels (B, d) themselves, which come with it. inputs as in `mixtures`.
+    the labels (B, d) themselves, which come with it. inputs as in `mixtures`. advance: steps the
+    paths, in place of this filter.
     """
     state = ordered(state)
     inputs = inputs._replace(labelled=torch.ones_like(inputs.labelled))
@@ -60,24 +63,46 @@ def drawn(
         one = picked.rebuilt(*(parameter[:, :1] for parameter in picked.parameters()))
         y = one.sample(generator).squeeze(1)
         yield (alike(picked) if ahead else mixture.rows(slice(0, 1))), y
-        state, _ = step(model, state, prior, inputs._replace(y=y))
+        coming = inputs._replace(y=y)
+        state = advance(state, prior, coming) if advance else step(model, state, prior, coming)[0]
         inputs = later(inputs)
 
 
 def ordered(state: FilterState) -> FilterState:
-    """Hypotheses with the shortest run first, empty slots last.
+    """Hypotheses as of `order`."""
+    chosen = order(state)
+    rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
+
+    def moved(numbers: Tensor) -> Tensor:
+        return numbers[rows, chosen]
+
+    memory = state.memory
+    if memory is not None:
+        memory = memory._replace(
+            origin=moved(memory.origin),
+            returns=moved(memory.returns),
+            ended_origin=moved(memory.ended_origin),
+            ended=tree_map(moved, memory.ended),
+        )
+    return state._replace(
+        belief=Belief(*map(moved, state.belief)),
+        totals_at_start=moved(state.totals_at_start),
+        stats=tree_map(moved, state.stats),
+        memory=memory,
+    )
+
+
+def order(state: FilterState) -> Tensor:
+    """Slots (B, S) of hypotheses, the shortest run first, of one start by origin, empty ones last.
 
     So that a seed means the same draws whatever slots they are in: a state that was stored and
     loaded has others.
     """
     belief = state.belief
-    order = by_run_length(belief.log_prob, belief.run_length)
-    rows = torch.arange(len(order), device=order.device).unsqueeze(-1)
-    return state._replace(
-        belief=Belief(*(numbers[rows, order] for numbers in belief)),
-        totals_at_start=state.totals_at_start[rows, order],
-        stats=tree_map(lambda numbers: numbers[rows, order], state.stats),
-    )
+    rank = belief.run_length
+    if state.memory is not None:
+        rank = rank * (1 + state.memory.stored[0].shape[1]) + state.memory.origin
+    return by_run_length(belief.log_prob, rank)
 
 
 def later(inputs: Inputs) -> Inputs:

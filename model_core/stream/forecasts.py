@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from model_core import correction, horizon, summary
-from model_core.filter import Inputs
+from model_core.filter import FilterState, Inputs, Prior
 from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
+from model_core.stream import columns
 from model_core.stream.columns import Floats
+from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Slab
 from model_core.summary import Summary
 from model_core.transfer import to_device
@@ -78,9 +80,9 @@ def drawn(
     Returns the summaries of each label alone, too. coming: inputs of the first of them, a row for
     each path. offsets: (T,) seasons.
     """
-    states, priors = horizon.repeated(slab.state(row), slab.prior(row), len(coming.elapsed))
+    paths = _Paths(slab, row, len(coming.elapsed))
     generator = torch.Generator(slab.device).manual_seed(seed)
-    steps = horizon.drawn(slab.model, states, priors, coming, len(offsets), generator)
+    steps = horizon.drawn(slab.model, *paths.held(), coming, len(offsets), generator, paths.advance)
     summaries = []
     labels = []
     for (mixture, y), offset in zip(steps, offsets.tolist(), strict=True):
@@ -88,3 +90,31 @@ def drawn(
         summaries.append(predicted)
         labels.append(moved(y + offset if offset else y, applied))
     return summaries, torch.stack(labels, 1)
+
+
+class _Paths:
+    """Copies of a row, one for each path, stepped as any rows are: by a kernel, if it has one."""
+
+    def __init__(self, slab: Slab, row: int, count: int) -> None:
+        regimes = slab.layout.regimes
+        self._slab = Slab(
+            slab.model, slab.max_hypotheses, (), slab.device, expected=count, regimes=regimes
+        )
+        own = slab.row(row)
+        (order,) = horizon.order(slab.state(row)).cpu().numpy()
+        own.lines[:, : len(order)] = own.lines[:, order]
+        self._rows = [self._slab.add(own) for _ in range(count)]
+
+    def held(self) -> tuple[FilterState, Prior]:
+        """States and priors of all paths, good until the next step."""
+        return self._slab.batch(self._rows)
+
+    def advance(self, state: FilterState, prior: Prior, coming: Inputs) -> FilterState:
+        """Step all paths by a label each; an `Advance`."""
+        seen = columns.of_inputs(coming)
+        most = self._slab.step_rows
+        for at in range(0, len(self._rows), most):
+            rows = self._rows[at : at + most]
+            watched = [NOTHING_WATCHED] * len(rows)
+            self._slab.step(rows, seen.part(slice(at, at + most)), watched, (), False)
+        return self.held()[0]

@@ -5,11 +5,13 @@ import pytest
 import torch
 from scipy import stats
 
+from model_core import Detector, horizon
 from model_core import filter as moca
-from model_core import horizon
+from model_core.stream import forecasts
 from model_core.upm.builtin import BUILTIN, Options
 
 PATHS = 2000
+RNG = np.random.default_rng(7)
 
 
 def inputs(count: int, y=0.0, hazard: float = 0.1):
@@ -116,3 +118,29 @@ def test_the_first_marginal_is_the_next_predictive_and_the_state_stays_as_it_is(
     certain, _ = moca.step(model, state, prior, told._replace(labelled=torch.tensor([False])))
     expected = moca.step(model, certain, prior, inputs(1))[1].predictive
     assert torch.equal(later.mean(), expected.mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "regimes"),
+    [("averaged", 1, 0), ("averaged", 1, 4), ("joint", 2, 0), ("joint", 2, 4)],
+)
+def test_paths_are_stepped_by_a_kernel_as_by_the_filter(name, outputs, regimes, monkeypatch):
+    """Whatever slots the hypotheses are in."""
+    detector = Detector(name, regimes=regimes)
+    levels = np.repeat([0.0, 6.0, 0.0], 40)[:, None]
+    detector.update_many((levels + RNG.normal(size=(120, outputs))).squeeze().tolist())
+    pipeline = detector._all.pipeline
+    slab, row = pipeline.slab, pipeline.series[0].row
+    coming = pipeline.coming(16)
+    rows = horizon.repeated(slab.state(row), slab.prior(row), 16)
+    generator = torch.Generator().manual_seed(1)
+    steps = horizon.drawn(pipeline.model, *rows, coming, 6, generator)
+    expected = torch.stack([labels for _, labels in steps], 1)
+    own = slab.row(row)
+    slots = RNG.permutation(slab.layout.slots)
+    own.lines[:, : len(slots)] = own.lines[:, slots]
+    slab.put(row, own)
+    monkeypatch.setattr(forecasts, "moved", lambda labels, _: labels)
+    assert slab.in_series
+    _, paths = forecasts.drawn(slab, row, coming, np.zeros(6), [0.5], 1)
+    torch.testing.assert_close(paths, expected, rtol=1e-9, atol=1e-9)
