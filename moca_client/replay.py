@@ -10,7 +10,7 @@ import gc
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,6 +81,7 @@ def replay(
     if file.resolve() in {path.resolve() for path in files}:
         raise ReplayError(f"the answers would overwrite {file}: choose another output")
     series = series or read_series(file)
+    print_notices([series], console)
     replayed = Replayed(stream, series)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
@@ -134,6 +135,21 @@ def writable(files: list[Path], console: Console) -> list[Path]:
     for reason in missing.values():
         console.print(f"not written: {reason}", highlight=False, markup=False, soft_wrap=True)
     return [path for path in files if path not in missing]
+
+
+def print_notices(streams: Iterable[Series], console: Console) -> None:
+    """Print what may be meant otherwise: how times were read, and the first that goes back."""
+    axes = [series.axis for series in streams if series.axis is not None]
+    notices = [f"column {axis.name!r}: {axis.notice}" for axis in axes[:1] if axis.notice]
+    for axis in axes:
+        if (row := axis.earlier()) is not None:
+            notices.append(
+                f"column {axis.name!r}: {axis.label[row]} comes after {axis.label[row - 1]}; rows "
+                "are sent in the order of the file: sort them by time if it is another"
+            )
+            break
+    for notice in notices:
+        console.print(notice, highlight=False, markup=False, soft_wrap=True)
 
 
 def _write(replayed: Replayed, files: Sequence[Path]) -> None:

@@ -28,6 +28,7 @@ from moca_client.replay import (
     output_files,
     post_rows,
     prepare,
+    print_notices,
     progress_bar,
     writable,
     write_table,
@@ -72,6 +73,7 @@ def replay_many(
     files = writable(wanted_files, console)
     if file.resolve() in {path.resolve() for path in files}:
         raise ReplayError(f"the answers would overwrite {file}: choose another output")
+    print_notices(streams.values(), console)
     replays = [Replayed(name, series) for name, series in streams.items()]
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:

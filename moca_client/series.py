@@ -13,18 +13,21 @@ from typing import Any, NamedTuple
 
 from moca_client.times import AmbiguousTime, Axis, BadTime, finite, time_axis
 
-TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
+TIME_NAMES = ("time", "timestamp", "datetime", "date", "ts", "year")
 SAMPLED = 20  # lines of a file that show what is between its cells
 MOST_CLASSES = 20  # categories of a column of text that are named
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+MISSING = frozenset({"", "-", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
 
 # A number with a decimal comma, or a whole one; points part thousands.
 _decimal_comma = re.compile(
     r"[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?", re.ASCII
 ).fullmatch
-_has_year = re.compile(r"(?<!\d)\d{4}(?!\d)", re.ASCII).search
+# A year of four digits; or a day, month and year of two each: `10.2.14` may be a version.
+_has_year = re.compile(r"(?<!\d)(\d{4}|\d\d([./-])\d\d\2\d\d)(?!\d)", re.ASCII).search
 # One with commas that may as well part thousands.
 _thousands = re.compile(r"0|[+-]?[1-9]\d{0,2}(,\d{3})?", re.ASCII).fullmatch
+# One with a decimal point; commas part thousands.
+_parted = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?", re.ASCII).fullmatch
 
 
 class SeriesError(ValueError):
@@ -75,7 +78,7 @@ class ColumnRoles(NamedTuple):
     """Which columns are labels, inputs and times; None: found by their names.
 
     Labels are `y` or `y1, y2, ...`, inputs `x` or `x1, x2, ...`, times `time`, `timestamp`,
-    `datetime`, `date` or `year`. Without such labels there must be exactly one numeric column
+    `datetime`, `date`, `ts` or `year`. Without such labels there must be exactly one numeric column
     besides times and inputs: that is the label. A column of times of another name is found where
     its cells are times as such, in Parquet and frames. time_format: of texts, as `strptime` has it.
     """
@@ -124,7 +127,7 @@ def read_columns(file: Path, roles: ColumnRoles = ANY) -> dict[str, Series]:
 def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Series]:
     """Return a series for each value of the column `by`, in its order; raises SeriesError.
 
-    The other columns have the same roles for all.
+    The other columns have the same roles for all, and times the same form.
     """
     source = table.source
     if by not in table.columns:
@@ -137,13 +140,15 @@ def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Ser
     if not rows:
         raise SeriesError(f"{source} has no rows")
     others = {column: cells for column, cells in table.columns.items() if column != by}
-    roles = _chosen(Table(others, source), roles)
+    whole = table._replace(columns=others)
+    roles = _chosen(whole, roles)
+    axis = _axis(whole, roles)
     streams: dict[str, Series] = {}
     for name, places in rows.items():
         columns = {column: [cells[row] for row in places] for column, cells in others.items()}
         own = Table(columns, f"{source}, {by} {name!r}")
         try:
-            streams[name] = series_of(own, roles)._replace(rows=places)
+            streams[name] = _series(own, roles, axis and axis.of(places))._replace(rows=places)
         except SeriesError as error:  # rows count within the stream
             text = str(error)
             raise SeriesError(text if own.source in text else f"{own.source}: {text}") from error
@@ -153,6 +158,10 @@ def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Ser
 def series_of(table: Table, roles: ColumnRoles = ANY) -> Series:
     """Return the series of a table; raises SeriesError."""
     roles = _chosen(table, roles)
+    return _series(table, roles, _axis(table, roles))
+
+
+def _series(table: Table, roles: ColumnRoles, axis: Axis | None) -> Series:
     y_names = list(roles.y or [])
     x_names = list(roles.x or [])
     return Series(
@@ -160,7 +169,7 @@ def series_of(table: Table, roles: ColumnRoles = ANY) -> Series:
         x=_inputs(table, x_names) if x_names else None,
         y_names=y_names,
         x_names=x_names,
-        axis=_axis(table, roles.time, roles.time_format) if roles.time else None,
+        axis=axis,
         rows=range(len(table.columns[y_names[0]])),
     )
 
@@ -200,8 +209,7 @@ def _read_csv(file: Path) -> Table:
                 f"{file}: row {row} (line {number}) has {len(cells)} cells, the header {len(names)}"
             )
     columns = {name: [cells[k].strip() for _, cells in body] for k, name in enumerate(names)}
-    if delimiter != ",":
-        columns = {name: _with_points(cells, delimiter) for name, cells in columns.items()}
+    columns = {name: _with_points(cells, delimiter) for name, cells in columns.items()}
     first_line = body[0][0] if body else 0
     contiguous = all(number == first_line + k for k, (number, _) in enumerate(body))
     return Table(columns, str(file), first_line if contiguous else None)
@@ -210,9 +218,14 @@ def _read_csv(file: Path) -> Table:
 def _with_points(cells: list[str], delimiter: str) -> list[str]:
     """Return numbers with decimal commas as those with points; other columns as they are.
 
-    So are numbers between tabs whose commas may all part thousands.
+    So are numbers between tabs whose commas may all part thousands. In a file with commas between
+    cells those of a number part thousands, if a point after them shows it.
     """
     present = [cell for cell in cells if not is_missing(cell)]
+    if delimiter == ",":
+        shown = any("," in cell and "." in cell for cell in present)
+        parted = shown and all(map(_parted, present))
+        return [cell.replace(",", "") for cell in cells] if parted else cells
     if not any("," in cell for cell in present) or not all(map(_decimal_comma, present)):
         return cells
     if delimiter == "\t" and all(map(_thousands, present)):
@@ -292,10 +305,12 @@ def _number(table: Table, row: int, name: str) -> float | None:
 
 
 def _categories(table: Table, name: str) -> str:
-    """Return how a column of text can be labels; empty: it has numbers, or too many texts."""
+    """Return how a column of text can be labels; empty: it has numbers, or texts hardly repeat."""
     present = [cell for cell in table.columns[name] if not is_missing(cell)]
     texts = list(dict.fromkeys(map(str, present)))
-    if len(texts) > MOST_CLASSES or any(finite(cell) is not None for cell in present):
+    if len(texts) > min(MOST_CLASSES, len(present) / 2) or any(
+        finite(cell) is not None for cell in present
+    ):
         return ""
     return (
         f"; {name!r} has {len(texts)} categories ({listed(texts)}): number them from 0, and choose "
@@ -325,13 +340,16 @@ def _inputs(table: Table, names: Sequence[str]) -> list[list[float]]:
     return rows
 
 
-def _axis(table: Table, name: str, time_format: str | None) -> Axis:
+def _axis(table: Table, roles: ColumnRoles) -> Axis | None:
+    name = roles.time
+    if name is None:
+        return None
     cells = table.columns[name]
     for row, cell in enumerate(cells):
         if is_missing(cell):
             raise SeriesError(f"{table.where(row, name)}: empty; times are required")
     try:
-        return time_axis(cells, name, time_format)
+        return time_axis(cells, name, roles.time_format)
     except BadTime as error:
         where = table.where(error.row, name)
         raise SeriesError(f"{where}: {str(cells[error.row])!r} {error}") from None
@@ -353,8 +371,7 @@ def _time_column(table: Table, roles: ColumnRoles, taken: Collection[str]) -> st
 def _are_times(cells: Sequence[Any], time_format: str | None) -> bool:
     """Whether cells are times as such, or text that reads so; a number may be anything.
 
-    Without a format text has the year in four digits: `10.2.14` may be a version. Whether its day
-    or its month is first does not matter here.
+    Whether their day or their month is first does not matter here.
     """
     first = cells[0]
     if isinstance(first, date):
@@ -403,9 +420,17 @@ def _find_labels(table: Table, taken: set[str | None]) -> list[str]:
     problem = "no numeric column" if not numbers else f"several numeric columns: {listed(numbers)}"
     others = [] if numbers else [name for name in table.columns if name not in taken]
     raise SeriesError(
-        f"{table.source} has no column y or y1, y2, ... and {problem}; name the label columns"
-        f"{''.join(_categories(table, name) for name in others)}"
+        f"{table.source} has no column y or y1, y2, ... and {problem}; name the label columns as y"
+        f"{''.join(_categories(table, name) or _first_text(table, name) for name in others)}"
     )
+
+
+def _first_text(table: Table, name: str) -> str:
+    """Return the first cell that keeps a column from being a label; empty: all are missing."""
+    for row, cell in enumerate(table.columns[name]):
+        if not is_missing(cell) and finite(cell) is None:
+            return f"; {table.where(row, name)}: {str(cell)!r} is not a number"
+    return ""
 
 
 def listed(names: Iterable[str]) -> str:

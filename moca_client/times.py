@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,6 +44,20 @@ class Axis(NamedTuple):
     value: list[float]  # years; days since 1970-01-01 UTC; the numbers themselves
     label: list[str]  # how people read it
     rfc3339: list[str] | None  # None for plain numbers, which are no points in time
+    notice: str = ""  # how cells were read that may mean something else
+
+    def earlier(self) -> int | None:
+        """Return the first row that is earlier than the one before it; None: there is none."""
+        rows = enumerate(pairwise(self.value), start=1)
+        return next((row for row, (before, value) in rows if value < before), None)
+
+    def of(self, rows: Sequence[int]) -> Axis:
+        """Return the times of some rows."""
+        return self._replace(
+            value=[self.value[row] for row in rows],
+            label=[self.label[row] for row in rows],
+            rfc3339=self.rfc3339 and [self.rfc3339[row] for row in rows],
+        )
 
 
 def time_axis(cells: Sequence[Any], name: str, time_format: str | None = None) -> Axis:
@@ -60,8 +75,9 @@ def time_axis(cells: Sequence[Any], name: str, time_format: str | None = None) -
     if all(value is not None for value in numbers):
         return _numeric_axis([value for value in numbers if value is not None], name)
     if moment_of(cells[0]) is None:
-        return _datetime_axis(_common(cells), name)
-    moments: list[datetime] = []
+        moments, notice = _common(cells)
+        return _datetime_axis(moments, name)._replace(notice=notice)
+    moments = []
     for row, cell in enumerate(cells):
         moment = moment_of(cell)
         if moment is None:
@@ -166,8 +182,11 @@ _PARSERS: tuple[Callable[[str], datetime], ...] = (
 # --- dates whose parts come in another order --------------------------------------------------
 
 
-def _common(cells: Sequence[Any]) -> list[datetime]:
-    """Read dates such as 31.12.2024, 12/31/2024 or 2024/12/31, with a clock or without."""
+def _common(cells: Sequence[Any]) -> tuple[list[datetime], str]:
+    """Read dates such as 31.12.2024, 12/31/2024 or 2024/12/31, with a clock or without.
+
+    And say how the first one was read whose year has two digits; empty where all have four.
+    """
     matches = []
     for row, cell in enumerate(cells):
         match = _date(cell.strip()) if isinstance(cell, str) else None
@@ -175,7 +194,14 @@ def _common(cells: Sequence[Any]) -> list[datetime]:
             raise BadTime(row, NO_TIME)
         matches.append(match)
     order = _order(matches)
-    return [_moment(row, match, order) for row, match in enumerate(matches)]
+    moments = [_moment(row, match, order) for row, match in enumerate(matches)]
+    for match, moment in zip(matches, moments, strict=True):
+        if len(match[1]) < 3 and len(match[4]) < 3:
+            return moments, (
+                f"{match[0]!r} was read as {moment:%Y-%m-%d}: years have two digits; "
+                f"for another order name the time format, such as '%y{match[2]}%m{match[2]}%d'"
+            )
+    return moments, ""
 
 
 def _order(matches: Sequence[re.Match[str]]) -> str:

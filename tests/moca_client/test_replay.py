@@ -147,6 +147,19 @@ def test_dates_as_people_write_them():
         assert refused.value.row == place, cells
 
 
+def test_years_of_two_digits_are_noticed():
+    for cells, read in (
+        (["31.12.2024"], ""),
+        (["2024/12/31"], ""),
+        (["31.12.24"], "'31.12.24' was read as 2024-12-31: "),
+        (["05.01.23"], "such as '%y.%m.%d'"),
+        (["31/12/2099", "31/12/99"], "'31/12/99' was read as 1999-12-31: "),
+    ):
+        notice = time_axis(cells, "time").notice
+        assert read in notice, cells
+        assert bool(read) == bool(notice), cells
+
+
 def test_a_column_of_times_is_found_by_its_cells(tmp_path):
     def axis(text, **roles):
         return read_series(written(tmp_path, text), ColumnRoles(**roles)).axis
@@ -288,6 +301,44 @@ def shift(tmp_path):
     values = [(-1) ** k * 0.5 + (6 if k >= 40 else 0) for k in range(80)]
     rows = "".join(f"{1900 + k},{value}\n" for k, value in enumerate(values))
     return written(tmp_path, "year,flow\n" + rows, "a shift.csv")
+
+
+def test_notices_of_times_are_printed(service, tmp_path):
+    """How a year of two digits was read, and that the newest row is first."""
+    for days, read, falls in (
+        ("31.12.23 01.01.24", True, False),
+        ("2024-01-01 2023-12-31", False, True),
+        ("2023-12-31 2023-12-31", False, False),
+    ):
+        rows = [f"{day},{y}" for y, day in enumerate(days.split())]
+        file = tmp_path / "short.csv"
+        file.write_text("\n".join(["date,y", *rows]))
+        console = quiet()
+        replay(file, out=tmp_path / "a.csv", existing="replace", console=console)
+        shown = console.file.getvalue()
+        assert ("column 'date': '31.12.23' was read as 2023-12-31: " in shown) is read
+        assert ("column 'date': 2023-12-31 comes after 2024-01-01; " in shown) is falls
+
+
+def test_numbers_whose_commas_part_thousands(tmp_path):
+    file = tmp_path / "prices.csv"
+    for cells, y in (
+        (['"1,234.50"', "999", '"-12,345,678"'], [1234.5, 999.0, -12345678.0]),
+        (['"1,234.50"', "-"], [1234.5, None]),
+    ):
+        file.write_text("\n".join(["price", *cells]))
+        assert [label and label[0] for label in read_series(file).y] == y
+    for cells in (['"1,234"'], ['"1,234.5"', '"12,34"']):  # may be decimal
+        file.write_text("\n".join(["price", *cells]))
+        with pytest.raises(SeriesError, match=r"column 'price': .* is not a number"):
+            read_series(file)
+
+
+def test_the_cell_that_is_no_number_is_named(tmp_path):
+    file = tmp_path / "units.csv"
+    file.write_text("time,took\n2024-01-01,93.1\n2024-01-02,94.2 ms\n")
+    with pytest.raises(SeriesError, match=r"row 2 \(line 3\), column 'took': '94.2 ms' is not"):
+        read_series(file)
 
 
 def test_replay(service, shift, tmp_path):

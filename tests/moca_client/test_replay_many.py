@@ -122,6 +122,16 @@ def test_a_refusal_keeps_the_answers_of_all_streams(service, tmp_path):
     assert "wrote the answers to 13 rows" in console.file.getvalue()
 
 
+def test_times_are_read_in_the_form_of_the_whole_column(service, tmp_path):
+    text = "date;host;value\n01/02/99;a;1\n03/02/99;a;2\n02/02/99;b;3\n31/12/99;b;4\n"
+    file = written(tmp_path, text, "hosts.csv")
+    streams = by_host(file)
+    assert streams["a"].axis.rfc3339 == ["1999-02-01T00:00:00Z", "1999-02-03T00:00:00Z"]
+    console = quiet()
+    replay_many(file, streams, out=tmp_path / "out", plots=0, console=console)
+    assert console.file.getvalue().count("'01/02/99' was read as 1999-02-01: ") == 1
+
+
 def test_another_writer_is_noticed(service, tmp_path):
     file = hosts(tmp_path)
     service.others = 1
