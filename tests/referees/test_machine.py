@@ -41,6 +41,23 @@ def test_what_others_post_is_found(service):
     assert found[other] == [1.0]
 
 
+def test_the_first_failure_is_reported(service):
+    """Not that of the comparisons at the end, which follows from it."""
+
+    def end(rule):
+        machine = type("Machine", (ServiceMachine,), {"service": service})()
+        machine._streams[0].accepted.append(0.5)
+        try:
+            rule()
+        finally:
+            machine.teardown()
+
+    with pytest.raises(AssertionError, match=r"\[\] in the log, expected \[0.5\]"):
+        end(lambda: None)
+    with pytest.raises(KeyError):
+        end({}.popitem)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", RUNS)
 def test_runs_agree_with_the_model(tmp_path, topology):
