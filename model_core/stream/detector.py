@@ -12,7 +12,8 @@ for y in labels:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -73,23 +74,29 @@ class Detector:
         x: Any = None,
         elapsed: float | None = None,
         changepoint: float | None = None,
+        time: datetime | None = None,
     ) -> Answer:
         """Take the next observation; returns its answer.
 
         y: a number, a list or mapping of them, or None or nan where the label is missing. x: input,
         for models that take one. elapsed: time since the observation before, in steps of the
         hazard. changepoint: probability, where it is known, that the regime changed just before.
-        Raises BadInput, and then nothing has changed.
+        time: when it was made, for events; without an offset UTC. Raises BadInput, and then nothing
+        has changed.
         """
-        (self._last,) = self._all.update_many(0, [y], [x], [elapsed], [changepoint])
+        (self._last,) = self._all.update_many(0, [y], [x], [elapsed], [changepoint], [time])
         return self._last
 
     def update_many(
-        self, rows: Any, x: Any = None, elapsed: float | Sequence[float] | None = None
+        self,
+        rows: Any,
+        x: Any = None,
+        elapsed: float | Sequence[float] | None = None,
+        time: Iterable[datetime | None] | None = None,
     ) -> list[Answer]:
         """Take many observations, one after the other; see `Detectors.update_many`."""
         try:
-            answers = self._all.update_many(0, rows, x, elapsed)
+            answers = self._all.update_many(0, rows, x, elapsed, time=time)
         except BadInput as error:
             self._last = error.answers[-1] if error.answers else self._last
             raise

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -83,13 +84,15 @@ class Detectors:
         x: Sequence[Any] | None = None,
         elapsed: float | None = None,
         streams: Sequence[int] | None = None,
+        time: datetime | None = None,
     ) -> Answers:
         """Take one observation of each series.
 
         y: a label for each. x: inputs likewise, for models that take them. elapsed: time since the
         observation before, in steps of the hazard. streams: indices of distinct series that these
-        are of; None: all. What the filter of a series cannot take is not applied, and its answer is
-        None. Raises BadInput, and then no series has moved.
+        are of; None: all. time: when they were made, for events; without an offset UTC. What the
+        filter of a series cannot take is not applied, and its answer is None. Raises BadInput, and
+        then no series has moved.
         """
         labels = parsing.elements(y)
         rows = [self._at(stream) for stream in (range(len(self)) if streams is None else streams)]
@@ -101,7 +104,8 @@ class Detectors:
                 "streams: expected distinct indices; update one that is named twice twice"
             )
         nothing = [None] * len(rows)
-        seen = self._checked(rows, labels, given, [elapsed] * len(rows), nothing)
+        times = parsing.moments([time] * len(rows), y, len(rows))
+        seen = self._checked(rows, labels, given, [elapsed] * len(rows), nothing, times)
         if self._pipeline is None:
             return Answers(
                 [self._wait(row, observation) for row, observation in zip(rows, seen, strict=True)]
@@ -116,12 +120,14 @@ class Detectors:
         x: Any = None,
         elapsed: float | Sequence[float | None] | None = None,
         changepoint: Sequence[float | None] | None = None,
+        time: Iterable[datetime | None] | None = None,
     ) -> list[Answer]:
         """Take many observations of one series, one after the other; faster than one by one.
 
-        rows: a list, an array (T,) or (T, d), or a column or frame of pandas or polars. Raises
-        BadInput: of what does not fit before any is taken; where the filter refuses one, those
-        before it are, and their answers are the error's `answers`.
+        rows: a list, an array (T,) or (T, d), or a column or frame of pandas or polars. time: when
+        they were made, for events, by default a `DatetimeIndex` of the rows; it changes no number,
+        as `elapsed` does. Raises BadInput: of what does not fit before any is taken; where the
+        filter refuses one, those before it are, and their answers are the error's `answers`.
         """
         stream = self._at(stream)
         labels = parsing.elements(rows)
@@ -133,7 +139,8 @@ class Detectors:
                 raise BadInput(
                     f"{name}: expected one for each of {len(labels)} labels, got {len(values)}"
                 )
-        seen = self._checked([stream] * len(labels), labels, given, steps, supervision)
+        times = parsing.moments(time, rows, len(labels))
+        seen = self._checked([stream] * len(labels), labels, given, steps, supervision, times)
         if self._pipeline is None:
             return [self._wait(stream, observation) for observation in seen]
         answers = list(map(self._answer, self._pipeline.take_series(stream, seen)))
@@ -150,7 +157,7 @@ class Detectors:
         stream = self._at(stream)
         anomaly = math.nan
         with self._undone(always=True):
-            (seen,) = self._checked([stream], [y], [x], [None], [None])
+            (seen,) = self._checked([stream], [y], [x], [None], [None], [math.nan])
             if self._pipeline is not None:
                 anomaly = self._pipeline.score(stream, seen)
         return 0.0 if math.isnan(anomaly) else anomaly
@@ -337,8 +344,8 @@ class Detectors:
         self._fields = dict(header["fields"])
         self._early = [
             [
-                Observation(tuple(y), tuple(x), elapsed, changepoint)
-                for y, x, elapsed, changepoint in observations
+                Observation(tuple(y), tuple(x), elapsed, changepoint, time)
+                for y, x, elapsed, changepoint, time in observations
             ]
             for observations in header["early"]
         ]
@@ -388,6 +395,7 @@ class Detectors:
         x: Sequence[Any],
         elapsed: Sequence[Any],
         changepoint: Sequence[Any],
+        times: Sequence[float],
     ) -> list[Observation]:
         """Observations to take; the first label among them decides on the model.
 
@@ -405,6 +413,7 @@ class Detectors:
                     inputs,
                     map(parsing.time, elapsed),
                     map(parsing.probability, changepoint),
+                    times,
                 )
             )
 

@@ -22,6 +22,8 @@ from model_core.stream.rows import (
     Layout,
     Observation,
     Retained,
+    times_of,
+    written,
 )
 from model_core.stream.segmentation import Segment, best
 from model_core.stream.series import NOTHING, Taken
@@ -230,7 +232,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
     def past(self, slab: Slab, kept: Floats) -> Past:
         """Retained rows as a filter takes them."""
         seen = self.layout.columns(kept, self.rules.hazard, self.rules.outlier_rate)
-        return Past(seen, kept[:, PREVIOUS].astype(int).tolist())
+        return Past(seen, kept[:, PREVIOUS].astype(int).tolist(), times=times_of(kept))
 
     def correct(
         self,
@@ -247,7 +249,11 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
     def labels(self, series: LocalSeries, most: int) -> SeenLabels:
         """Those of the last retained rows."""
         rows = series.retained.last(most)
-        return SeenLabels(rows[:, self.layout.y], rows[:, OFFSET])
+        return SeenLabels(rows[:, self.layout.y], rows[:, OFFSET], times_of(rows))
+
+    def time(self, item: Observation) -> str | None:
+        """As RFC 3339 has it."""
+        return written(item.time)
 
     def publish(self, series: LocalSeries, event: Event, time: str | None) -> bool:
         """Keep an event as it is now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,30 @@ def by_name(name: str, value: Mapping[Any, Any], fields: Sequence[Any]) -> list[
     if unknown:
         raise BadInput(f"{name}: expected the names {list(fields)}, got {unknown} as well")
     return [value.get(field) for field in fields]
+
+
+def moments(times: Any, rows: Any, count: int) -> list[float]:
+    """When `count` observations were made, in seconds since 1970; nan where that is not known.
+
+    times: datetimes, None where missing; without them those of the rows' index, if it is pandas'
+    `DatetimeIndex`. One without an offset is UTC. Raises BadInput.
+    """
+    if times is None:
+        index = getattr(rows, "index", None)
+        times = index if type(index).__name__ == "DatetimeIndex" else [None] * count
+    given = list(times) if isinstance(times, Iterable) else [times]
+    if len(given) != count:
+        raise BadInput(f"time: expected one for each of {count} labels, got {len(given)}")
+    return list(map(_moment, given))
+
+
+def _moment(time: Any) -> float:
+    if time is None:
+        return math.nan
+    if not isinstance(time, datetime):
+        raise BadInput(f"time: expected a datetime, got {time!r}")
+    # pandas' NaT is a datetime, and its timestamp nan.
+    return (time.replace(tzinfo=UTC) if time.tzinfo is None else time).timestamp()
 
 
 def time(elapsed: Any) -> float:

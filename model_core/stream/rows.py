@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -15,16 +16,20 @@ from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
 # Places in a retained row; the label, the input and the answer follow.
-ELAPSED, CHANGEPOINT, OFFSET, PREVIOUS, EVIDENCE, ANOMALY, LABEL = range(7)
+ELAPSED, CHANGEPOINT, OFFSET, PREVIOUS, EVIDENCE, ANOMALY, TIME, LABEL = range(8)
 
 
 class Observation(NamedTuple):
-    """One observation: label (d,), nan where missing, input, and time since the one before."""
+    """One observation: label (d,), nan where missing, input, and time since the one before.
+
+    time: when it was made, in seconds since 1970; nan: not known.
+    """
 
     y: tuple[float, ...]
     x: tuple[float, ...] = ()
     elapsed: float = 1.0
     changepoint: float = math.nan  # supervision; nan: none
+    time: float = math.nan
 
 
 class Layout:
@@ -50,6 +55,7 @@ class Layout:
         row[CHANGEPOINT] = seen.changepoint
         row[OFFSET] = offset
         row[PREVIOUS] = -1
+        row[TIME] = seen.time
         row[self.y] = seen.y
         row[self.x] = seen.x or 0.0
         if self._levels and len(numbers) and self.model.label != "class":
@@ -73,6 +79,19 @@ class Layout:
             hazard=of_all(hazard, count),
             offset=rows[:, OFFSET].copy(),
         )
+
+
+def written(time: float) -> str | None:
+    """Write a time in seconds since 1970 as RFC 3339 has it; None: not known."""
+    if math.isnan(time):
+        return None
+    return datetime.fromtimestamp(time, UTC).isoformat().replace("+00:00", "Z")
+
+
+def times_of(rows: Floats) -> list[str | None]:
+    """Return when the observations of rows were made; empty where no time is known."""
+    times = rows[:, TIME]
+    return [] if np.isnan(times).all() else list(map(written, times.tolist()))
 
 
 class Retained:

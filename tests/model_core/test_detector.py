@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,54 @@ def test_lists_arrays_columns_tensors_and_single_updates_are_the_same():
     columns = (np.array, pandas.Series, polars.Series, lambda y: torch.tensor(np.array(y)))
     for found in (singles, *(gaussian(warmup=5).update_many(make(y)) for make in columns)):
         assert all(map(same, found, expected))
+
+
+def test_events_say_when_they_were_by_the_index_of_a_column(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    labels = [math.nan, *step(count=79)]  # at 61
+    days = pandas.date_range("2024-02-01", periods=80, tz="Europe/Berlin")
+    column = pandas.Series(labels, index=days)
+    detector = gaussian(warmup=5)
+    detector.update_many(column[:1])
+    for part in (column[1:3], column[3:40], column[40:]):
+        detector.save(tmp_path / "it")
+        detector = Detector.load(tmp_path / "it")
+        answers = detector.update_many(part)
+    (event,) = [each for each in detector.events if each.state == "confirmed"]
+    assert event.start_time == "2024-04-01T22:00:00Z"  # the clocks have gone forward
+    assert datetime.fromisoformat(event.time) == days[event.refined_at].to_pydatetime()
+    plain = gaussian(warmup=5)
+    assert same(answers[-1], plain.update_many(labels)[-1])
+    assert {each.start_time for each in plain.events} == {None}
+
+
+def test_events_say_when_they_were_by_the_times_given():
+    detectors = Detectors(2, "gaussian")
+    began = datetime.fromisoformat("2024-05-01T12:00:00")  # UTC
+    for minute, y in enumerate(step()):
+        detectors.update([y, None], time=began + timedelta(minutes=minute))
+    (event,) = [each for each in detectors.events(0) if each.state == "confirmed"]
+    assert event.start_time == "2024-05-01T13:00:00Z"
+    detector = gaussian()
+    zone = timezone(timedelta(hours=2))
+    for minute, y in enumerate(step()):
+        detector.update(y, time=began.replace(tzinfo=zone) + timedelta(minutes=minute))
+    assert detector.events[-1].start_time == "2024-05-01T11:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        (["2024-05-01"], "time: expected a datetime, got '2024-05-01'"),
+        ([], "time: expected one for each of 1 labels, got 0"),
+        (7, "time: expected a datetime, got 7"),
+    ],
+)
+def test_wrong_times_are_refused(time, message):
+    detector = gaussian()
+    with pytest.raises(BadInput, match=message):
+        detector.update_many([1.0], time=time)
+    assert detector.seq == 0
 
 
 def test_labels_and_inputs_that_are_mappings_are_taken_by_name():
