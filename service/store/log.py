@@ -17,6 +17,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
+import msgspec
 import redis
 from redis.exceptions import ResponseError
 
@@ -252,16 +253,18 @@ class Log:
     def release_worker(self, worker_id: str, verdict: Verdict = "unknown") -> int:
         """Drop every lease of a dead worker and return how many; its attempts stay counted.
 
-        verdict: "failed" where it died by its own doing.
+        verdict: "failed" where it died by its own doing; so did its trials whose lease has ended.
         """
         every = range(self.partitions)
         with self.client.pipeline(transaction=False) as pipe:
             for partition in every:
                 pipe.get(keys.lease(partition))
-            tokens = [(token or b"").decode() for token in pipe.execute()]
+                pipe.hget(keys.meta(partition), "tries")
+            found = pipe.execute()
         held = [
             (p, token, verdict)
-            for p, token in zip(every, tokens, strict=True)
+            for p, lease, tries in zip(every, found[::2], found[1::2], strict=True)
+            for token in {(lease or b"").decode(), *_tried(tries)}
             if token.startswith(f"{worker_id}/")
         ]
         return sum(self._release_tokens(held, clean=False))
@@ -393,6 +396,15 @@ def _raise_first(results: list[Any]) -> list[Any]:
         if isinstance(result, ResponseError):
             raise result
     return results
+
+
+def _tried(tries: bytes | None) -> Iterable[str]:
+    """Tokens of trials; damaged ones count for nothing, as in the scripts."""
+    try:
+        found = msgspec.json.decode(tries or b"{}", type=dict[str, float])
+    except msgspec.MsgspecError:
+        return ()
+    return found.keys()
 
 
 def _before(offset: Offset) -> str:

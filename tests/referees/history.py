@@ -48,6 +48,8 @@ LONGEST_WAIT_S, HEALED_WITHIN_S = 15.0, 3.0
 PATIENCE_S = 120.0  # of the comparison, after the storm
 PHASES_APART = 1e-5  # of searches for seasons that hardly ever differ
 CALM_S = 6.0  # posts go on for so long after the last fault
+# Of an event, by labels of the history; of one that could not be read it stays as it was before.
+EXPLAINED = {"before", "after", "explanation", "start_time", "start_arrived"}
 TOLERANCE = 1e-9
 # Searches for quantiles end that close; torch serves until kernels are ready, which go other ways.
 QUANTILE_TOLERANCE = 1e-7
@@ -373,12 +375,20 @@ def _compare_state(http: httpx.Client, name: str, calm: str) -> float:
     return worst
 
 
+def _ignored(mine: dict[str, Any], other: dict[str, Any], where: str) -> set[str]:
+    """Members that are not compared."""
+    ignored = {"stream", "duplicate", "at", "status"}
+    if mine.get("start_arrived") is True and other.get("start_arrived") is True:
+        ignored.add("start_time")  # when each of them arrived
+    if where.startswith("victim"):
+        ignored |= EXPLAINED
+    return ignored
+
+
 def difference(mine: Any, other: Any, where: str) -> float:
     """Largest difference of numbers, relative above 1; anything else that differs is raised."""
     if isinstance(mine, dict) and isinstance(other, dict):
-        ignored = {"stream", "duplicate", "at", "status"}
-        if mine.get("start_arrived") is True and other.get("start_arrived") is True:
-            ignored.add("start_time")  # when each of them arrived
+        ignored = _ignored(mine, other, where)
         if mine.keys() - ignored != other.keys() - ignored:
             raise Contradiction(f"{where}: {mine} and {other}")
         each = [difference(mine[k], other[k], f"{where}.{k}") for k in mine.keys() - ignored]

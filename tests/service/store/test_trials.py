@@ -112,8 +112,10 @@ class Model:
         worker = f"w{number % 3}"
         held = self.holder is not None and self.holder.startswith(f"{worker}/")
         assert self.logs[0].release_worker(worker, verdict) == held
+        for token in list(self.trials):
+            if token.startswith(f"{worker}/"):
+                self._concluded(token, verdict)
         if held:
-            self._concluded(self.holder, verdict)
             self.holder = None
 
     def check(self, *_):
@@ -148,6 +150,7 @@ LIFE = (("acquire", 0, False), ("begin", 0, None), ("expire", 0, None))
 FAILED = (*LIFE[:2], ("end", 0, "failed"))
 LONG = (("acquire", 0, True), *LIFE[1:])
 KILLED = (*LIFE[:2], ("bury", 0, "failed"))
+BURIED_LATE = (*LIFE, ("bury", 0, "failed"))
 UNNAMED = (("acquire", 0, True), LIFE[2])
 
 
@@ -163,6 +166,7 @@ SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 @example(lives=[FAILED, LIFE, (("end", 1, "innocent"),), LIFE])
 @example(lives=[LONG, (("end", 0, "innocent"),), LONG, (("end", 1, "innocent"),), LONG, LONG])
 @example(lives=[FAILED, (("end", 0, "innocent"),), FAILED, KILLED, LIFE])
+@example(lives=[BURIED_LATE, BURIED_LATE, BURIED_LATE, LIFE])
 @example(lives=[UNNAMED, UNNAMED, UNNAMED, UNNAMED, LONG])
 def test_any_order_of_events_is_as_in_the_model(redis_client, lives):
     _follow(Model(redis_client), lives)
