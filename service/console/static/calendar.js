@@ -102,7 +102,7 @@ export function showCalendar(main, feed) {
     h("div", { class: "head" }, h("div", {}, heading, h("p", {}, "In a planned window streams learn nothing and confirm no change: the regime before it goes on."))),
     trouble,
     place,
-    section("Set a window", form, h("p", { class: "note" }, marked("A name that exists is replaced. `moca calendar set` has rules such as FREQ=WEEKLY;BYDAY=SA,SU, too."))),
+    section("Set a window", form, h("p", { class: "note apart" }, marked("A name that exists is replaced. `moca calendar set` has rules such as FREQ=WEEKLY;BYDAY=SA,SU, too."))),
   );
   const polling = poll(read, EVERY_MS, (error) => fill(trouble, error ? problem(error, () => polling.now()) : null));
   return {

@@ -96,9 +96,10 @@ export function clock(time) {
   return whole.length < 12 ? whole : whole.slice(11).replace(/:00$/, "");
 }
 
-/** Two moments. @param {string} from @param {string} to */
+/** Two moments, of two days with these. @param {string} from @param {string} to */
 export function between(from, to) {
-  const [a, b] = [clock(from), clock(to)];
+  const apart = dayOf(from) !== dayOf(to);
+  const [a, b] = [from, to].map((time) => (apart && !MIDNIGHT.test(time) ? `${dayOf(time)} ${clock(time)}` : clock(time)));
   return a === b ? a : `${a}–${b}`;
 }
 

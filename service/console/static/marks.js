@@ -6,6 +6,7 @@ import { colourOf, nameOf } from "./regimes.js";
 import { colour } from "./theme.js";
 
 const TICK = 105; // pixels that a date and a time want
+const LETTER = 8; // and a letter of the start's
 const FOOT = 0.03; // of the height, for the band of remembered regimes
 const LABELLED = 0.08; // share of the observations from which on a part of it has its name
 const CRAMPED = 0.3; // share of a narrow chart that words on a level need
@@ -177,6 +178,15 @@ const note = (text, name, place) => ({
   ...place,
 });
 
+/** The interval of the start, below the axis; null: there is none. @param {import("./series.js").Shown} shown */
+function beginning({ lead, observations }) {
+  const first = observations[0]?.seq;
+  if (!lead || lead.start <= first || lead.state === "withdrawn") return null;
+  const [from, to] = [lead.earliest ?? lead.start, lead.latest ?? lead.start];
+  const times = [from, to].map((at) => observations[at - first]?.time);
+  return times[0] && times[1] ? { x: (from + to) / 2, text: between(times[0], times[1]) } : null;
+}
+
 /** Words on the levels, in place of a legend. @param {import("./series.js").Shown} shown @param {number[]} seqs @param {boolean} narrow */
 export function notes(shown, seqs, narrow) {
   const { lead } = shown;
@@ -199,12 +209,8 @@ export function notes(shown, seqs, narrow) {
     const place = cramped ? { x: 1, xref: "paper", xanchor: "right", yshift: -14 } : { x: lead.start - 0.5, xanchor: "left", xshift: 12 };
     level(lead.after, "since", lead.state === "withdrawn" ? "quiet" : lead.state, place);
   }
-  if (lead && lead.start > seqs[0] && lead.state !== "withdrawn") {
-    const [from, to] = [lead.earliest ?? lead.start, lead.latest ?? lead.start];
-    const times = [from, to].map((at) => shown.observations[at - seqs[0]]?.time);
-    if (times[0] && times[1])
-      parts.push(note(`<b>${between(times[0], times[1])}</b>`, lead.state, { x: (from + to) / 2, y: 0, yref: "paper", yanchor: "top", yshift: -4, bgcolor: colour("page") }));
-  }
+  const begun = beginning(shown);
+  if (begun) parts.push(note(`<b>${begun.text}</b>`, lead.state, { x: begun.x, y: 0, yref: "paper", yanchor: "top", yshift: -4, bgcolor: colour("page") }));
   const ahead = shown.ahead?.predictive?.quantiles;
   const low = one(ahead?.["0.05"], shown.output);
   const high = one(ahead?.["0.95"], shown.output);
@@ -225,22 +231,27 @@ const DAY = 24 * HOUR;
 const STEPS = [1000, 5000, 15_000, 30_000, ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 7, 14].map((n) => n * DAY)];
 
 /**
- * Times in place of positions where there are any.
- * @param {any[]} seen @param {[number, number]|null} range @param {number} width in pixels
+ * Times in place of positions where there are any, but for those that the start's would hide.
+ * @param {import("./series.js").Shown} shown @param {[number, number]} range @param {number} width in pixels
  */
-export function ticks(seen, range, width) {
+export function ticks(shown, range, width) {
+  const seen = shown.observations;
   if (seen.length < 2 || !seen.every((each) => each.time))
     return { title: { text: "observation" }, tickmode: "auto" };
   const first = seen[0].seq;
-  const from = Math.max(0, Math.ceil(range?.[0] ?? first) - first);
-  const to = Math.min(seen.length - 1, Math.floor(range?.[1] ?? Infinity) - first);
+  const from = Math.max(0, Math.ceil(range[0]) - first);
+  const to = Math.min(seen.length - 1, Math.floor(range[1]) - first);
   const most = Math.max(2, Math.floor(width / TICK));
-  const at = round(seen.slice(from, to + 1).map((each) => Date.parse(each.time)), most).map((i) => from + i);
+  const begun = beginning(shown);
+  const letter = (LETTER * (range[1] - range[0])) / width;
+  const left = round(seen.slice(from, to + 1).map((each) => Date.parse(each.time)), most)
+    .map((i) => ({ at: first + from + i, text: short(brief(seen[from + i].time)) }))
+    .filter(({ at, text }) => !begun || Math.abs(at - begun.x) > ((longest(text) + begun.text.length) / 2) * letter);
   return {
     tickmode: "array",
     tickangle: 0,
-    tickvals: at.map((i) => first + i),
-    ticktext: at.map((i) => short(brief(seen[i].time))),
+    tickvals: left.map((tick) => tick.at),
+    ticktext: left.map((tick) => tick.text),
   };
 }
 
@@ -267,6 +278,9 @@ function round(times, most) {
   const slot = (/** @type {number} */ time) => Math.floor((time - zone) / step);
   return times.map((_, i) => i).filter((i) => (i ? slot(times[i]) > slot(times[i - 1]) : (times[0] - zone) % step === 0));
 }
+
+/** Letters of the longest line. @param {string} text */
+const longest = (text) => Math.max(...text.split("<br>").map((line) => line.length));
 
 /** @param {string} text a year says enough where it is the first of January; seconds only where there are any */
 const short = (text) => {

@@ -89,7 +89,7 @@ function frame(shown, range, width) {
       autorange: false,
       hoverformat: ",d",
       showgrid: false,
-      ...ticks(shown.observations, range, width),
+      ...ticks(shown, range ?? whole(seqs, shown.ahead !== null), width),
     },
   };
 }

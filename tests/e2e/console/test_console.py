@@ -25,6 +25,7 @@ PAGES = (
     "#/api",
     "#/nowhere",
 )
+DAY = re.compile(r"^\d{4}-\d\d-\d\d$")
 VALUES = ".plot"  # the first chart of a stream's page
 LABELS = f"document.querySelector('{VALUES}').data[3].x.length"
 FOLDS = (
@@ -784,6 +785,25 @@ def test_words_on_a_level_are_within_a_narrow_chart(opened, fake):
     chart = page.locator(VALUES).first.bounding_box()
     assert since["x"] + since["width"] <= chart["x"] + chart["width"]
     assert since["y"] >= before["y"] + before["height"] - 4
+
+
+@pytest.mark.parametrize("width", [390, 1320])
+@pytest.mark.parametrize("start", [42, 54])
+def test_times_of_the_axis_leave_room_for_that_of_the_start(opened, fake, width, start):
+    path = "GET /v1/streams/pump/changepoints"
+    answer = copy.deepcopy(fake.answers[path])
+    (event,) = changes(answer)
+    event |= {"start": start, "earliest": start, "latest": start}
+    fake.answers[path] = answer
+    page = opened(fake.url, viewport={"width": width, "height": 844})
+    page.goto(f"{fake.url}/#/streams/pump")
+    drawn(page)
+    begun = page.locator(f"{VALUES} .annotation-text").filter(has_text=DAY).bounding_box()
+    ticks = [each.bounding_box() for each in page.locator(f"{VALUES} .xtick").all()]
+    assert ticks
+    for tick in ticks:
+        beside = tick["x"] + tick["width"] <= begun["x"] or begun["x"] + begun["width"] <= tick["x"]
+        assert beside, (tick, begun)
 
 
 def test_the_list_of_models_fits_a_narrow_screen(opened, fake):
