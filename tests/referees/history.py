@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from model_core.stream import season
 from service.store import keys
 from service.store.connection import connect
+from tests.e2e.deployment import twin_of
 from tests.referees.deployments import (
     NOTHING,
     PARTITIONS,
@@ -46,7 +46,6 @@ CORRUPT = 500  # allowed of streams whose stored bytes were flipped, until these
 DEADLINE_S = 11.0  # of requests; more than twice the lease of a worker
 LONGEST_WAIT_S, HEALED_WITHIN_S = 15.0, 3.0
 PATIENCE_S = 120.0  # of the comparison, after the storm
-PHASES_APART = 1e-5  # of searches for seasons that hardly ever differ
 CALM_S = 6.0  # posts go on for so long after the last fault
 # Of an event, by labels of the history; of one that could not be read it stays as it was before.
 EXPLAINED = {"before", "after", "explanation", "start_time", "start_arrived"}
@@ -313,7 +312,7 @@ def compare(clients: Clients, url: str) -> tuple[int, float]:
 
 def _compare_stream(clients: Clients, http: httpx.Client, name: str) -> tuple[int, float]:
     labels = clients.labels[name]
-    calm = _twin(name, len(labels))
+    calm = twin_of(name, len(labels))
     if sorted(labels) != list(range(len(labels))):
         raise Contradiction(f"{name}: positions {sorted(labels)[:50]}... of {len(labels)}")
     ordered = [labels[seq] for seq in range(len(labels))]
@@ -328,27 +327,6 @@ def _compare_stream(clients: Clients, http: httpx.Client, name: str) -> tuple[in
     for seq, answer in enumerate(answers):
         worst = max(worst, difference(clients.answers[name][seq], answer, name))
     return len(answers), worst
-
-
-def _twin(name: str, count: int) -> str:
-    """A name whose stream looks for seasons after the same observations, of so many.
-
-    These depend on the name; a stream that found a season has other moments of its labels.
-    """
-    phase = season.phase_of(name)
-    names = (f"calm-{i}-{name}" for i in itertools.count())
-    return next(twin for twin in names if _alike(phase, season.phase_of(twin), count))
-
-
-def _alike(one: float, other: float, count: int) -> bool:
-    if abs(one - other) > PHASES_APART:
-        return False
-    seen = 0
-    while seen < count:
-        if season.next_search(seen, one) != season.next_search(seen, other):
-            return False
-        seen = season.next_search(seen, one)
-    return True
 
 
 def _calmly(ask: Callable[[], httpx.Response]) -> Any:
