@@ -119,7 +119,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         if not step.readout.ok:
             return None
         taken = self._enter(slab, series, item, step, offset, y)
-        if self._learn(slab, series, taken, y[0]):
+        if self._learn(slab, series, [taken], y[:1]):
             self._begin_anew(slab, series)
         return taken
 
@@ -139,14 +139,11 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         taken: list[Taken] = []
         while len(taken) < seen.rows:
             at = len(taken)
-            due = self._next_look(slab, series, series.state.seq)
-            offsets = seasons.foreseen(
-                series.season_state,
-                seen.y[at:, 0].tolist(),
-                None if due is None else due - series.state.seq,
-            )
-            coming = seen.part(slice(at, at + len(offsets)))._replace(offset=np.array(offsets))
-            begins_anew = False
+            seq = series.state.seq
+            due = self._next_look(slab, series, seq)
+            count = seen.rows - at if due is None else min(seen.rows - at, due - seq)
+            offsets = seasons.foreseen(series.season_state, count)
+            coming = seen.part(slice(at, at + len(offsets)))._replace(offset=offsets)
             for step, offset, y in zip(
                 slab.through(
                     series.row,
@@ -155,18 +152,20 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                     self.summarised,
                     believed,
                 ),
-                offsets,
+                offsets.tolist(),
                 coming.y.tolist(),
                 strict=False,
             ):
                 if not step.readout.ok:
-                    return taken
+                    break
                 taken.append(self._enter(slab, series, items[len(taken)], step, offset, y))
-                begins_anew = self._learn(slab, series, taken[-1], y[0])
-            if begins_anew:  # after the last that was foreseen
+            own = taken[at:]
+            if own and self._learn(slab, series, own, coming.y[: len(own), 0].tolist()):
                 self._begin_anew(slab, series)
                 if believed:
                     taken[-1].belief = slab.belief(series.row)
+            if len(own) < coming.rows:
+                return taken
         return taken
 
     def _enter(
@@ -219,12 +218,15 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         seasonal = series.state.settings.seasonal
         return seasons.next_look(slab.model, seasonal, searching, seq, series.search_phase)
 
-    def _learn(self, slab: Slab, series: S, taken: Taken, y: float) -> bool:
-        """Take in the label of the last observation; returns whether the filter is to begin anew.
+    def _learn(self, slab: Slab, series: S, taken: Sequence[Taken], y: Sequence[float]) -> bool:
+        """Take in the labels of the last observations; returns whether the filter is to begin anew.
 
-        It is where seasons were found or given up, and where the labels have outgrown its scale.
+        It is where seasons were found or given up, and where the labels have outgrown its scale:
+        all that is looked at after the last of them alone.
         """
         state = series.state
+        for own in taken[:-1]:
+            own.season = state.season
         look = state.seq >= series.next_look
         found = False
         if series.season_state is not None:
@@ -234,7 +236,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             if labels is not None:
                 series.season_state = seasons.search(state, labels.y[:, 0])
             found = series.season_state is not None
-        taken.season = state.season
+        taken[-1].season = state.season
         if not (look or found):
             return False
         # Of a model that has neither it is the next observation: another model may be next.
@@ -306,7 +308,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         state.seq += 1
         self.enter(series, item, own)
         kept = self.kept(series)
-        if series.season_state is not None and seasons.learn(state, series.season_state, y):
+        if series.season_state is not None and seasons.learn(state, series.season_state, [y]):
             rows = self.past(slab, kept).seen.rows
             self.correct(series, kept, season.offsets(series.season_state, rows), [])
         own.season = state.season

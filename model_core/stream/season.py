@@ -8,6 +8,7 @@ depends on the labels alone, neither on the model nor on its device.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -19,6 +20,7 @@ from model_core.periodicity import PERIODS, RECENT_PERIODS, SHORTEST
 from model_core.stream_settings import SEASONS_FROM
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 CAPACITY = 2016  # labels kept: six weeks of half-hours, a week of five minutes
 REPLAYED = 200  # of the labels before a season is found, that a filter begins anew with
@@ -117,22 +119,32 @@ def searched(y: Floats) -> Floats | None:
     return state if layers(state) else None
 
 
-def observe(state: Floats, y: float) -> bool:
-    """Take in the next label (nan: missing), in place.
+def left(state: Floats) -> int:
+    """Labels, at least one, after the last of which the seasons are looked at again."""
+    due = state.item(2)
+    if state.item(FIRST_LAYER):
+        due = min(due, state.item(3))
+    return max(int(due - state.item(0)), 1)
+
+
+def observe(state: Floats, labels: Sequence[float]) -> bool:
+    """Take in the next labels (nan: missing), at most `left` of them, in place.
 
     Returns whether a season was found or given up, so that a filter of the labels without their
     season should begin anew; `recent` has what it can begin with.
     """
     # Numbers are read one by one: most observations end here.
-    seen = int(state.item(0))
+    first = int(state.item(0))
+    seen = first + len(labels)
     capacity = _capacity(state)
-    state[NUMBERS + seen % capacity] = y
-    state[0] = seen + 1
-    state[1] = min(state.item(1) + 1, capacity)
+    for position, label in enumerate(labels, first):
+        state[NUMBERS + position % capacity] = label
+    state[0] = seen
+    state[1] = min(state.item(1) + len(labels), capacity)
     moved = False
-    if state.item(FIRST_LAYER) and seen + 1 >= state.item(3):
+    if state.item(FIRST_LAYER) and seen >= state.item(3):
         moved = _update(state)
-    if seen + 1 >= state.item(2):
+    if seen >= state.item(2):
         moved = _search(state) or moved
     return moved
 
@@ -163,7 +175,7 @@ def corrected(state: Floats, back: int, labels: Floats) -> Floats:
         y = rest + offsets(state, len(rest))
         present = layers(state)
         for i, layer in enumerate(present):
-            deseasoned = y - _seasons(state, len(y), i)
+            deseasoned = y - _seasons(state, _last(state, len(y)), i)
             present[i] = _learn(state, i, deseasoned, layer.period, layer.worth, len(present) == 1)
             _put_layers(state, present)
     return state
@@ -183,6 +195,12 @@ def offset(state: Floats, ahead: int = 0) -> float:
         total += state.item(first + (position - int(state.item(layer + 1))) % period)
         first += capacity // PERIODS
     return total
+
+
+def coming(state: Floats, count: int) -> Floats:
+    """Seasons (count,) of the next labels, as they are known now."""
+    seen = int(state.item(0))
+    return _seasons(state, np.arange(seen, seen + count), LAYERS)
 
 
 def next_update(state: Floats) -> float:
@@ -214,7 +232,7 @@ def recent(state: Floats, count: int) -> Floats:
     Labels from before a season was given up are left out.
     """
     count = min(count, _head(state).usable)
-    return _labels(state, count) - _seasons(state, count, LAYERS)
+    return _labels(state, count) - _seasons(state, _last(state, count), LAYERS)
 
 
 def offsets(state: Floats, count: int) -> Floats:
@@ -222,7 +240,7 @@ def offsets(state: Floats, count: int) -> Floats:
 
     Of labels from before a season was given up there are none.
     """
-    return _seasons(state, min(count, _head(state).usable), LAYERS)
+    return _seasons(state, _last(state, min(count, _head(state).usable)), LAYERS)
 
 
 def periods(state: Floats) -> list[int]:
@@ -268,16 +286,18 @@ def _profile(state: Floats, layer: int) -> Floats:
 
 def _labels(state: Floats, count: int) -> Floats:
     """The last labels, oldest first."""
-    seen = int(state[0])
-    capacity = _capacity(state)
-    return state[NUMBERS + np.arange(seen - count, seen) % capacity]
+    return state[NUMBERS + _last(state, count) % _capacity(state)]
 
 
-def _seasons(state: Floats, count: int, number: int) -> Floats:
-    """Sum of the first `number` seasons at the last labels."""
-    seen = int(state[0])
-    positions = np.arange(seen - count, seen)
-    total = np.zeros(count)
+def _last(state: Floats, count: int) -> Ints:
+    """Positions of the last labels, oldest first."""
+    seen = int(state.item(0))
+    return np.arange(seen - count, seen)
+
+
+def _seasons(state: Floats, positions: Ints, number: int) -> Floats:
+    """Sum of the first `number` seasons at positions (T,) of labels."""
+    total = np.zeros(len(positions))
     for i, layer in enumerate(layers(state)[:number]):
         total += _profile(state, i)[(positions - layer.origin) % layer.period]
     return total
@@ -302,9 +322,11 @@ def _update(state: Floats) -> bool:
     kept = layers(state)
     locked = len(kept) == LAYERS and kept[1].period % kept[0].period == 0
     block = min(_block(kept), len(y))
+    positions = _last(state, len(y))
+    judged = _last(state, block)
     for i, layer in enumerate(kept):
-        deseasoned = y - _seasons(state, len(y), i)
-        season = _seasons(state, block, i + 1) - _seasons(state, block, i)
+        deseasoned = y - _seasons(state, positions, i)
+        season = _seasons(state, judged, i + 1) - _seasons(state, judged, i)
         worth = _worth(layer.worth, deseasoned[-block:], season)
         if worth < 0:
             _put_layers(state, kept[:i])
@@ -375,7 +397,7 @@ def _search(state: Floats) -> bool:
         multiple = round(period / kept[0].period) * kept[0].period
         near = abs(multiple - period) <= MULTIPLE * period
         period = multiple if near and multiple * PERIODS <= len(y) else period
-    deseasoned = y - _seasons(state, len(y), LAYERS)
+    deseasoned = y - _seasons(state, _last(state, len(y)), LAYERS)
     kept.append(_learn(state, len(kept), deseasoned, period, WORTH, False))
     _put_layers(state, kept)
     _plan_update(state)

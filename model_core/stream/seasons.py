@@ -66,10 +66,13 @@ def search(series: State, labels: Floats) -> Floats | None:
     return state
 
 
-def learn(series: State, state: Floats, y: float) -> bool:
-    """Take in the label of the last observation; returns whether seasons were found or given up."""
+def learn(series: State, state: Floats, labels: Sequence[float]) -> bool:
+    """Take in the labels of the last observations, no more than were `foreseen`.
+
+    Returns whether seasons were found or given up.
+    """
     before = season.next_update(state)
-    moved = season.observe(state, y)
+    moved = season.observe(state, labels)
     if moved:
         series.season = SeasonPeriods(season.periods(state), series.seq)
     elif season.next_update(state) != before and series.season is not None:  # these may drift
@@ -82,21 +85,11 @@ def offset(state: Floats | None, ahead: int = 0) -> float:
     return 0.0 if state is None else season.offset(state, ahead)
 
 
-def foreseen(state: Floats | None, labels: Sequence[float], left: int | None) -> list[float]:
-    """Seasons of coming labels, up to the first after which the filter may begin anew.
-
-    left: labels until it may for another reason; None: there is none.
-    """
-    coming = labels if left is None else labels[:left]
+def foreseen(state: Floats | None, count: int) -> Floats:
+    """Seasons of coming labels, `count` at most: they are known until seasons are looked at."""
     if state is None:
-        return [0.0] * len(coming)
-    state = state.copy()
-    offsets = []
-    for label in coming:
-        offsets.append(season.offset(state))
-        if season.observe(state, label):
-            break
-    return offsets
+        return np.zeros(count)
+    return season.coming(state, min(count, season.left(state)))
 
 
 def known_now(periods: SeasonPeriods | None, state: Floats, seq: int, met: Floats) -> Floats:

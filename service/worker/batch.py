@@ -612,8 +612,8 @@ class CommandBatch:
         coming = command.observations
         if slab is None or not slab.in_series or answers.detailed(command):
             coming = coming[queue.at : queue.at + 1]
-        elif not alarm_period.followed(head, task.envelope):
-            # Those after them may be quiet again.
+        elif stream.season_state is None and not alarm_period.followed(head, task.envelope):
+            # Those after them may be quiet again, as with seasons none is.
             coming = coming[queue.at : queue.at + AT_ONCE]
         elif queue.at:
             coming = coming[queue.at :]

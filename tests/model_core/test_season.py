@@ -35,12 +35,12 @@ def square(rng, n, period=DAY, sd=0.5):
 def passed(y, capacity=season.CAPACITY):
     """State after labels, and the positions at which a filter would begin anew."""
     state = season.blank(capacity)
-    begun = [t for t, label in enumerate(y.tolist()) if season.observe(state, label)]
+    begun = [t for t, label in enumerate(y.tolist()) if season.observe(state, [label])]
     return state, begun
 
 
 def ahead(state, count=DAY):
-    return np.array([season.offset(state, each) for each in range(count)])
+    return season.coming(state, count)
 
 
 def brute_force_evidence(rows):
@@ -244,6 +244,28 @@ def test_a_season_that_ends_is_given_up():
     assert len(season.recent(short, 500)) <= season.BLOCK
 
 
+def test_labels_between_looks_at_the_seasons_are_taken_at_once():
+    y = np.concatenate([sine(np.random.default_rng(13), 20 * DAY), np.zeros(20 * DAY)])
+    y[100] = np.nan
+    state, begun = passed(y)
+    assert len(begun) == 2
+    at_once = season.blank()
+    by_one = season.blank()
+    while at_once[0] < len(y):
+        position = int(at_once[0])
+        part = y[position : position + season.left(at_once)].tolist()
+        coming = season.coming(at_once, len(part))
+        for label, offset in zip(part[:-1], coming, strict=False):
+            assert season.offset(by_one) == offset
+            assert not season.observe(by_one, [label])
+        assert season.offset(by_one) == coming[-1]
+        moved = season.observe(by_one, part[-1:])
+        assert season.observe(at_once, part) == moved
+        assert moved == (int(at_once[0]) - 1 in begun)
+        np.testing.assert_array_equal(at_once, by_one)
+    np.testing.assert_array_equal(at_once, state)
+
+
 def test_the_state_is_all_that_there_is_and_of_fixed_size():
     y = sine(np.random.default_rng(13), 30 * DAY)
     y[100] = np.nan
@@ -253,7 +275,7 @@ def test_the_state_is_all_that_there_is_and_of_fixed_size():
         again, _ = passed(y[:cut])
         loaded = np.frombuffer(again.tobytes()).copy()
         for label in y[cut:].tolist():
-            season.observe(loaded, label)
+            season.observe(loaded, [label])
         np.testing.assert_array_equal(loaded, state)
     long, _ = passed(np.tile(y[: 4 * DAY], 10), capacity=300)
     assert long.nbytes < state.nbytes == season.blank().nbytes

@@ -90,6 +90,6 @@ def _searched(records: list[Record]) -> tuple[Floats, SeasonPeriods | None, list
     met = []
     for record in records:
         met.append(replace(record, offset=season.offset(state)))
-        if season.observe(state, number(record.y)):
+        if season.observe(state, [number(record.y)]):
             present = SeasonPeriods(season.periods(state), record.seq + 1)
     return state, present, met

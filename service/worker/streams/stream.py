@@ -272,7 +272,7 @@ class Stream:
         """
         if self.season_state is not None:
             for record in self.buffer:
-                season.observe(self.season_state, number(record.y))
+                season.observe(self.season_state, [number(record.y)])
         if self.slab is not None:
             searching = self.season_state is None
             seasonal = self.settings.seasonal
