@@ -25,7 +25,7 @@ from rich.table import Table
 from moca_client import Client, ClientError, Problem
 from moca_client.replayed import BeliefRow, Replayed
 from moca_client.responses import Changepoints
-from moca_client.series import Series, read_series
+from moca_client.series import Series, notices_of, read_series
 from moca_client.stream_settings import StreamSettings
 from moca_client.tables import (
     answer_columns,
@@ -138,17 +138,8 @@ def writable(files: list[Path], console: Console) -> list[Path]:
 
 
 def print_notices(streams: Iterable[Series], console: Console) -> None:
-    """Print what may be meant otherwise: how times were read, and the first that goes back."""
-    axes = [series.axis for series in streams if series.axis is not None]
-    notices = [f"column {axis.name!r}: {axis.notice}" for axis in axes[:1] if axis.notice]
-    for axis in axes:
-        if (row := axis.earlier()) is not None:
-            notices.append(
-                f"column {axis.name!r}: {axis.label[row]} comes after {axis.label[row - 1]}; rows "
-                "are sent in the order of the file: sort them by time if it is another"
-            )
-            break
-    for notice in notices:
+    """Print what may be meant otherwise than it was read."""
+    for notice in notices_of(streams):
         console.print(notice, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -774,6 +774,21 @@ class Calendar(Response):
     times: list[WindowTime]
 
 
+class FileStream(Response):
+    """Observations of a stream in a file, by columns."""
+
+    y: list[float | list[float | None] | None]
+    x: Annotated[list[list[float]] | None, doc("null: the file has no inputs")] = sent(None)
+    time: Annotated[list[str] | None, doc("null: the file has no times")] = sent(None)
+
+
+class FileStreams(Response):
+    """What a file has for streams, by id; nothing is posted."""
+
+    streams: dict[str, FileStream]
+    notices: Annotated[list[str], doc("what may be meant otherwise than it was read")] = sent([])
+
+
 class IncidentExclusion(Response):
     """What became of each change of an incident; streams that failed are as they were."""
 

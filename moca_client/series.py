@@ -8,12 +8,14 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from moca_client.times import AmbiguousTime, Axis, BadTime, finite, time_axis
+from moca_client.times import AmbiguousTime, Axis, BadTime, finite, is_clock, is_day, time_axis
 
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "ts", "year")
+LABEL_NAMES = ("value", "label")  # of the labels among other numbers
 SAMPLED = 20  # lines of a file that show what is between its cells
 MOST_CLASSES = 20  # categories of a column of text that are named
 MISSING = frozenset({"", "-", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
@@ -79,8 +81,9 @@ class ColumnRoles(NamedTuple):
 
     Labels are `y` or `y1, y2, ...`, inputs `x` or `x1, x2, ...`, times `time`, `timestamp`,
     `datetime`, `date`, `ts` or `year`. Without such labels there must be exactly one numeric column
-    besides times and inputs: that is the label. A column of times of another name is found where
-    its cells are times as such, in Parquet and frames. time_format: of texts, as `strptime` has it.
+    besides times and inputs, or one called `value` or `label`: that is the label. A column of times
+    of another name is found where its cells are times as such, in Parquet and frames. time_format:
+    of texts, as `strptime` has it.
     """
 
     y: Sequence[str] | None = None
@@ -94,7 +97,9 @@ ANY = ColumnRoles()
 
 def read_table(file: Path) -> Table:
     """Read the columns of `file` (Parquet by its suffix, CSV otherwise); raises SeriesError."""
-    return _read_parquet(file) if file.suffix.lower() in {".parquet", ".pq"} else _read_csv(file)
+    if file.suffix.lower() in {".parquet", ".pq"}:
+        return _read_parquet(file)
+    return read_csv(file.read_bytes(), str(file))
 
 
 def read_series(file: Path, roles: ColumnRoles = ANY) -> Series:
@@ -110,18 +115,21 @@ def read_series(file: Path, roles: ColumnRoles = ANY) -> Series:
     return series
 
 
-def read_columns(file: Path, roles: ColumnRoles = ANY) -> dict[str, Series]:
-    """Read a file with a stream in each column: those of `roles.y`, or all of numbers.
+def streams_by_column(table: Table, roles: ColumnRoles = ANY) -> dict[str, Series]:
+    """Return a series for each column of labels: those of `roles.y`, or all of numbers.
 
-    Inputs and times are the same for all.
+    Inputs and times are the same for all. Raises SeriesError.
     """
-    table = read_table(file)
     x_names = list(roles.x) if roles.x is not None else numbered(table.columns, "x")
     time = roles.time or _time_column(table, roles, {*(roles.y or []), *x_names})
     names = list(roles.y) if roles.y else numeric(table, {*x_names, time})
     if not names:
-        raise SeriesError(f"{file} has no numeric column; its columns: {listed(table.columns)}")
-    return {name: series_of(table, roles._replace(y=[name])) for name in names}
+        raise SeriesError(
+            f"{table.source} has no numeric column; its columns: {listed(table.columns)}"
+        )
+    roles = _chosen(table, ColumnRoles(names, x_names, time, roles.time_format))
+    axis = _axis(table, roles)
+    return {name: _series(table, roles._replace(y=[name]), axis) for name in names}
 
 
 def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Series]:
@@ -161,6 +169,20 @@ def series_of(table: Table, roles: ColumnRoles = ANY) -> Series:
     return _series(table, roles, _axis(table, roles))
 
 
+def notices_of(streams: Iterable[Series]) -> list[str]:
+    """Return what may be meant otherwise: how times were read, and the first that goes back."""
+    axes = [series.axis for series in streams if series.axis is not None]
+    notices = [f"column {axis.name!r}: {axis.notice}" for axis in axes[:1] if axis.notice]
+    for axis in axes:
+        if (row := axis.earlier()) is not None:
+            notices.append(
+                f"column {axis.name!r}: {axis.label[row]} comes after {axis.label[row - 1]}; rows "
+                "are sent in the order of the file: sort them by time if it is another"
+            )
+            break
+    return notices
+
+
 def _series(table: Table, roles: ColumnRoles, axis: Axis | None) -> Series:
     y_names = list(roles.y or [])
     x_names = list(roles.x or [])
@@ -189,10 +211,11 @@ def _chosen(table: Table, roles: ColumnRoles) -> ColumnRoles:
     return roles._replace(x=x, time=time, y=roles.y or _find_labels(table, {*x, time}))
 
 
-def _read_csv(file: Path) -> Table:
-    lines, delimiter = _csv_lines(file)
+def read_csv(content: bytes, source: str) -> Table:
+    """Read the columns of a CSV file by its content; raises SeriesError."""
+    lines, delimiter = _csv_lines(content, source)
     if not lines:
-        return Table({}, str(file))
+        return Table({}, source)
     names = [cell.strip() for cell in lines[0][1]]
     first = names if delimiter == "," else [cell.replace(",", ".") for cell in names]
     if all(finite(cell) is not None for cell in first):
@@ -202,17 +225,19 @@ def _read_csv(file: Path) -> Table:
     else:
         body = lines[1:]
     if len(set(names)) != len(names):
-        raise SeriesError(f"{file} has duplicate columns: {listed(names)}")
+        raise SeriesError(f"{source} has duplicate columns: {listed(names)}")
     for row, (number, cells) in enumerate(body, start=1):
         if len(cells) != len(names):
             raise SeriesError(
-                f"{file}: row {row} (line {number}) has {len(cells)} cells, the header {len(names)}"
+                f"{source}: row {row} (line {number}) has {len(cells)} cells, "
+                f"the header {len(names)}"
             )
     columns = {name: [cells[k].strip() for _, cells in body] for k, name in enumerate(names)}
     columns = {name: _with_points(cells, delimiter) for name, cells in columns.items()}
+    columns = _with_clocks(columns)
     first_line = body[0][0] if body else 0
     contiguous = all(number == first_line + k for k, (number, _) in enumerate(body))
-    return Table(columns, str(file), first_line if contiguous else None)
+    return Table(columns, source, first_line if contiguous else None)
 
 
 def _with_points(cells: list[str], delimiter: str) -> list[str]:
@@ -233,25 +258,38 @@ def _with_points(cells: list[str], delimiter: str) -> list[str]:
     return [cell.replace(".", "").replace(",", ".") for cell in cells]
 
 
-def _csv_lines(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
+def _with_clocks(columns: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Join times of day to dates in the column beside them; other columns as they are."""
+    for pair in pairwise(columns):
+        for day, clock in (pair, pair[::-1]):
+            dates = [date for date in columns[day] if date]
+            if dates and all(map(is_day, dates)) and all(map(is_clock, columns[clock])):
+                rows = zip(columns[day], columns[clock], strict=True)
+                moments = [f"{date} {time}" if date else "" for date, time in rows]
+                kept = {name: cells for name, cells in columns.items() if name != clock}
+                return kept | {day: moments}
+    return columns
+
+
+def _csv_lines(content: bytes, source: str) -> tuple[list[tuple[int, list[str]]], str]:
     """Rows that are neither empty nor comments, with the number of their (last) line.
 
     And what stands between their cells.
     """
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = re.sub("\r\n?", "\n", content.decode("utf-8-sig"))
         delimiter = _delimiter(text[:65536])
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         rows = [(reader.line_num, row) for row in reader if row and not row[0].startswith("#")]
         return rows, delimiter
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise SeriesError(
-            f"{file} is not a CSV file in UTF-8: got byte 0x{byte:02x} at offset {error.start}; "
+            f"{source} is not a CSV file in UTF-8: got byte 0x{byte:02x} at offset {error.start}; "
             "save it as UTF-8 (in Excel 'CSV UTF-8'), or convert it: iconv -f WINDOWS-1252 -t UTF-8"
         ) from error
     except csv.Error as error:
-        raise SeriesError(f"{file} is not a CSV file: {error}") from error
+        raise SeriesError(f"{source} is not a CSV file: {error}") from error
 
 
 def _delimiter(sample: str) -> str:
@@ -417,6 +455,8 @@ def _find_labels(table: Table, taken: set[str | None]) -> list[str]:
     numbers = numeric(table, taken)
     if len(numbers) == 1:
         return numbers
+    if (label := named(numbers, LABEL_NAMES, ())) is not None:
+        return [label]
     problem = "no numeric column" if not numbers else f"several numeric columns: {listed(numbers)}"
     others = [] if numbers else [name for name in table.columns if name not in taken]
     raise SeriesError(

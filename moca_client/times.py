@@ -21,6 +21,11 @@ _date = re.compile(
     r"(?:,?[T ] *(\d{1,2}):(\d\d)(?::(\d\d)(?:[.,](\d{1,6}))?)? *([ap]m)?)?",
     re.ASCII | re.IGNORECASE,
 ).fullmatch
+# A date without a clock, and a time of day, as two columns side by side have them.
+is_day = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}", re.ASCII).fullmatch
+is_clock = re.compile(
+    r"\d{1,2}:\d\d(:\d\d([.,]\d{1,6})?)?( *[ap]m)?", re.ASCII | re.IGNORECASE
+).fullmatch
 _COMPACT = (19_000_101, 29_991_231)  # years, months and days without separators
 
 
@@ -74,16 +79,14 @@ def time_axis(cells: Sequence[Any], name: str, time_format: str | None = None) -
     numbers = [finite(cell) for cell in cells]
     if all(value is not None for value in numbers):
         return _numeric_axis([value for value in numbers if value is not None], name)
-    if moment_of(cells[0]) is None:
-        moments, notice = _common(cells)
-        return _datetime_axis(moments, name)._replace(notice=notice)
-    moments = []
-    for row, cell in enumerate(cells):
-        moment = moment_of(cell)
-        if moment is None:
-            raise BadTime(row, NO_TIME)
-        moments.append(moment)
-    return _datetime_axis(moments, name)
+    moments = [moment_of(cell) for cell in cells]
+    unread = next((row for row, moment in enumerate(moments) if moment is None), None)
+    if unread is None:
+        return _datetime_axis([moment for moment in moments if moment is not None], name)
+    if unread and not all(map(_begins_with_year, cells)):
+        raise BadTime(unread, NO_TIME)
+    common, notice = _common(cells)
+    return _datetime_axis(common, name)._replace(notice=notice)
 
 
 def finite(cell: Any) -> float | None:
@@ -189,7 +192,7 @@ def _common(cells: Sequence[Any]) -> tuple[list[datetime], str]:
     """
     matches = []
     for row, cell in enumerate(cells):
-        match = _date(cell.strip()) if isinstance(cell, str) else None
+        match = _date_match(cell)
         if match is None:
             raise BadTime(row, NO_TIME)
         matches.append(match)
@@ -202,6 +205,15 @@ def _common(cells: Sequence[Any]) -> tuple[list[datetime], str]:
                 f"for another order name the time format, such as '%y{match[2]}%m{match[2]}%d'"
             )
     return moments, ""
+
+
+def _date_match(cell: Any) -> re.Match[str] | None:
+    return _date(cell.strip()) if isinstance(cell, str) else None
+
+
+def _begins_with_year(cell: Any) -> bool:
+    match = _date_match(cell)
+    return match is not None and len(match[1]) == 4
 
 
 def _order(matches: Sequence[re.Match[str]]) -> str:

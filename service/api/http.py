@@ -69,7 +69,7 @@ from service.problems import (
     UnsupportedEncoding,
     UnsupportedMediaType,
 )
-from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream
+from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream, is_stream
 from service.settings import Settings
 from service.store.reads import AsyncStore
 from service.tasks import Begun
@@ -118,7 +118,6 @@ _WINDOWS = {
     b"x-gzip": 16 + zlib.MAX_WBITS,
     b"deflate": zlib.MAX_WBITS,
 }
-_stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
 _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
 _other_types = {
@@ -404,7 +403,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 def checked_stream(stream: str) -> str:
     """Return a stream id if its characters are allowed."""
-    if _stream_id(stream) is None or stream in {".", ".."}:
+    if not is_stream(stream):
         raise InvalidField([FieldError("path.stream", f"expected {STREAM_ID_RULE}")])
     return stream
 
@@ -440,11 +439,16 @@ async def read_json(
 
 async def read_snapshot(request: Request) -> bytes:
     """Return the body of a request that sends a snapshot, bounded in size."""
+    return await read_kind(request, BYTES, context_of(request).settings.max_snapshot_bytes)
+
+
+async def read_kind(request: Request, expected: str, limit: int | None = None) -> bytes:
+    """Return a body that is not JSON; limit: of its bytes, default: of any body."""
     kind: bytes = header(request.scope, b"content-type") or b""
-    if kind.partition(b";")[0].strip().lower() != BYTES.encode():
-        detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
+    if kind.partition(b";")[0].strip().lower() != expected.encode():
+        detail = f"Content-Type: expected {expected}, got {kind.decode('latin-1')!r}"
         raise UnsupportedMediaType(detail)
-    limit = context_of(request).settings.max_snapshot_bytes
+    limit = context_of(request).settings.max_body_bytes if limit is None else limit
     return await read_body(request.scope, request.receive, limit)
 
 

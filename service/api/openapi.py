@@ -115,6 +115,7 @@ METRICS_TAKEN: dict[str, Any] = {
         PROTOBUF: BINARY,
     },
 }
+CSV_BODY: dict[str, Any] = {"required": True, "content": {CSV: {"schema": {"type": "string"}}}}
 METRICS: dict[str, Any] = {
     "description": "Prometheus's text format",
     "content": {"text/plain": {"schema": {"type": "string"}}},

@@ -116,9 +116,9 @@ def replay(
     from moca_client.series import (
         ColumnRoles,
         SeriesError,
-        read_columns,
         read_series,
         read_table,
+        streams_by_column,
         streams_of,
     )
 
@@ -135,7 +135,7 @@ def replay(
             streams = streams_of(read_table(file), by, roles)
             run = functools.partial(replay_many, streams=streams, plots=plots)
         elif wide:
-            streams = read_columns(file, roles)
+            streams = streams_by_column(read_table(file), roles)
             run = functools.partial(replay_many, streams=streams, plots=plots)
         else:
             series = read_series(file, roles)

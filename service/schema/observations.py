@@ -192,8 +192,13 @@ def _time(value: Any) -> Timestamp:
     return Timestamp(value)
 
 
+def is_stream(name: str) -> bool:
+    """Whether a name may be the id of a stream."""
+    return _stream_id(name) is not None and name not in {".", ".."}
+
+
 def _item_stream(value: Any) -> ItemStream:
-    if not isinstance(value, str) or not _stream_id(value) or value in {".", ".."}:
+    if not isinstance(value, str) or not is_stream(value):
         raise ValueError(f"expected {STREAM_ID_RULE}")
     return ItemStream(value)
 

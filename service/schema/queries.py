@@ -293,6 +293,14 @@ class CalendarQuery(Form):
     stream: StreamId | None = Field(None, description="only windows that are for this stream")
 
 
+class FileQuery(Form):
+    """Query of a file."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)] = Field(
+        "file", description="with which the ids of streams begin that are columns"
+    )
+
+
 class IncidentKindsQuery(Form):
     """Query of a call of one incident."""
 

@@ -15,9 +15,9 @@ from moca_client.responses import Changepoints, Event, Hindsight, Segment, Strea
 from moca_client.series import (
     ColumnRoles,
     SeriesError,
-    read_columns,
     read_series,
     read_table,
+    streams_by_column,
     streams_of,
 )
 from moca_client.times import BadTime, time_axis
@@ -124,6 +124,7 @@ def test_dates_as_people_write_them():
         (["31-12-2024, 08:05:09,25"], ["2024-12-31T08:05:09.250000Z"]),
         (["12/31/2024 12:30 AM", "12/31/2024 12:30 pm"],
          ["2024-12-31T00:30:00Z", "2024-12-31T12:30:00Z"]),
+        (["2024-12-31 10:05", "2024-12-31 9:05"], ["2024-12-31T10:05:00Z", "2024-12-31T09:05:00Z"]),
         (["1700000000500000"], ["2023-11-14T22:13:20.500000Z"]),
         (["1700000000500000000"], ["2023-11-14T22:13:20.500000Z"]),
     ):  # fmt: skip
@@ -182,6 +183,30 @@ def test_a_column_of_times_is_found_by_its_cells(tmp_path):
     assert axis(ambiguous, time_format="%d/%m/%Y").rfc3339[0] == "2024-04-03T00:00:00Z"
 
 
+def test_a_date_and_a_clock_in_two_columns_are_one_time(tmp_path):
+    def axis(text, **roles):
+        return read_series(written(tmp_path, text), ColumnRoles(**roles)).axis
+
+    text = "Date;Time;Flow\n31.12.2024;23:59:30;1,5\n01.01.2025;0:05;2,5\n"
+    sent = ["2024-12-31T23:59:30Z", "2025-01-01T00:05:00Z"]
+    for roles in ({}, {"time": "Date"}, {"time": "Date", "time_format": "%d.%m.%Y %H:%M"}):
+        if "time_format" in roles:
+            text = text.replace("23:59:30", "23:59")
+            sent[0] = "2024-12-31T23:59:00Z"
+        found = axis(text, **roles)
+        assert (found.name, found.rfc3339) == ("Date", sent)
+    assert axis("date,time,y\n2024-05-01,10:05 PM,1\n").rfc3339 == ["2024-05-01T22:05:00Z"]
+    assert axis("y;Uhrzeit;Datum\n1;8:05;05.01.23\n").rfc3339 == ["2023-01-05T08:05:00Z"]
+    # A time of its own is one, and not each text with a colon is a clock.
+    assert axis("date,y,time\n2024-05-01,1,1:2:3\n2024-05-02,1,1:2:4\n", time="date").rfc3339 == [
+        "2024-05-01T00:00:00Z",
+        "2024-05-02T00:00:00Z",
+    ]
+    assert axis("date,time,y\n2024-05-01,2024-05-02T10:00Z,1\n").name == "time"
+    with pytest.raises(SeriesError, match=r"row 2 .*column 'date': empty"):
+        axis("date,time,y\n2024-05-01,10:05,1\n,10:10,2\n")
+
+
 def test_a_form_of_times_is_named(tmp_path):
     file = written(tmp_path, "when,y,pump\n01/02/2024,1,a\n03/04/2024,2,a\n")
     named = ColumnRoles(["y"], None, "when")
@@ -189,7 +214,7 @@ def test_a_form_of_times_is_named(tmp_path):
     with pytest.raises(SeriesError, match=r"column 'when': '01/02/2024' may have its day"):
         read_series(file, named)
     sent = ["2024-01-02T00:00:00Z", "2024-03-04T00:00:00Z"]
-    (column,) = read_columns(file, american).values()
+    (column,) = streams_by_column(read_table(file), american).values()
     (stream,) = streams_of(read_table(file), "pump", american).values()
     for series in (read_series(file, american), column, stream):
         assert series.axis.rfc3339 == sent

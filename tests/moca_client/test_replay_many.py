@@ -12,7 +12,7 @@ from moca_client.replay import ReplayError
 from moca_client.replay_many import replay_many
 from moca_client.replayed import ReplayedChange
 from moca_client.responses import Changepoints, Event, StreamChange, StreamSummary
-from moca_client.series import read_columns, read_table, streams_of
+from moca_client.series import read_table, streams_by_column, streams_of
 from tests.moca_client.test_plots import replayed_of, row
 from tests.moca_client.test_replay import ClientOfItself, quiet, written
 
@@ -154,7 +154,9 @@ def test_changes_are_shown_as_the_service_has_estimated_them_since(service, tmp_
 
 def test_a_column_named_as_one_of_the_answers_keeps_its_labels(service, tmp_path):
     file = written(tmp_path, "low,mean\n1,50\n2,60\n", "wide.csv")
-    replay_many(file, read_columns(file), out=tmp_path / "out", plots=0, console=quiet())
+    replay_many(
+        file, streams_by_column(read_table(file)), out=tmp_path / "out", plots=0, console=quiet()
+    )
     rows = rows_of(tmp_path / "out" / "wide-answers.csv")
     assert [row["y"] for row in rows] == ["1.0", "2.0", "50.0", "60.0"]
     assert [row["mean"] for row in rows] == ["5.0"] * 4

@@ -18,6 +18,7 @@ from service.api.routes import (
     calendar,
     console,
     events,
+    files,
     health,
     models,
     observations,
@@ -85,7 +86,7 @@ FEEDBACK: Errors = (
 
 
 # Groups of calls in the reference whose modules have other names.
-TAGS = {"calendar": "events", "health": "service"}
+TAGS = {"calendar": "events", "files": "observations", "health": "service"}
 
 
 class ApiCall(NamedTuple):
@@ -386,6 +387,7 @@ CALLS = (
         response=PlainTextResponse,
         described=openapi.METRICS,
     ),
+    ApiCall("POST", "/v1/files", files.read_file, responses.FileStreams, body=openapi.CSV_BODY),
     ApiCall("GET", "/v1/models", models.list_models, responses.Models),
     ApiCall(
         "GET",

@@ -1,7 +1,7 @@
 // A CSV file that is dropped on the page, or chosen, becomes streams: looked at first, then posted.
+// The service reads it, as `moca replay` does.
 
-import { get, pathOf, retryMs, send } from "./api.js";
-import { BadFile, streamsOf } from "./csv.js";
+import { address, get, pathOf, request, retryMs, send } from "./api.js";
 import { announce, fill, h } from "./dom.js";
 import { count, plural } from "./format.js";
 import { problem } from "./problems.js";
@@ -9,6 +9,13 @@ import { streamLink } from "./row.js";
 
 const AT_ONCE = 500; // observations of one request
 const LISTED = 8; // streams that are named
+const REFUSED = [400, 413, 422]; // statuses of what is wrong with a file
+
+/** A file that cannot become streams; the message says what to do. */
+class BadFile extends Error {}
+
+/** @typedef {{y: any, x?: number[], time?: string}} Observation */
+/** @typedef {Map<string, Observation[]>} Streams observations by id, in order */
 
 /** @param {HTMLElement} target of drops @param {() => void} done something was posted */
 export function csvDrop(target, done) {
@@ -38,16 +45,16 @@ export function csvDrop(target, done) {
     if (!file) return;
     input.value = ""; // the same file may be chosen again
     try {
-      const streams = await streamsOf(file);
+      const { streams, notices } = await read(file);
       await refuseThoseThere([...streams.keys()]);
-      offer(streams);
+      offer(streams, notices);
     } catch (error) {
       fill(place, error instanceof BadFile ? refusal(file.name, error.message) : problem(error));
     }
   }
 
-  /** @param {import("./csv.js").Streams} streams */
-  function offer(streams) {
+  /** @param {Streams} streams @param {string[]} notices */
+  function offer(streams, notices) {
     const names = [...streams.keys()];
     const rows = [...streams.values()].reduce((sum, each) => sum + each.length, 0);
     const more = names.length > LISTED ? ` and ${count(names.length - LISTED)} more` : "";
@@ -59,13 +66,14 @@ export function csvDrop(target, done) {
         "section",
         { class: "section", "aria-label": "Streams from CSV" },
         h("p", {}, `${plural(rows, "observation")} of ${names.slice(0, LISTED).join(", ")}${more}.${timed}`),
+        notices.map((notice) => h("p", {}, `${notice}.`)),
         h("div", { class: "buttons" }, create, h("button", { type: "button", click: () => fill(place) }, "Cancel")),
       ),
     );
     create.focus();
   }
 
-  /** @param {import("./csv.js").Streams} streams */
+  /** @param {Streams} streams */
   async function post(streams) {
     const said = h("p", { class: "note", role: "status" });
     fill(place, h("section", { class: "section" }, said));
@@ -97,6 +105,32 @@ export function csvDrop(target, done) {
       target.removeEventListener("drop", drop);
     },
   };
+}
+
+/** @param {File} file @returns {Promise<{streams: Streams, notices: string[]}>} */
+async function read(file) {
+  const name = file.name.replace(/\.[^.]*$/, "").slice(0, 100);
+  const init = { method: "POST", headers: { "Content-Type": "text/csv" }, body: file };
+  let answer;
+  try {
+    answer = await (await request(address("v1/files", { name }), init)).json();
+  } catch (error) {
+    const { status, problem: refused } = /** @type {any} */ (error);
+    if (!REFUSED.includes(status)) throw error;
+    const why = refused.errors?.map((/** @type {any} */ each) => each.detail).join("; ");
+    throw new BadFile(`${why ?? refused.detail}.`);
+  }
+  const streams = /** @type {Streams} */ (new Map());
+  for (const [stream, { y, x, time }] of Object.entries(answer.streams))
+    streams.set(
+      stream,
+      y.map((/** @type {any} */ label, /** @type {number} */ i) => ({
+        y: label,
+        ...(x && { x: x[i] }),
+        ...(time && { time: time[i] }),
+      })),
+    );
+  return { streams, notices: answer.notices };
 }
 
 /** Post, as often as the service is busy. @param {string} stream @param {any[]} observations */

@@ -15,9 +15,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import fastapi_offline
 import httpx
+from msgspec import to_builtins
 
 from service.api.routes.console import SAFETY
+from service.api.routes.files import streams_in
 from service.console.assets import PAGE, asset
+from service.problems import ServiceError
 from tests.serving import Quiet, ThreadServer
 from tests.waiting import until
 
@@ -199,6 +202,9 @@ class FakeApi(ThreadServer):
         self.answers["GET /v1/streams"] = lambda query, _: {
             "streams": [{"stream": name} for name in observations() if name == query["prefix"]]
         }
+        self.answers["POST /v1/files"] = lambda query, body: to_builtins(
+            streams_in(body, query["name"])
+        )
         super().__init__(_Handler)
 
     @staticmethod
@@ -294,7 +300,8 @@ class _Handler(Quiet):
             self.answer(200, content, {"Content-Type": kind, **SAFETY})
             return
         content = self.body()
-        body = json.loads(content) if content else None
+        kind = self.headers.get("Content-Type", "")
+        body = json.loads(content) if content and "json" in kind else content or None
         lists = parse_qs(url.query)
         query = {name: each if len(each) > 1 else each[0] for name, each in lists.items()}
         self.server.requests.append((method, path, query, body))
@@ -313,7 +320,11 @@ class _Handler(Quiet):
 
     def _json(self, answer, query, body):
         if callable(answer):
-            answer = answer(query, body)
+            try:
+                answer = answer(query, body)
+            except ServiceError as error:
+                self._refuse(error.document())
+                return
         if isinstance(answer, int):
             self._problem(answer, "unknown-stream", "there is no stream 'nobody'")
         else:
@@ -321,9 +332,11 @@ class _Handler(Quiet):
 
     def _problem(self, status, kind, detail):
         place = f"https://moca-service.dev/problems/{kind}"
-        problem = {"type": place, "title": "Refused", "status": status, "detail": detail}
+        self._refuse({"type": place, "title": "Refused", "status": status, "detail": detail})
+
+    def _refuse(self, problem):
         kind = {"Content-Type": "application/problem+json"}
-        self.answer(status, json.dumps(problem).encode(), kind)
+        self.answer(problem["status"], json.dumps(problem).encode(), kind)
 
     def _follow(self):
         self.close_connection = True

@@ -265,7 +265,7 @@ async def test_without_a_worker_a_command_is_answered_at_its_deadline(settings, 
 async def test_without_a_store_every_call_that_needs_it_is_answered_503(
     lonely_store, settings, start, clock
 ):
-    needless = {"livez", "list_models", "get_model"}
+    needless = {"livez", "list_models", "get_model", "read_file"}
     publish(settings.models_dir)
     async with start(settings, redis_url=lonely_store.url) as api:
         lonely_store.stop()

@@ -1,0 +1,92 @@
+"""Files: what a CSV file has for streams, before any of it is posted."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Annotated
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moca_client.responses import FileStream, FileStreams
+from moca_client.series import (
+    Series,
+    SeriesError,
+    Table,
+    named,
+    notices_of,
+    read_csv,
+    streams_by_column,
+    streams_of,
+)
+from service.api.http import apart, context_of, json_response, read_kind
+from service.api.parsing.bodies import CSV
+from service.problems import FieldError, InvalidField
+from service.schema.observations import STREAM_ID_RULE, is_stream
+from service.schema.queries import FileQuery
+
+# A file of more is for `moca replay`. A cell takes a byte of the file, and fifty in memory.
+MOST_ROWS = 50_000
+MOST_CELLS = 1_000_000
+MOST_STREAMS = 50
+_not_of_ids = re.compile(r"[^A-Za-z0-9._:@~-]+")
+
+
+async def read_file(request: Request, query: Annotated[FileQuery, Query()]) -> Response:
+    """Read a CSV file as observations of streams. Nothing is posted.
+
+    Each column of numbers becomes the stream `NAME.COLUMN`; with a column `stream`, each id in it
+    becomes one. Cells, times and the columns of labels and inputs are read as `moca replay` does.
+    """
+    body = await read_kind(request, CSV)
+    read = partial(streams_in, body, query.name)
+    return json_response(await apart(context_of(request).thread, read))
+
+
+def streams_in(content: bytes, name: str) -> FileStreams:
+    """Return the streams of a CSV file that is called `name`; raises InvalidField."""
+    # Old ends of lines are one byte, those of Windows two.
+    rows = max(content.count(b"\n"), content.count(b"\r"))
+    _check("rows", rows, MOST_ROWS + 1)  # names first
+    _check("cells", rows + sum(map(content.count, (b",", b";", b"\t"))), MOST_CELLS)
+    try:
+        series = _series(read_csv(content, "the file"), name)
+    except SeriesError as error:
+        raise _misfit(str(error)) from None
+    _check("streams", len(series), MOST_STREAMS)
+    for stream in series:
+        if not is_stream(stream):
+            raise _misfit(f"stream {stream!r}: expected {STREAM_ID_RULE}")
+    streams = {stream: _columns(one) for stream, one in series.items()}
+    return FileStreams(streams, notices_of(series.values()))
+
+
+def _check(unit: str, count: int, most: int) -> None:
+    if count > most:
+        raise _misfit(f"expected at most {most:,} {unit}, got {count:,}: use `moca replay`")
+
+
+def _series(table: Table, name: str) -> dict[str, Series]:
+    by = named(table.columns, ("stream",), ())
+    if by is not None:
+        return streams_of(table, by)
+    columns = streams_by_column(table)
+    series = {_id_of(name, column): one for column, one in columns.items()}
+    if len(series) < len(columns):
+        raise _misfit("two columns would be one stream: rename one, in letters and digits")
+    return series
+
+
+def _id_of(name: str, column: str) -> str:
+    return _not_of_ids.sub("-", f"{name}.{column}")
+
+
+def _columns(series: Series) -> FileStream:
+    labels = [label[0] if label is not None and len(label) == 1 else label for label in series.y]
+    return FileStream(labels, series.x, None if series.axis is None else series.axis.rfc3339)
+
+
+def _misfit(detail: str) -> InvalidField:
+    return InvalidField([FieldError("body", detail)])
