@@ -199,6 +199,8 @@ def offset(state: Floats, ahead: int = 0) -> float:
 
 def coming(state: Floats, count: int) -> Floats:
     """Seasons (count,) of the next labels, as they are known now."""
+    if count == 1:  # a tenth of the time
+        return np.array([offset(state)])
     seen = int(state.item(0))
     return _seasons(state, np.arange(seen, seen + count), LAYERS)
 

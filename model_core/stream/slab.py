@@ -470,13 +470,21 @@ class Slab:
             by_place.update(zip(wanted.tolist(), steps, strict=True))
         return [by_place[i] for i in range(len(rows))]
 
-    def stepped(self, rows: Sequence[int], inputs: Floats, hazard: Floats) -> Stepped:
+    def stepped(
+        self,
+        rows: Sequence[int],
+        y: Floats,
+        offset: Floats | None,
+        inputs: Floats,
+        hazard: Floats,
+    ) -> Stepped:
         """Step rows by one label each, by the kernel of a model of single numbers that has one.
 
-        A row that is named again is stepped again, in order. inputs: (B, 8) as of `columns.plain`.
+        A row that is named again is stepped again, in order. y: (B,) labels. offset: (B,) their
+        seasons, if any has one. inputs: (B, 8) as of `columns.plain`, of labels less their seasons.
         hazard: (B, H) as of `Columns`.
         """
-        return self._stepped(rows, inputs[:, places.LABEL :], None, hazard, inputs, True)
+        return self._stepped(rows, y[:, None], offset, hazard, inputs, True)
 
     def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
         """Steps of a row by each of several observations alone; the row stays as it is."""

@@ -151,9 +151,12 @@ def answers(command: wire.Observe, outcome: wire.Outcome) -> list[Answer]:
             found.append(_answer(stream, stored, part, duplicate))
             continue
         seq = part.first
+        present = season(part.season)
         for numbers in part.numbers(stored.full):
             time = command.observations[len(found)].time
-            found.append(_quiet(stream, model, seq, time, duplicate, numbers))
+            answer = _quiet(stream, model, seq, time, duplicate, numbers)
+            answer.season = present
+            found.append(answer)
             seq += 1
     return found
 

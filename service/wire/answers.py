@@ -66,6 +66,7 @@ class QuietAnswers(Struct, array_like=True, tag=0, gc=False):
 
     first: int  # seq
     rows: bytes  # `QuietNumbers` of each
+    season: SeasonPeriods | None = None  # of all of them
 
     def numbers(self, full: bool) -> Iterator[tuple[Any, ...]]:
         """Return the `QuietNumbers` of each observation, as plain tuples; full: with details."""
@@ -82,6 +83,7 @@ class QuietRows(Struct, array_like=True, gc=False):
     full: bool
     firsts: list[int]  # seq of each
     rows: bytes  # `QuietNumbers` of each
+    seasons: list[SeasonPeriods | None] | None = None  # of each, if any has one
 
 
 class BeliefSummary(NamedTuple):

@@ -131,9 +131,10 @@ def outcomes_of(outcome: Outcome) -> list[Outcome]:
         places = range(outcome.row, outcome.row + outcome.rows)
         return [Outcome(number, *body, row) for row in places]
     size = quiet_row(quiet.full).size
+    seasons = quiet.seasons or [None] * len(quiet.firsts)
     parts = [
-        QuietAnswers(first, quiet.rows[i * size : (i + 1) * size])
-        for i, first in enumerate(quiet.firsts)
+        QuietAnswers(first, quiet.rows[i * size : (i + 1) * size], season)
+        for i, (first, season) in enumerate(zip(quiet.firsts, seasons, strict=True))
     ]
     return [
         Outcome(number, 200, [], Answers(quiet.model, quiet.full, [part]), row=row)

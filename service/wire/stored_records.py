@@ -134,11 +134,12 @@ def encode_row(record: Record) -> bytes:
 
 
 class PlainRows(NamedTuple):
-    """Ordinary records (N,) as columns, which have neither supervision nor a season.
+    """Ordinary records (N,) as columns, which have no supervision.
 
     y, outlier_rate: (N,). numbers: (N, 11) as they begin in `QuietNumbers`. uncorrected: (N,)
     medians before they were corrected. elapsed: time since the one before. hazard: nan where the
-    model's own was met. times: as text, where any record has one.
+    model's own was met. times: as text, where any record has one. offset: seasons, where any label
+    has one.
     """
 
     y: NDArray[np.float64]
@@ -151,6 +152,7 @@ class PlainRows(NamedTuple):
     elapsed: NDArray[np.float64]
     hazard: NDArray[np.float64]
     times: Sequence[str | None] | None
+    offset: NDArray[np.float64] | None = None
 
     @property
     def fit(self) -> NDArray[np.bool_]:
@@ -163,7 +165,7 @@ class PlainRows(NamedTuple):
         return fit
 
     def record(self, at: int, seq: int, hazard: Hazard | None) -> Record:
-        """One of them, with a hazard that may be none of the numbers; its season is none."""
+        """One of them, with a hazard that may be none of the numbers."""
         mean, low, middle, high, *others = self.numbers[at].tolist()
         variance = others.pop(len(BELIEVED))
         time = None if self.times is None else self.times[at]
@@ -183,12 +185,15 @@ class PlainRows(NamedTuple):
             variance=[[variance]] if math.isfinite(variance) else None,
             accepted_ms=int(self.accepted_ms[at]) if time is None else None,
             **dict(zip(BELIEVED + SCORES, others, strict=True)),
+            offset=0.0 if self.offset is None else float(self.offset[at]),
             uncorrected=_optional(float(self.uncorrected[at])),
         )
 
     def encoded(self) -> list[bytes]:
         """Rows as `encode_row` makes them; undefined of those that do not fit."""
         stated = ~np.isnan(self.hazard) | (self.elapsed != 1.0)
+        if self.offset is not None:
+            stated |= self.offset != 0.0
         some = stated.any()
         table = np.empty(len(self.numbers), _STATED_ROW if some else _PLAIN_ROW)
         table["kind"] = NUMBERS
@@ -204,6 +209,8 @@ class PlainRows(NamedTuple):
             table["rates"] = (1.0, math.nan, math.nan, 0.0)
             table["rates"][:, RATES.index("elapsed")] = self.elapsed
             table["rates"][:, RATES.index("hazard")] = self.hazard
+            if self.offset is not None:
+                table["rates"][:, RATES.index("offset")] = self.offset
         if self.times is not None:
             timed = [time is not None for time in self.times]
             table["kind"][timed] += TIMED

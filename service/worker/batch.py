@@ -73,13 +73,14 @@ class Rows(NamedTuple):
 class StreamQueue:
     """The tasks of one stream, in log order, and how far the current list has come."""
 
-    __slots__ = ("at", "awake", "stream", "tasks")
+    __slots__ = ("at", "awake", "pace", "stream", "tasks")
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.tasks: deque[CommandTask] = deque()
         self.at = 0  # next observation of the first task
         self.awake = False  # the next observation is none of the quiet ones
+        self.pace = 1  # observations from it on that are not tried to be quiet
 
 
 class CommandBatch:
@@ -235,7 +236,8 @@ class CommandBatch:
             size = quiet_row(command.full).size
             part = encoded[command.full][size * start : size * (start + 1)]
             task.applied = 1
-            task.answers = Answers(model, command.full, [QuietAnswers(firsts[run], part)])
+            own = QuietAnswers(firsts[run], part, entered.seasons.get(run))
+            task.answers = Answers(model, command.full, [own])
             if command.key is not None:
                 record = _record_of(task, command, key_field(command.key, command.first))
                 self._keep(wave.streams[run], record)
@@ -252,10 +254,13 @@ class CommandBatch:
         task.answer_all(
             rows[alone], model, entered.firsts[quiet_runs], entered.numbers[starts[quiet_runs]]
         )
+        if entered.seasons:
+            present = [entered.seasons.get(run) for run in runs.tolist()]
+            task.seasons.update(zip((rows - task.first).tolist(), present, strict=True))
         others = zip(rows[~alone].tolist(), runs[~alone].tolist(), strict=True)
         for row, run in others:
             part = entered.numbers[starts[run] : starts[run] + entered.counts[run]]
-            answers = task.answers_of(model, int(entered.firsts[run]), part)
+            answers = task.answers_of(model, row - task.first, int(entered.firsts[run]), part)
             if entered.counts[run] == wave.counts[run]:
                 task.answers[row] = answers
             else:
@@ -348,7 +353,7 @@ class CommandBatch:
         at = queue.at
         if type(command) is not Observe or queue.awake or not command.observations:
             return None
-        if command.belief or answers.detailed(command) or task.envelope.planned is not None:
+        if not _may_be_quiet(command, task.envelope):
             return None
         if at == 0 and (command.seq is not None or not all(map(quiet.plain, command.observations))):
             return None
@@ -379,12 +384,14 @@ class CommandBatch:
             if count:
                 size = quiet_row(command.full).size
                 part = answers[command.full][size * at : size * (at + count)]
-                task.take(model, [QuietAnswers(first, part)], count)
+                task.take(model, [QuietAnswers(first, part, entered.seasons.get(run))], count)
                 at += count
             queue.at += count
             if count < wave.counts[run]:
                 self._awaken(queue, command, entered.steps.get(run))
-            elif queue.at == len(command.observations):
+                continue
+            queue.pace = 1
+            if queue.at == len(command.observations):
                 self._done(queue)
 
     def _advance(self, wave: Wave) -> Iterator[tuple[list[int], Wave, Entered]]:
@@ -403,6 +410,7 @@ class CommandBatch:
         step: by it, if its row was stepped.
         """
         queue.awake = True
+        queue.pace = min(2 * queue.pace, AT_ONCE)
         queue.stream.wake()
         if step is not None:
             self._enter_step(queue, command, step)
@@ -612,9 +620,8 @@ class CommandBatch:
         coming = command.observations
         if slab is None or not slab.in_series or answers.detailed(command):
             coming = coming[queue.at : queue.at + 1]
-        elif stream.season_state is None and not alarm_period.followed(head, task.envelope):
-            # Those after them may be quiet again, as with seasons none is.
-            coming = coming[queue.at : queue.at + AT_ONCE]
+        elif _may_be_quiet(command, task.envelope) and quiet.in_lists(stream, task.envelope):
+            coming = coming[queue.at : queue.at + queue.pace]
         elif queue.at:
             coming = coming[queue.at :]
         if head.x_dim is None or head.y_dim is None:
@@ -722,6 +729,11 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
     if head.settings.interval is not None or stream.broken or stream.unserved or stream.buffer:
         return False
     return plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)
+
+
+def _may_be_quiet(command: Observe, envelope: Envelope) -> bool:
+    """Whether observations may be quiet: none is planned, and the usual answers are asked for."""
+    return envelope.planned is None and not (command.belief or answers.detailed(command))
 
 
 def _quiet_options(command: ObserveMany) -> bool:

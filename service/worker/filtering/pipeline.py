@@ -88,7 +88,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         """Apply an observation that its row was stepped by already; returns why it was not."""
         assert stream.slab is not None
         y = numbers(answer.record.y)
-        taken = self.take_step(stream.slab, stream, answer, step, 0.0, y)
+        taken = self.take_step(stream.slab, stream, answer, step, stream.offset(), y)
         gathered.add_readouts(answer.model, _readouts([taken]))
         return None if taken is not None else _fault(stream.live(), answer.record)
 

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import readout
-from model_core.stream import explained
+from model_core.stream import explained, season, seasons
 from model_core.stream.columns import effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
+from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
 from service.wire import Envelope, Head, Observation, Observe, encode_row, timestamps
 from service.wire.answers import QuietNumbers
@@ -74,6 +75,8 @@ def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
     until: float = stream.next_look - 1 if slab.model.seasonal else TOO_MANY - 1
     if track.last_event is not None:
         until = min(until, explained.next_due(track.last_event, head.seq))
+    if stream.season_state is not None:
+        until = min(until, head.seq + season.left(stream.season_state) - 1)
     hazard, outlier_rate = effective_rates(slab.model, head.settings)
     alarm = head.settings.anomaly_alarm
     values = (
@@ -86,6 +89,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
         hazard if isinstance(hazard, float) else nan,
         inf if alarm is None else alarm,
         nan if head.settings.interval is None else head.settings.interval,
+        stream.season_state is not None or head.season is not None,
         head.own_rule,
         nan if head.settings.ttl is None else head.settings.ttl,
         alarm_period.is_stale(head),
@@ -110,9 +114,15 @@ def _resting(stream: Stream, slab: Slab, head: Head) -> bool:
     stated = head.pending_supervision is not None or head.belief_override is not None
     if stated or head.pending or stream.ahead is not None:
         return False
-    if head.season is not None or stream.season_state is not None:
-        return False
     return head.track.event is None or bool(settings.threshold)  # else it is confirmed by time
+
+
+def in_lists(stream: Stream, envelope: Envelope) -> bool:
+    """Whether a stream is at rest but for what is looked at now, also while it takes a list."""
+    head = stream.live()
+    if stream.slab is None or not _resting(stream, stream.slab, head):
+        return False
+    return head.settings.interval is None and not alarm_period.followed(head, envelope)
 
 
 def place_of(table: Table, stream: Stream) -> int:
@@ -329,13 +339,14 @@ class Entered(NamedTuple):
 
     firsts: (B,) seq of each. counts: (B,) observations that were quiet, which are entered.
     numbers: (..., 15) `QuietNumbers` of these, run after run. steps: of the observations after
-    them, by run, of runs of one.
+    them, by run, of runs of one. seasons: by run, of those of streams that look for seasons.
     """
 
     firsts: Ints
     counts: Ints
     numbers: Floats
     steps: Mapping[int, Step]
+    seasons: Mapping[int, SeasonPeriods | None]
 
     @property
     def ends(self) -> Ints:
@@ -347,7 +358,7 @@ class _Labels(NamedTuple):
     """Labels of a wave (N,), run after run.
 
     owner: run of each. seqs: their positions. own: rows of the table, and hazards, of their
-    streams as these are before the wave. times: if any has one.
+    streams as these are before the wave. times, offset: seasons (N,), if any has one.
     """
 
     owner: Ints
@@ -357,6 +368,12 @@ class _Labels(NamedTuple):
     own: Rows
     hazards: list[Hazard | None]
     times: Sequence[str | None] | None
+    offset: Floats | None
+
+    @property
+    def filtered(self) -> Floats:
+        """Labels (N,) less their seasons."""
+        return self.y if self.offset is None else self.y - self.offset
 
     def part(self, chosen: Ints) -> _Labels:
         """Some of them."""
@@ -369,6 +386,7 @@ class _Labels(NamedTuple):
             self.own.take(chosen),
             [self.hazards[i] for i in places],
             None if self.times is None else [self.times[i] for i in places],
+            None if self.offset is None else self.offset[chosen],
         )
 
 
@@ -379,12 +397,27 @@ def _labels(table: Table, wave: Wave) -> _Labels:
     seqs = own["position"]["seq"].astype(np.int64)
     owner = np.arange(len(places))
     hazards = _hazards(table, places, own)
+    offset = _offsets(wave, own["seasonal"])
     if wave.in_runs:
         owner = owner.repeat(wave.counts)
         own = own.take(owner)
         seqs = seqs[owner] + np.arange(len(owner)) - (wave.ends - wave.counts)[owner]
         hazards = [hazards[i] for i in owner.tolist()]
-    return _Labels(owner, seqs, wave.y, wave.elapsed, own, hazards, wave.times)
+    return _Labels(owner, seqs, wave.y, wave.elapsed, own, hazards, wave.times, offset)
+
+
+def _offsets(wave: Wave, seasonal: Bools) -> Floats | None:
+    """Seasons (N,) of the labels of a wave; seasonal: (B,) which streams may have any."""
+    chosen = np.flatnonzero(seasonal).tolist()
+    if not chosen:
+        return None
+    offset = np.zeros(len(wave.y))
+    ends = wave.ends.tolist()
+    counts = wave.counts.tolist()
+    for i in chosen:
+        first = ends[i] - counts[i]
+        offset[first : ends[i]] = seasons.foreseen(wave.streams[i].season_state, counts[i])
+    return offset
 
 
 def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
@@ -396,19 +429,22 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     labels = _labels(table, wave)
     rows = [stream.row for stream in streams]
     before = {i: slab.read([rows[i]]) for i in np.flatnonzero(wave.counts > 1).tolist()}
-    firsts = labels.seqs[wave.ends - wave.counts]
+    starts = wave.ends - wave.counts
+    firsts = labels.seqs[starts]
+    present: dict[int, SeasonPeriods | None] = {}
+    if labels.offset is not None:
+        seasonal = np.flatnonzero(labels.own["seasonal"][starts])
+        present = {i: streams[i].season for i in seasonal.tolist()}
     stepped = _stepped(slab, rows, labels)
     still = _quiet(labels, stepped)
     steps: dict[int, Step] = {}
     if still.all():
-        return Entered(
-            firsts, wave.counts, _enter(table, wave, wave.counts, labels, stepped), steps
-        )
+        numbers = _enter(table, wave, wave.counts, labels, stepped)
+        return Entered(firsts, wave.counts, numbers, steps, present)
 
     counts = wave.counts.copy()
     within = labels.seqs - firsts[labels.owner]
     np.minimum.at(counts, labels.owner[~still], within[~still])
-    starts = wave.ends - wave.counts
     for i in np.flatnonzero(counts < wave.counts).tolist():
         at = int(starts[i])
         if i not in before:
@@ -426,9 +462,10 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
             _stepped(slab, rows, labels.part(np.arange(at, at + counts[i])))
     chosen = np.flatnonzero(within < counts[labels.owner])
     if not len(chosen):
-        return Entered(firsts, counts, np.empty((0, len(QuietNumbers._fields))), steps)
-    numbers = _enter(table, wave, counts, labels.part(chosen), stepped.part(chosen))
-    return Entered(firsts, counts, numbers, steps)
+        numbers = np.empty((0, len(QuietNumbers._fields)))
+    else:
+        numbers = _enter(table, wave, counts, labels.part(chosen), stepped.part(chosen))
+    return Entered(firsts, counts, numbers, steps, present)
 
 
 def _hazards(table: Table, places: Ints, own: Rows) -> list[Hazard | None]:
@@ -442,9 +479,10 @@ def _hazards(table: Table, places: Ints, own: Rows) -> list[Hazard | None]:
 
 def _stepped(slab: Slab, rows: Sequence[int], labels: _Labels) -> Stepped:
     """Steps of the rows of streams, of each run, by labels, one after the other."""
-    inputs = plain_inputs(labels.y, labels.elapsed, labels.own.view(GROUPS)["rates"])
+    inputs = plain_inputs(labels.filtered, labels.elapsed, labels.own.view(GROUPS)["rates"])
     stepped_rows = [rows[i] for i in labels.owner.tolist()]
-    return slab.stepped(stepped_rows, inputs, hazard_table(slab.model, labels.hazards))
+    hazards = hazard_table(slab.model, labels.hazards)
+    return slab.stepped(stepped_rows, labels.y, labels.offset, inputs, hazards)
 
 
 def _quiet(labels: _Labels, stepped: Stepped) -> Bools:
@@ -466,10 +504,13 @@ def _enter(table: Table, wave: Wave, counts: Ints, labels: _Labels, stepped: Ste
     counts: (B,) the first of each run of the wave. labels, stepped: of these alone.
     """
     assert stepped.predicted is not None
-    numbers = answers.quiet_rows(stepped, stepped.predicted)
+    predicted = stepped.predicted
+    if labels.offset is not None:
+        predicted = predicted.shifted(labels.offset)
+    numbers = answers.quiet_rows(stepped, predicted)
     model = wave.streams[0].settings.model
     step_metrics.gathered.add(model, stepped.table[:, _COUNTED])
-    step_metrics.gathered.add_pits(model, stepped.predicted)
+    step_metrics.gathered.add_pits(model, predicted)
     runs = np.flatnonzero(counts)
     number = counts[runs]
     ends = number.cumsum()
@@ -496,6 +537,10 @@ def _enter(table: Table, wave: Wave, counts: Ints, labels: _Labels, stepped: Ste
     if labels.times is not None:
         timed = _enter_times(position, now, _seconds(labels.times), number)
     days = _quiet_days([wave.envelopes[i] for i in runs.tolist()])
+    for i in np.flatnonzero(own["seasonal"]).tolist():
+        state = streams[i].season_state
+        if state is not None:
+            season.observe(state, labels.y[ends[i] - number[i] : ends[i]].tolist())
     left = alarm_period.follow_all(position, own["own_rule"], own["stale"], now, timed, days)
     table.rows[places] = own
     put_rows(streams, firsts.tolist(), number.tolist(), encoded)
@@ -521,6 +566,7 @@ def _encoded(labels: _Labels, numbers: Floats, stepped: Stepped, accepted_ms: In
         labels.elapsed,
         own["hazard"],
         labels.times,
+        labels.offset,
     )
     rows = records.encoded()
     others = {i for i, own in enumerate(labels.hazards) if type(own) in (tuple, dict)}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from model_core.stream import season, seasons
 from model_core.stream.slab import Slab
+from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import DEFAULTS
 from service import wire
 from service.store import keys
@@ -144,6 +145,12 @@ class Stream:
         """Those of a stream that exists: it may sleep on."""
         assert self._head is not None
         return self._head.settings
+
+    @property
+    def season(self) -> SeasonPeriods | None:
+        """That of a stream that exists: it may sleep on."""
+        assert self._head is not None
+        return self._head.season
 
     @property
     def alive(self) -> bool:

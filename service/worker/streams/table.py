@@ -29,6 +29,7 @@ ROW = np.dtype(
         ("hazard", "<f8"),  # nan: it is no number; see `Table.hazards`
         ("alarm", "<f8"),  # least anomaly of an alarm; inf: none is one
         ("interval", "<f8"),  # as of `StreamSettings`; nan: times do not count
+        ("seasonal", "?"),  # whether seasons are looked for in each label, or were found
         ("own_rule", "?"),  # as of `Head`
         ("ttl", "<f8"),  # as of `StreamSettings`; nan: none
         ("stale", "?"),  # its alarm period is of a setting that is no more

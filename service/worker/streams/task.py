@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from moca_client.responses import Ingested
 from model_core.errors import OutOfRange
 from model_core.labels import LARGEST
+from model_core.stream.state import SeasonPeriods
 from service import wire
 from service.problems import ServiceError
 from service.store.log import DONE, Entry, Offset
@@ -180,7 +181,7 @@ class RowsTask:
 
     __slots__ = (
         "answers", "base", "command", "entry", "envelope", "first", "firsts", "incarnation",
-        "models", "numbers", "partition", "stop", "tasks", "_observations",
+        "models", "numbers", "partition", "seasons", "stop", "tasks", "_observations",
     )  # fmt: skip
 
     def __init__(
@@ -216,6 +217,7 @@ class RowsTask:
         self.models = np.full(stop - first, None, object)
         self.firsts = np.zeros(stop - first, np.int64)
         self.numbers = np.empty((stop - first, len(QuietNumbers._fields)))
+        self.seasons: dict[int, SeasonPeriods | None] = {}  # of quiet rows, if any has one
 
     def part(self, first: int, stop: int) -> RowsTask:
         """Some of the rows, none of which was applied."""
@@ -307,10 +309,13 @@ class RowsTask:
         self.firsts[places] = firsts
         self.numbers[places] = numbers
 
-    def answers_of(self, model: str, first: int, numbers: NDArray[np.float64]) -> Answers:
+    def answers_of(
+        self, model: str, place: int, first: int, numbers: NDArray[np.float64]
+    ) -> Answers:
         """Answers (n, 15) to observations from position `first` on of one row, as they are kept."""
         full = self.command.full
-        return Answers(model, full, [QuietAnswers(first, quiet_bytes(numbers, full))])
+        own = QuietAnswers(first, quiet_bytes(numbers, full), self.seasons.get(place))
+        return Answers(model, full, [own])
 
     def quiet_answers(self, row: int) -> Answers:
         """Answers to a row that was quiet."""
@@ -318,7 +323,8 @@ class RowsTask:
         model = self.models[place]
         if model is None:
             return self.answers[row]
-        return self.answers_of(model, int(self.firsts[place]), self.numbers[place : place + 1])
+        numbers = self.numbers[place : place + 1]
+        return self.answers_of(model, place, int(self.firsts[place]), numbers)
 
     def finish(self) -> None:
         """Render the bodies, once the batch's predictives are filled in."""
@@ -361,7 +367,9 @@ class RowsTask:
         full = self.command.full
         part = slice(at, at + count)
         numbers = quiet_bytes(self.numbers[part], full)
-        return QuietRows(model, full, self.firsts[part].tolist(), numbers)
+        seasons = [self.seasons.get(place) for place in range(at, at + count)]
+        present = seasons if any(seasons) else None
+        return QuietRows(model, full, self.firsts[part].tolist(), numbers, present)
 
 
 def _join(outcomes: list[Outcome], outcome: Outcome) -> None:

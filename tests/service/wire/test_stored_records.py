@@ -190,9 +190,9 @@ def test_a_block_that_was_cut_or_goes_on_is_refused():
             rows.decode_block(other)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(5))
 def test_columns_are_encoded_as_each_record_alone(seed):
-    """With hazards or without, with times or without; those without such a row say so."""
+    """With or without hazards, times, seasons; those without such a row say so."""
     rng = random.Random(seed)
     records = []
     for seq in range(1, 80):
@@ -203,6 +203,8 @@ def test_columns_are_encoded_as_each_record_alone(seed):
             record.hazard = rng.choice([None, 0.01]) if seed != 1 else 0.5
         if seed > 1:
             record.elapsed = rng.choice([1.0, 1.0, 3.0, 0.5])
+        if seed > 3:
+            record.offset = rng.choice([0.0, -0.7])
         if seed == 3 and rng.random() < 0.5:
             record.time = rng.choice([*TIMES[:2], "x" * 64])
             record.accepted_ms = None
@@ -224,6 +226,7 @@ def test_columns_are_encoded_as_each_record_alone(seed):
         np.array([record.elapsed for record in records]),
         np.array([np.nan if record.hazard is None else record.hazard for record in records]),
         [record.time for record in records] if seed == 3 else None,
+        np.array([record.offset for record in records]) if seed > 3 else None,
     )
     encoded = columns.encoded()
     for i, record in enumerate(records):

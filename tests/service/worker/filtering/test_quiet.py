@@ -1,6 +1,7 @@
 """Quiet observations, entered as columns, beside the same entered one by one."""
 
 import json
+import math
 import random
 
 import pytest
@@ -24,7 +25,8 @@ from service.worker.filtering import quiet
 from tests.service.worker.conftest import BAD
 from tests.service.worker.filtering.test_series import Refusing
 
-STREAMS = [f"s{i}" for i in range(6)]
+STREAMS = [f"s{i}" for i in range(7)]
+SEASONAL = 5  # the place of one with seasons of 24
 LENGTH = 260
 
 
@@ -32,7 +34,9 @@ def series(seed):
     """Two levels and spikes: events move, alarms are raised, and most of it is quiet."""
     rng = random.Random(seed)
     for at in range(LENGTH):
+        season = 4.0 * math.sin(math.pi * at / 12) if seed == SEASONAL else 0.0
         y = rng.gauss(8.0 if 90 < at <= 170 else 0.0, 1.0) + (30.0 if rng.random() < 0.01 else 0.0)
+        y += season
         stated = 0.5 if seed % 3 == 2 and rng.random() < 0.02 else None
         missing = seed % 3 == 2 and rng.random() < 0.02
         time = f"2026-01-01T{at // 60:02}:{at % 60:02}:00Z" if seed % 2 else None
@@ -87,8 +91,9 @@ def apply(bench, length, crash_at=None):
     """Outcomes of all commands, and what is stored in the end."""
     bench.now_ms = 1_700_000_000_000
     given = {"model": "gaussian", "anomaly_alarm": 0.99, "hazard": 0.01}
-    for name in STREAMS[:-1]:
-        bench.ask(Configure(name, given), status=201)
+    for place, name in enumerate(STREAMS[:-1]):
+        asked = {"seasonal": True} if place == SEASONAL else {}
+        bench.ask(Configure(name, given | asked), status=201)
     bench.ask(Configure(STREAMS[-1], {"model": "averaged"}), status=201)
     outcomes = []
     for at, entry in enumerate(commands(1, length)):
@@ -102,11 +107,15 @@ def apply(bench, length, crash_at=None):
 def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
     """To the last bit: answers, and all that is stored; answers and records also after a crash."""
     entered = []
+    seasonal = []
     advance = quiet.advance
 
     def counting(table, slab, wave):
         done = advance(table, slab, wave)
         entered.append(done.counts.sum())
+        for run, season in done.seasons.items():
+            if season is not None and season.periods:
+                seasonal.append(done.counts[run])
         return done
 
     def bench(db):
@@ -115,6 +124,7 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
     monkeypatch.setattr(quiet, "advance", counting)
     by_columns = apply(bench(0), length)
     assert sum(entered) > LENGTH * len(STREAMS) / 10
+    assert sum(seasonal) > 10
     after_crash = apply(bench(1), length, crash_at=1)
     monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
     one_by_one = apply(bench(2), length)
@@ -253,4 +263,4 @@ def test_as_many_are_stepped_at_once_as_other_observations(make_bench, monkeypat
     )
     outcomes = bench.send(*(Observe(name, [Observation(1.0)]) for name in STREAMS))
     assert [outcome.status for outcome in outcomes] == [200] * len(STREAMS)
-    assert sizes == [4, 2]
+    assert sizes == [4, len(STREAMS) - 4]

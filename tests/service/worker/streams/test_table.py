@@ -42,7 +42,9 @@ SETTINGS = [
     {"model": "gaussian", "hazard": [0.1, 0.02], "history": 100},
     {"model": "averaged"},
     {"model": "gaussian", "max_hypotheses": 20, "false_alarm_every": 500.0},
+    {"model": "gaussian", "seasonal": True},
 ]
+SEASONAL = 5  # place of the last
 OTHERS = [
     lambda name, rng: Configure(name, {"anomaly_alarm": rng.choice([None, 0.9, 0.99])}),
     lambda name, rng: Configure(name, {"false_alarm_every": rng.choice([20.0, 1e6])}),
@@ -78,7 +80,10 @@ class Turns:
             if rng.random() < 0.1:
                 continue
             count = rng.choice([1, 1, 1, 4]) if self.at % 3 == 0 else 1
-            seen = [Observation(rng.gauss(self.levels[name], 1.0)) for _ in range(count)]
+            level = self.levels[name]
+            if i % len(SETTINGS) == SEASONAL:
+                level += 5.0 * (self.at % 8 < 4)
+            seen = [Observation(rng.gauss(level, 1.0)) for _ in range(count)]
             if i % 3 == 1 and rng.random() < 0.95:
                 for own in seen:
                     own.time = time
