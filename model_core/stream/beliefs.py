@@ -91,22 +91,29 @@ def evidence_of_change(
 def probabilities(log_prob: Floats, run_length: Ints) -> list[Probabilities]:
     """Surviving hypotheses of beliefs (B, S); those of one start count as one."""
     alive = np.isfinite(log_prob)
-    order = np.where(alive, run_length, NEVER).argsort(1, kind="stable")
-    lengths = np.take_along_axis(run_length, order, 1).tolist()
+    held = np.where(alive, run_length, NEVER)
+    order = held.argsort(1, kind="stable")
+    lengths = np.take_along_axis(held, order, 1)
+    again = (lengths[:, 1:] == lengths[:, :-1]) & (lengths[:, 1:] < NEVER)
     chances = np.exp(np.take_along_axis(log_prob, order, 1)).tolist()
-    rows = zip(lengths, chances, alive.sum(1).tolist(), strict=True)
-    return [_joined(r[:count], p[:count]) for r, p, count in rows]
+    rows = zip(lengths.tolist(), chances, alive.sum(1).tolist(), again.any(1).tolist(), strict=True)
+    return [
+        _joined(r[:count], p[:count]) if several else Probabilities(r[:count], p[:count])
+        for r, p, count, several in rows
+    ]
+
+
+def of_room(room: Floats) -> list[Probabilities]:
+    """As `probabilities`, of what kernels fill in: (B, 2, S) log probabilities and run lengths."""
+    return probabilities(room[:, 0], room[:, 1].astype(np.int64))
 
 
 def _joined(run_length: list[int], probability: list[float]) -> Probabilities:
     """Run lengths in order, of which several may be the same: of starts with several origins."""
-    distinct = list(dict.fromkeys(run_length))
-    if len(distinct) == len(run_length):
-        return Probabilities(run_length, probability)
-    total = dict.fromkeys(distinct, 0.0)
+    total = dict.fromkeys(run_length, 0.0)
     for length, chance in zip(run_length, probability, strict=True):
         total[length] += chance
-    return Probabilities(distinct, list(total.values()))
+    return Probabilities(list(total), list(total.values()))
 
 
 def restate(lines: Floats, slots: int, stated: Sequence[tuple[int, float]]) -> None:

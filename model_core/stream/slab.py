@@ -470,6 +470,10 @@ class Slab:
             by_place.update(zip(wanted.tolist(), steps, strict=True))
         return [by_place[i] for i in range(len(rows))]
 
+    def room(self, count: int) -> Floats:
+        """Room (count, 2, S) for the beliefs after so many steps, see `stepped`."""
+        return np.empty((count, 2, self._layout.slots))
+
     def stepped(
         self,
         rows: Sequence[int],
@@ -477,14 +481,15 @@ class Slab:
         offset: Floats | None,
         inputs: Floats,
         hazard: Floats,
+        room: Floats = places.NO_BELIEFS,
     ) -> Stepped:
         """Step rows by one label each, by the kernel of a model of single numbers that has one.
 
         A row that is named again is stepped again, in order. y: (B,) labels. offset: (B,) their
         seasons, if any has one. inputs: (B, 8) as of `columns.plain`, of labels less their seasons.
-        hazard: (B, H) as of `Columns`.
+        hazard: (B, H) as of `Columns`. room: (B, 2, S) for beliefs, of rows that lie together.
         """
-        return self._stepped(rows, y[:, None], offset, hazard, inputs, True)
+        return self._stepped(rows, y[:, None], offset, hazard, inputs, True, room)
 
     def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
         """Steps of a row by each of several observations alone; the row stays as it is."""
@@ -680,7 +685,7 @@ class Slab:
         self, row: int, seen: Columns, inputs: Floats, summarised: bool, believed: bool
     ) -> list[Step]:
         """Steps of a row by the kernel, before the first that it refuses; all are made."""
-        room = np.empty((seen.rows if believed else 0, 2, self._layout.slots))
+        room = self.room(seen.rows if believed else 0)
         rows = [row] * seen.rows
         stepped = self._stepped(rows, seen.y, seen.offset, seen.hazard, inputs, summarised, room)
         ok = stepped.ok
@@ -688,7 +693,7 @@ class Slab:
         steps = stepped.first(fine).steps()
         if not believed:
             return steps
-        held = beliefs.probabilities(room[:fine, 0], room[:fine, 1].astype(np.int64))
+        held = beliefs.of_room(room[:fine])
         return [step._replace(belief=belief) for step, belief in zip(steps, held, strict=True)]
 
     def _anomalies(self, rows: Sequence[int], y: Floats, surprises: Floats) -> Floats:

@@ -152,12 +152,16 @@ def answers(command: wire.Observe, outcome: wire.Outcome) -> list[Answer]:
             continue
         seq = part.first
         present = season(part.season)
+        first = len(found)
         for numbers in part.numbers(stored.full):
             time = command.observations[len(found)].time
             answer = _quiet(stream, model, seq, time, duplicate, numbers)
             answer.season = present
             found.append(answer)
             seq += 1
+        for answer, belief in zip(found[first:], part.beliefs or (), strict=False):
+            assert answer.run_length is not None
+            answer.run_length.belief = BeliefColumns(*belief)
     return found
 
 

@@ -85,7 +85,7 @@ from service.wire.stored_records import (
     encode_row,
 )
 
-FORMAT = 23  # of all that the store and backups hold; one of another format is refused
+FORMAT = 24  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -7,7 +7,7 @@ quiet observation.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import nan
 from typing import Any, NamedTuple
 
@@ -62,11 +62,15 @@ def quiet_bytes(numbers: NDArray[np.float64], full: bool) -> bytes:
 
 
 class QuietAnswers(Struct, array_like=True, tag=0, gc=False):
-    """Answers to observations, one after the other, that did no more than move the belief."""
+    """Answers to observations, one after the other, that did no more than move the belief.
+
+    beliefs: of each, run lengths and their probabilities, where they were asked for: with details.
+    """
 
     first: int  # seq
     rows: bytes  # `QuietNumbers` of each
     season: SeasonPeriods | None = None  # of all of them
+    beliefs: Sequence[tuple[list[int], list[float]]] | None = None
 
     def numbers(self, full: bool) -> Iterator[tuple[Any, ...]]:
         """Return the `QuietNumbers` of each observation, as plain tuples; full: with details."""

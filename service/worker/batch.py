@@ -323,13 +323,14 @@ class CommandBatch:
     def _round(self, waiting: Sequence[StreamQueue]) -> Iterator[None]:
         """Apply what is next of each queue that has a command."""
         work = []
-        queues: list[StreamQueue] = []
-        runs: list[Sequence[Observation]] = []
+        runs: list[tuple[StreamQueue, Sequence[Observation]]] = []
         for queue in waiting:
             run = self._run(queue)
             if run is not None:
-                queues.append(queue)
-                runs.append(run)
+                if _with_beliefs(queue):
+                    self._quiet_runs([(queue, run)], believed=True)
+                else:
+                    runs.append((queue, run))
                 continue
             self.engine.tick()
             coming = yield from self._next(queue)
@@ -339,10 +340,7 @@ class CommandBatch:
             elif coming:
                 self._series(queue, coming)
         if runs:
-            envelopes = [queue.tasks[0].envelope for queue in queues]
-            wave = quiet.wave_of([queue.stream for queue in queues], runs, envelopes)
-            for chosen, part, entered in self._advance(wave):
-                self._quiet([queues[i] for i in chosen], part, entered)
+            self._quiet_runs(runs, believed=False)
         if work:
             self._step(work)
 
@@ -355,14 +353,15 @@ class CommandBatch:
             return None
         if not _may_be_quiet(command, task.envelope):
             return None
-        if at == 0 and (command.seq is not None or not all(map(quiet.plain, command.observations))):
+        if at == 0 and command.seq is not None:
             return None
         stream = queue.stream
         if not stream.alive:
             return None
         coming = command.observations[at:] if at else command.observations
         seen = quiet.run_of(self.engine.table, stream, coming, task.envelope)
-        if seen is None:
+        # Of a command that begins all are checked, so that a refusal leaves nothing applied.
+        if seen is None or not all(map(quiet.plain, seen if at else command.observations)):
             return None
         if at == 0 and command.key is not None:
             field = key_field(command.key, command.first)
@@ -370,6 +369,17 @@ class CommandBatch:
                 return None
             self._claim(queue, task, field)
         return seen
+
+    def _quiet_runs(
+        self, runs: Sequence[tuple[StreamQueue, Sequence[Observation]]], believed: bool
+    ) -> None:
+        """Apply the next observations of queues, as far as they are quiet; believed: see `Wave`."""
+        queues = [queue for queue, _ in runs]
+        envelopes = [queue.tasks[0].envelope for queue in queues]
+        streams = [queue.stream for queue in queues]
+        wave = quiet.wave_of(streams, [run for _, run in runs], envelopes, believed)
+        for chosen, part, entered in self._advance(wave):
+            self._quiet([queues[i] for i in chosen], part, entered)
 
     def _quiet(self, queues: Sequence[StreamQueue], wave: Wave, entered: Entered) -> None:
         """Take answers to the next observations of queues, as far as they were quiet."""
@@ -384,7 +394,8 @@ class CommandBatch:
             if count:
                 size = quiet_row(command.full).size
                 part = answers[command.full][size * at : size * (at + count)]
-                task.take(model, [QuietAnswers(first, part, entered.seasons.get(run))], count)
+                own = QuietAnswers(first, part, entered.seasons.get(run), entered.beliefs)
+                task.take(model, [own], count)
                 at += count
             queue.at += count
             if count < wave.counts[run]:
@@ -731,9 +742,20 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
     return plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)
 
 
+def _with_beliefs(queue: StreamQueue) -> bool:
+    """Whether the belief after each of a queue's next observations is wanted."""
+    command = queue.tasks[0].command
+    return isinstance(command, Observe) and command.belief
+
+
 def _may_be_quiet(command: Observe, envelope: Envelope) -> bool:
-    """Whether observations may be quiet: none is planned, and the usual answers are asked for."""
-    return envelope.planned is None and not (command.belief or answers.detailed(command))
+    """Whether observations may be quiet: none is planned, and the usual answers are asked for.
+
+    With the belief after each those of lists are, with all other details.
+    """
+    if command.belief and (not command.full or len(command.observations) == 1):
+        return False
+    return envelope.planned is None and not answers.detailed(command)
 
 
 def _quiet_options(command: ObserveMany) -> bool:

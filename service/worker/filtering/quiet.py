@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import readout
-from model_core.stream import explained, season, seasons
+from model_core.compiled import NO_BELIEFS
+from model_core.stream import beliefs, explained, season, seasons
+from model_core.stream.beliefs import Probabilities
 from model_core.stream.columns import effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
@@ -148,7 +150,8 @@ class Wave(NamedTuple):
     """Runs of plain numbers that come to distinct streams that are asleep, before `until`.
 
     y: (N,) run after run. elapsed: (N,) time since the one before. counts: (B,) numbers of each
-    run. times: (N,) if any number has one. envelopes: (B,) of the commands.
+    run. times: (N,) if any number has one. envelopes: (B,) of the commands. believed: whether the
+    belief after each is wanted, of one run alone.
     """
 
     streams: Sequence[Stream]
@@ -157,6 +160,7 @@ class Wave(NamedTuple):
     counts: Ints
     times: Sequence[str | None] | None
     envelopes: Sequence[Envelope]
+    believed: bool = False
 
     @property
     def ends(self) -> Ints:
@@ -183,6 +187,7 @@ class Wave(NamedTuple):
             self.counts[[*chosen]],
             None if self.times is None else [self.times[i] for i in numbers],
             [self.envelopes[i] for i in chosen],
+            self.believed,
         )
 
     def by_slab(self) -> Iterator[tuple[Slab, list[int]]]:
@@ -196,9 +201,12 @@ class Wave(NamedTuple):
 
 
 def wave_of(
-    streams: Sequence[Stream], runs: Sequence[Sequence[Observation]], envelopes: Sequence[Envelope]
+    streams: Sequence[Stream],
+    runs: Sequence[Sequence[Observation]],
+    envelopes: Sequence[Envelope],
+    believed: bool = False,
 ) -> Wave:
-    """The wave of runs of distinct streams."""
+    """The wave of runs of distinct streams; believed: as of `Wave`."""
     seen = list(chain.from_iterable(runs))
     times = [own.time for own in seen]
     return Wave(
@@ -208,6 +216,7 @@ def wave_of(
         np.array(list(map(len, runs))),
         times if any(times) else None,
         envelopes,
+        believed,
     )
 
 
@@ -305,7 +314,7 @@ def joined(waves: Sequence[Wave]) -> Wave:
 def run_of(
     table: Table, stream: Stream, seen: Sequence[Observation], envelope: Envelope
 ) -> Sequence[Observation] | None:
-    """The first of these observations, as far as the stream is at rest, and they are plain."""
+    """The first of these observations, as far as the stream is at rest where they are plain."""
     if place_of(table, stream) < 0:
         return None
     row = table.rows[stream.at]
@@ -316,7 +325,7 @@ def run_of(
         if followed(table.rows[[stream.at]], [envelope])[0]:
             return None  # the period is fixed after all of them
         seen = seen[: min(left, AT_ONCE)]
-    return seen if all(map(plain, seen)) else None
+    return seen
 
 
 def followed(own: Rows, envelopes: Sequence[Envelope]) -> Bools:
@@ -340,6 +349,7 @@ class Entered(NamedTuple):
     firsts: (B,) seq of each. counts: (B,) observations that were quiet, which are entered.
     numbers: (..., 15) `QuietNumbers` of these, run after run. steps: of the observations after
     them, by run, of runs of one. seasons: by run, of those of streams that look for seasons.
+    beliefs: after these observations, where they are wanted.
     """
 
     firsts: Ints
@@ -347,6 +357,7 @@ class Entered(NamedTuple):
     numbers: Floats
     steps: Mapping[int, Step]
     seasons: Mapping[int, SeasonPeriods | None]
+    beliefs: list[Probabilities] | None
 
     @property
     def ends(self) -> Ints:
@@ -435,12 +446,14 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     if labels.offset is not None:
         seasonal = np.flatnonzero(labels.own["seasonal"][starts])
         present = {i: streams[i].season for i in seasonal.tolist()}
-    stepped = _stepped(slab, rows, labels)
+    room = slab.room(len(wave.y) if wave.believed else 0)
+    stepped = _stepped(slab, rows, labels, room)
     still = _quiet(labels, stepped)
     steps: dict[int, Step] = {}
     if still.all():
         numbers = _enter(table, wave, wave.counts, labels, stepped)
-        return Entered(firsts, wave.counts, numbers, steps, present)
+        held = beliefs.of_room(room) if wave.believed else None
+        return Entered(firsts, wave.counts, numbers, steps, present, held)
 
     counts = wave.counts.copy()
     within = labels.seqs - firsts[labels.owner]
@@ -459,13 +472,14 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
             continue
         slab.write([rows[i]], before[i])
         if counts[i]:
-            _stepped(slab, rows, labels.part(np.arange(at, at + counts[i])))
+            _stepped(slab, rows, labels.part(np.arange(at, at + counts[i])), NO_BELIEFS)
     chosen = np.flatnonzero(within < counts[labels.owner])
     if not len(chosen):
         numbers = np.empty((0, len(QuietNumbers._fields)))
     else:
         numbers = _enter(table, wave, counts, labels.part(chosen), stepped.part(chosen))
-    return Entered(firsts, counts, numbers, steps, present)
+    held = beliefs.of_room(room[: len(chosen)]) if wave.believed else None
+    return Entered(firsts, counts, numbers, steps, present, held)
 
 
 def _hazards(table: Table, places: Ints, own: Rows) -> list[Hazard | None]:
@@ -477,12 +491,15 @@ def _hazards(table: Table, places: Ints, own: Rows) -> list[Hazard | None]:
     return hazards
 
 
-def _stepped(slab: Slab, rows: Sequence[int], labels: _Labels) -> Stepped:
-    """Steps of the rows of streams, of each run, by labels, one after the other."""
+def _stepped(slab: Slab, rows: Sequence[int], labels: _Labels, room: Floats) -> Stepped:
+    """Steps of the rows of streams, of each run, by labels, one after the other.
+
+    room: for beliefs, see `Slab.stepped`.
+    """
     inputs = plain_inputs(labels.filtered, labels.elapsed, labels.own.view(GROUPS)["rates"])
     stepped_rows = [rows[i] for i in labels.owner.tolist()]
     hazards = hazard_table(slab.model, labels.hazards)
-    return slab.stepped(stepped_rows, labels.y, labels.offset, inputs, hazards)
+    return slab.stepped(stepped_rows, labels.y, labels.offset, inputs, hazards, room)
 
 
 def _quiet(labels: _Labels, stepped: Stepped) -> Bools:

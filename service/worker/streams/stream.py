@@ -548,7 +548,11 @@ def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:
     size = 400 + len(field) + sum(len(part) + 50 for part in record.body)
     if record.answers is None:
         return size
-    quiet = [part for part in record.answers.parts if isinstance(part, QuietAnswers)]
+    quiet = [
+        part
+        for part in record.answers.parts
+        if isinstance(part, QuietAnswers) and part.beliefs is None
+    ]
     others = len(record.answers.parts) - len(quiet)
     size += sum(len(part.rows) + 100 for part in quiet)
     # Numbers that are objects take four times their encoded size.

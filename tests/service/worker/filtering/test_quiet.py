@@ -51,7 +51,13 @@ def commands(seed, length):
         entry = []
         for i, (name, seen) in enumerate(all_.items()):
             key = f"k{at}" if i % 3 == 0 else None
-            command = Observe(name, seen[at : at + length], key=key, digest="d" if key else None)
+            command = Observe(
+                name,
+                seen[at : at + length],
+                key=key,
+                digest="d" if key else None,
+                belief=length > 1 and i % 2 == 1 and rng.random() < 0.7,
+            )
             entry.append(command)
             if key and rng.random() < 0.1:
                 entry.append(command)
@@ -108,6 +114,7 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
     """To the last bit: answers, and all that is stored; answers and records also after a crash."""
     entered = []
     seasonal = []
+    believed = []
     advance = quiet.advance
 
     def counting(table, slab, wave):
@@ -116,6 +123,7 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
         for run, season in done.seasons.items():
             if season is not None and season.periods:
                 seasonal.append(done.counts[run])
+        believed.extend(done.beliefs or ())
         return done
 
     def bench(db):
@@ -125,6 +133,7 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length):
     by_columns = apply(bench(0), length)
     assert sum(entered) > LENGTH * len(STREAMS) / 10
     assert sum(seasonal) > 10
+    assert (len(believed) > LENGTH) == (length > 1)
     after_crash = apply(bench(1), length, crash_at=1)
     monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
     one_by_one = apply(bench(2), length)
