@@ -10,8 +10,11 @@ import gc
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +26,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from moca_client import Client, ClientError, Problem
+from moca_client.errors import SeqConflict
 from moca_client.replayed import BeliefRow, Replayed
-from moca_client.responses import Changepoints
+from moca_client.responses import Answer, Changepoints
 from moca_client.series import Series, notices_of, read_series
 from moca_client.stream_settings import StreamSettings
 from moca_client.tables import (
@@ -38,6 +42,8 @@ from moca_client.tables import (
 
 READY_WAIT_S = 10.0
 BATCH = 1000  # observations in a request
+IN_FLIGHT = 2  # requests
+Post = Callable[[], list[Answer]]
 HINDSIGHT_WAIT_S = 10.0
 HINDSIGHT_POLL_S = 0.2
 # The package that writes a kind of file, and the extra that installs it.
@@ -200,8 +206,14 @@ def _write_csv(columns: dict[str, list[Any]], file: Path) -> None:
     with file.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle)
         writer.writerow(columns)
-        for row in zip(*columns.values(), strict=True):
-            writer.writerow([str(v).lower() if isinstance(v, bool) else v for v in row])
+        writer.writerows(zip(*map(_cells, columns.values()), strict=True))
+
+
+def _cells(column: list[Any]) -> list[Any]:
+    """A column as CSV has it: truth values in small letters."""
+    if bool not in {*map(type, column)}:
+        return column
+    return [str(value).lower() if isinstance(value, bool) else value for value in column]
 
 
 def _lists(replayed: Replayed) -> dict[str, list[Any]]:
@@ -266,31 +278,75 @@ def prepare(
 
 
 def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, console: Console) -> None:
-    """Send every row, then ask for the events; `replayed` holds whatever was answered."""
+    """Send every row, then ask for the events; `replayed` holds whatever was answered.
+
+    A request is on its way while the one before is computed and answered. It names the position
+    that its rows are to have: it is refused where the one before was, and sent again where it has
+    overtaken it.
+    """
     rows = len(replayed.series.y)
-    with progress_bar(console, "observations") as progress:
+    with progress_bar(console, "observations") as progress, ThreadPoolExecutor(IN_FLIGHT) as pool:
         task = progress.add_task(replayed.stream, total=rows)
-        for start in range(0, rows, batch):
-            progress.advance(task, post_rows(client, replayed, start, batch, belief))
+        progress.advance(task, post_rows(client, replayed, 0, batch, belief))
+        first_seq = replayed.first_seq
+        starts = range(batch, rows, batch)
+        sent: deque[tuple[Future[list[Answer]], Post]] = deque()
+        for at, start in enumerate(starts):
+            for later in starts[at + len(sent) : at + IN_FLIGHT]:
+                post = partial(_post, client, replayed, later, batch, belief, first_seq + later)
+                sent.append((pool.submit(post), post))
+            own, again = sent.popleft()
+            progress.advance(task, _take(replayed, start, batch, partial(_answered, own, again)))
     ask_changes(client, replayed)
+
+
+def _answered(sent: Future[list[Answer]], again: Post) -> list[Answer]:
+    """The answers to a request; the ones before it are answered."""
+    try:
+        return sent.result()
+    except SeqConflict:  # it was there before the one before it
+        return again()
 
 
 def post_rows(
     client: Client, replayed: Replayed, start: int, batch: int, belief: bool = False
 ) -> int:
     """Post the rows from `start` on, at most `batch`; returns how many were answered."""
+    return _take(replayed, start, batch, lambda: _post(client, replayed, start, batch, belief))
+
+
+def _post(
+    client: Client,
+    replayed: Replayed,
+    start: int,
+    batch: int,
+    belief: bool,
+    seq: int | None = None,
+) -> list[Answer]:
+    """Post rows; seq: position that the first of them is to have."""
     observations = replayed.series.observations(start, start + batch)
-    where = f"rows {start + 1} to {start + len(observations)}"
+    if seq is not None:
+        observations[0]["seq"] = seq
+    return client.observe(replayed.stream, observations, detail="full", belief=belief)
+
+
+def _take(replayed: Replayed, start: int, batch: int, answers_of: Post) -> int:
+    """Take the answers to rows over; returns how many there are."""
+    stop = min(start + batch, len(replayed.series.y))
+    where = f"rows {start + 1} to {stop}"
+    another = f"{where}: another client writes to {replayed.stream!r} too"
     try:
-        answers = client.observe(replayed.stream, observations, detail="full", belief=belief)
+        answers = answers_of()
+    except SeqConflict as error:
+        raise ReplayError(another) from error
     except ClientError as error:
         replayed.add(getattr(error, "answers", []))  # of the rows before the one that is refused
         raise ReplayError(f"{where}: {error}") from error
-    if len(answers) != len(observations):
-        raise ReplayError(f"{where}: sent {len(observations)}, got {len(answers)} answers")
+    if len(answers) != stop - start:
+        raise ReplayError(f"{where}: sent {stop - start}, got {len(answers)} answers")
     replayed.add(answers)
     if answers[-1].seq != replayed.first_seq + len(replayed.answers) - 1:
-        raise ReplayError(f"{where}: another client writes to {replayed.stream!r} too")
+        raise ReplayError(another)
     return len(answers)
 
 

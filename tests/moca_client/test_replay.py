@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import threading
 
 import pyarrow as pa
 import pytest
@@ -282,6 +283,8 @@ class ShiftService(ClientOfItself):
         self.bodies = []
         self.refused_from = None  # seq of the first observation that is refused
         self.others = 0  # observations of another writer after each list
+        self.waits = {}  # what comes before a list is looked at, by the position that it is to have
+        self.conflicts = 0
         self.hindsight = iter(())  # of the next answers about changepoints
 
     def stream(self, name):
@@ -298,6 +301,10 @@ class ShiftService(ClientOfItself):
 
     def observe(self, name, rows, detail, belief):
         assert detail == "full"  # the file has every column
+        self.waits.pop(rows[0].get("seq"), lambda: None)()
+        if rows[0].get("seq") not in (None, self.seq):
+            self.conflicts += 1
+            raise problem_of(409, {"type": "x/seq-conflict", "seq": self.seq})
         if self.seq == self.refused_from:
             raise problem_of(422, {"title": "busy", "detail": "try again"})
         self.bodies.append(rows)
@@ -412,6 +419,26 @@ def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(service, sh
         replay(shift, out=out, batch=10, console=console)
     assert len(out.read_text().splitlines()) == 51
     assert "first 50 rows" in console.file.getvalue()
+
+
+def test_a_list_that_overtakes_the_one_before_is_sent_again(service, shift, tmp_path):
+    """The first says where the others belong, and two are on their way at a time."""
+    overtaken = threading.Event()
+    service.waits = {20: lambda: overtaken.wait(10)}
+    conflict = service.observe
+
+    def observe(name, rows, **options):
+        try:
+            return conflict(name, rows, **options)
+        finally:
+            if rows[0].get("seq") == 40:
+                overtaken.set()
+
+    service.observe = observe
+    replayed = replay(shift, out=tmp_path / "a.csv", batch=20, console=quiet())
+    assert service.conflicts == 1
+    assert [body[0].get("seq") for body in service.bodies] == [None, 20, 40, 60]
+    assert [answer.seq for answer in replayed.answers] == list(range(80))
 
 
 def test_another_writer_is_noticed(service, shift, tmp_path):
