@@ -538,7 +538,7 @@ class Segment(Response):
 
 
 class Hindsight(Response):
-    """Part of a segmentation that was computed in hindsight, with location and scale of it all."""
+    """What a rerun with location and scale of all retained labels has added to a segmentation."""
 
     status: Annotated[
         str,
@@ -549,14 +549,14 @@ class Hindsight(Response):
         words("current", "pending", "unavailable", "none"),
     ]
     first: Annotated[
-        int | None, doc("its first observation; null while all of the segmentation is online")
+        int | None, doc("the first observation that was rerun; null while none was")
     ] = sent(None)
     seq: Annotated[int | None, doc("position of the first observation after it")] = sent(None)
     computed: Annotated[str | None, doc("when it was computed, RFC 3339")] = sent(None)
 
 
 class Changepoints(Response):
-    """Events, and the best segmentation of the retained history."""
+    """Events, and a segmentation of the retained history."""
 
     stream: str
     seq: int
@@ -564,7 +564,7 @@ class Changepoints(Response):
     events: list[Event] = sent([])
     segmentation: Annotated[
         list[Segment],
-        doc("in hindsight for what `hindsight` says, else the best path of the online filter"),
+        doc("confirmed changes, and what the filter's best path and then `hindsight` add to them"),
     ] = sent([])
     hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
 

@@ -304,8 +304,8 @@ class Client:
         kinds: `change`, `returned`, `anomaly` or `all`; default: all changes. states: default:
         without withdrawn events.
 
-        `hindsight` says how far that is one in hindsight. While its status is `pending`, a worker
-        computes it: ask again.
+        `hindsight` says how far a rerun of what is retained has added to it. While its status is
+        `pending`, a worker computes it: ask again.
         """
         query = {"kinds": kinds, "states": states}
         return self.call(calls.get(path_of(stream, "/changepoints"), Changepoints, query))

@@ -28,17 +28,16 @@ Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
 class Followed(NamedTuple):
     """Events, segmentation and answers of one series of T observations.
 
-    events: each state change of an event with its position. served: starts of the segmentation of
-    the retained history, without the first. seasons: periods of the seasons that are known from a
-    position on, where these change. warmup: observations of the warm-up. log_score, changed,
-    recent, anomaly, evidence: (T,) log score (nan without a label, as the anomaly),
-    `changed_probability`, `recent_change_probability`, `anomaly` and `evidence`, all nan in the
-    warm-up. regime: (T,) id of the remembered regime that the series is in, 0: of none. summary: of
-    the predictives (T rows), empty unless quantiles were wanted.
+    events: each state change of an event with its position. pipeline: as the series left it.
+    seasons: periods of the seasons that are known from a position on, where these change. warmup:
+    observations of the warm-up. log_score, changed, recent, anomaly, evidence: (T,) log score (nan
+    without a label, as the anomaly), `changed_probability`, `recent_change_probability`, `anomaly`
+    and `evidence`, all nan in the warm-up. regime: (T,) id of the remembered regime that the series
+    is in, 0: of none. summary: of the predictives (T rows), empty unless quantiles were wanted.
     """
 
     events: list[tuple[int, Event]]
-    served: list[int]
+    pipeline: LocalPipeline
     seasons: list[tuple[int, tuple[int, ...]]]
     warmup: int
     log_score: Floats
@@ -53,6 +52,10 @@ class Followed(NamedTuple):
         """Latest starts of the events that are confirmed at the end."""
         starts = {event.id: event.start for _, event in self.events if event.state == "confirmed"}
         return sorted(set(starts.values()))
+
+    def segmented(self) -> list[int]:
+        """Starts of the regimes of the retained history in hindsight, without the first."""
+        return [segment.start for segment in hindsight.segments(self.pipeline, 0)[1:]]
 
 
 def follow(
@@ -102,7 +105,7 @@ def follow(
     regimes = (None if step.readout is None else step.readout.regime for step in taken)
     return Followed(
         events=[(moved.seq, moved.event) for step in taken for moved in step.moved],
-        served=[segment.start for segment in pipeline.segments(0)[1:]],
+        pipeline=pipeline,
         seasons=[(t + 1, new) for t, (old, new) in enumerate(pairs) if new != old],
         warmup=sum(step.readout is None for step in taken),
         log_score=numbers[:, 0],

@@ -183,7 +183,7 @@ class Detector:
         return self._all.regimes(0)
 
     def segments(self) -> list[Segment]:
-        """Regimes of what is retained, in hindsight; see `Detectors.segments`."""
+        """Regimes of what is retained; see `Detectors.segments`."""
         return self._all.segments(0)
 
     def predict(

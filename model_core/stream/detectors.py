@@ -209,10 +209,11 @@ class Detectors:
         return self._pipeline.slab.regimes(self._pipeline.series[stream].row)
 
     def segments(self, stream: int) -> list[Segment]:
-        """Regimes of what is retained (`history` observations), in hindsight.
+        """Regimes of what is retained (`history` observations).
 
-        Location and scale are then those of all of it. Without a compiled kernel only the last 512
-        are segmented anew, and what is before them is as it was known online.
+        They begin at confirmed changes, where the best path of the filter has others, and where
+        hindsight finds more: a rerun with location and scale of all that is retained, of the last
+        512 without a compiled kernel.
         """
         stream = self._at(stream)
         if self._pipeline is None:

@@ -9,7 +9,7 @@ from model_core.readout import Readout
 from model_core.stream import columns, seasons, warmup
 from model_core.stream.local import LocalPipeline, LocalSeries
 from model_core.stream.rows import OFFSET, Floats
-from model_core.stream.segmentation import Segment, best, in_hindsight
+from model_core.stream.segmentation import Segment, best, confirmed, lasting, regimes
 from model_core.stream.slab import Past, Slab
 from model_core.stream.state import StatedMoments
 from model_core.table import SEQ
@@ -71,13 +71,13 @@ def outcome(steps: Generator[None, None, T]) -> T:
 
 
 def segments(pipeline: LocalPipeline, row: int) -> list[Segment]:
-    """Regimes of what is retained of a series.
+    """Regimes of what is retained of a series, in hindsight as well.
 
     Of a model without a kernel only the last `UNCOMPILED` are segmented anew.
     """
-    online = pipeline.segments(row)
+    path = pipeline.path(row)
     series = pipeline.series[row]
-    if not online:
+    if not path:
         return []
     history = pipeline.settings.history
     most = history if pipeline.slab.in_series else min(UNCOMPILED, history)
@@ -85,7 +85,7 @@ def segments(pipeline: LocalPipeline, row: int) -> list[Segment]:
     first = series.seq - len(rows)
     past = pipeline.past(pipeline.slab, rows)
     again = outcome(starts(pipeline.slab, past, series.stated, first))
-    return in_hindsight(online, first, series.seq, again, series.seq)
+    return regimes(path, confirmed(series.events.values()), lasting(again, series.seq))
 
 
 def known_now(series: LocalSeries, most: int) -> Floats:

@@ -326,8 +326,8 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         state = self.series[row].season_state
         return np.zeros(count) if state is None else season.coming(state, count)
 
-    def segments(self, row: int) -> list[Segment]:
-        """Best segmentation of what is retained, as it was known online."""
+    def path(self, row: int) -> list[Segment]:
+        """Best path of the filter through what is retained."""
         series = self.series[row]
         first = max(series.retained.first, series.seq - self.settings.history)
         if not series.warm or first >= series.seq:

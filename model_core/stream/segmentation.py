@@ -1,10 +1,12 @@
-"""Segmentation of what is retained of a series: online, and in hindsight. Positions, no torch."""
+"""Segmentation of what is retained of a series. Positions, no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
+
+from model_core.stream.events import Event
 
 NEAR = 10  # observations between the starts of what counts as the same change
 
@@ -35,28 +37,40 @@ def best(previous: Callable[[int], int | None], start: int, first: int, end: int
     return segments[::-1]
 
 
-def in_hindsight(
-    online: Sequence[Segment], first: int, seq: int, starts: Sequence[int], now: int
-) -> list[Segment]:
-    """Segmentation in hindsight as far as that reaches, else online.
+def confirmed(events: Iterable[Event]) -> list[int]:
+    """Starts of changes that are confirmed, and not excluded from learning."""
+    return [
+        event.start
+        for event in events
+        if event.kind == "change" and event.state == "confirmed" and not event.excluded
+    ]
 
-    first, seq, starts: of the one in hindsight, which was made at `seq`; now: the position by now.
-    What hindsight knew of its last NEAR observations was little: once there are more, their
-    regimes are the online path's. Starts of both within NEAR observations are one change, which
-    is not counted twice.
+
+def lasting(starts: Sequence[int], seq: int) -> list[int]:
+    """Starts in hindsight that are changes; starts: those of all that was segmented, up to `seq`.
+
+    It knew little of its first and its last NEAR observations.
     """
-    if not online:
+    return [start for start in starts if starts[0] + NEAR < start < seq - NEAR]
+
+
+def regimes(
+    path: Sequence[Segment], changes: Iterable[int], hindsight: Iterable[int] = ()
+) -> list[Segment]:
+    """Regimes of the observations of the best path: nothing takes a confirmed change away.
+
+    changes: starts of the confirmed ones. The best path, and then hindsight, add what is farther
+    than NEAR observations from those that are there, and from where the path begins.
+    """
+    if not path:
         return []
-    begin = online[0].start
-    end = online[-1].end
-    settled = seq if now == seq else seq - NEAR
-    later = [start for start in starts if start > max(begin, first)]
-    kept = [start for start in later if start < settled]
-    open_ = [start for start in later if start >= settled]
-    inner = [segment.start for segment in online[1:]]
-    outside = [s for s in inner if not first <= s < settled or _near(s, open_)]
-    joined = sorted([begin, *kept, *(s for s in outside if not _near(s, kept))])
-    return [Segment(start, stop) for start, stop in pairwise([*joined, end])]
+    begin = path[0].start
+    end = path[-1].end
+    starts = sorted({begin, *(start for start in changes if begin < start < end)})
+    for others in ([segment.start for segment in path], hindsight):
+        added = [other for other in others if begin < other < end and not _near(other, starts)]
+        starts = sorted([*starts, *added])
+    return [Segment(start, stop) for start, stop in pairwise([*starts, end])]
 
 
 def _near(start: int, others: Sequence[int]) -> bool:

@@ -267,7 +267,7 @@ def changepoints(
 ) -> None:
     """Print a stream's events and segmentation, or stream new events with --follow.
 
-    The segmentation is in hindsight as far as its line says, and else of the online filter.
+    The segmentation keeps confirmed changes. Its line says how far hindsight has added others.
     --match is for --follow without a stream.
     """
     if match and (stream or not follow):

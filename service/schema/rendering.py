@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import isfinite, isnan
 from statistics import median
@@ -41,8 +41,7 @@ from moca_client.responses import (
 )
 from moca_client.stream_settings import StreamSettings
 from model_core import incidents
-from model_core.stream import segmentation as regimes
-from model_core.stream.segmentation import best
+from model_core.stream.segmentation import best, confirmed, lasting, regimes
 from service import wire
 from service.wire.answers import LOWER, MEDIAN, UPPER
 from service.wire.change_index import FoundChange, Moment
@@ -299,26 +298,23 @@ def _most_probable(run_length: int | None) -> MostProbable | None:
     return None if run_length is None else MostProbable(run_length)
 
 
-def segmentation(head: wire.Head, records: list[wire.Record]) -> list[Segment]:
-    """Best (max-product) segmentation of the retained records; each `end` is exclusive."""
+def segmentation(
+    head: wire.Head,
+    records: list[wire.Record],
+    events: Iterable[wire.Event],
+    hindsight: wire.StoredHindsight | None = None,
+) -> list[Segment]:
+    """Regimes of the retained records; each `end` is exclusive. events: of the stream."""
     if not records or not head.warm:
         return []
     pointers = {record.seq: record.previous_start for record in records}
     path = best(pointers.get, head.best_start, records[0].seq, records[-1].seq + 1)
-    return [Segment(*segment) for segment in path]
-
-
-def in_hindsight(
-    head: wire.Head, online: list[Segment], stored: wire.StoredHindsight
-) -> list[Segment]:
-    """Segmentation of the retained records: in hindsight as far as that reaches, else online."""
-    plain = [regimes.Segment(segment.start, segment.end) for segment in online]
-    joined = regimes.in_hindsight(plain, stored.first, stored.seq, stored.starts, head.seq)
-    return [Segment(*segment) for segment in joined]
+    later = [] if hindsight is None else lasting(hindsight.starts, hindsight.seq)
+    return [Segment(*segment) for segment in regimes(path, confirmed(events), later)]
 
 
 def hindsight(status: str, stored: wire.StoredHindsight | None) -> Hindsight:
-    """Return how far a segmentation is one in hindsight."""
+    """Return how far a segmentation was added to in hindsight."""
     if stored is None:
         return Hindsight(status)
     return Hindsight(status, stored.first, stored.seq, instant(stored.at_ms))

@@ -24,7 +24,9 @@ from model_core.stream import season, storage, warmup
 from model_core.stream.rows import PREVIOUS
 from model_core.stream.slab import Slab
 from model_core.table import RUN_LENGTH
+from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian
+from training.online import segmentation
 
 SINUSOID = Path(__file__).parents[2] / "service/samples/models/sinusoid/1"
 
@@ -53,6 +55,19 @@ def test_a_change_is_detected_once_and_dated():
     assert event.size == pytest.approx(3.0, abs=1.0)
     assert [tuple(each) for each in detector.segments()] == [(0, 60), (60, 90)]
     assert detector.last.predictive.mean == pytest.approx(3.0, abs=0.5)
+
+
+def test_hindsight_takes_no_confirmed_change_away():
+    """The scale of all labels hides the first change."""
+    y = np.random.default_rng(1).normal(size=180)
+    y[60:] += 4.0
+    y[120:] += 500.0
+    assert segmentation(Averaged(), y[:, None].tolist()) == [120]
+    detector = Detector()
+    detector.update_many(y)
+    confirmed = [event.start for event in detector.events if event.state == "confirmed"]
+    assert confirmed[:2] == [60, 120]
+    assert [segment.start for segment in detector.segments()] == [0, *confirmed]
 
 
 # --- input ----------------------------------------------------------------------------------------

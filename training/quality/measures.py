@@ -58,7 +58,8 @@ CROSSED = 0.9  # `changed_probability` above which a model alarms
 LITTLE = 0.2  # `changed_probability` that tells of no change
 SETTLED_FROM = 100  # observations, from which on it is to be little
 SPREAD = 2.0  # random settings: each constant times a factor log-uniform in [1 / SPREAD, SPREAD]
-OUTPUTS = ("confirmed online", "segmentation as served", "in hindsight")
+SERVED = "segmentation as served"
+OUTPUTS = ("confirmed online", SERVED, "by hindsight alone")
 # Scored on vectors beside the models that were asked for.
 VECTOR_MODELS = (DEFAULT_VECTOR_MODEL, "multivariate")
 LESS_SEASONS = "less seasons"  # after a model's name
@@ -447,14 +448,16 @@ def changes(study: QualityStudy) -> dict[str, list[Any]]:
                 by_method.setdefault(method, []).append((score, len(starts)))
             advance()
         for method, results in by_method.items():
-            rows.append(_change_row(corpus, method, results, study.rng))
+            # A generator of their own leaves what others draw as it was without these.
+            own = corpus != TCPD and method.endswith(SERVED)
+            rng = np.random.default_rng(study.seed) if own else study.rng
+            rows.append(_change_row(corpus, method, results, rng))
         if series:
             # The mean length of the regimes of the corpus, of all annotators.
             regimes = [1 + statistics.mean(map(len, one.annotations.values())) for one in series]
             apart = round(sum(len(one.y) for one in series) / sum(regimes))
             marked = [(one, baselines.every(len(one.y), apart)) for one in series]
             results = [(_change_score(corpus, one, marks), len(marks)) for one, marks in marked]
-            # With its own generator: what is drawn after it stays as it was without it.
             rng = np.random.default_rng(study.seed)
             rows.append(_change_row(corpus, f"{baselines.ALWAYS}, every {apart}", results, rng))
     return {"changes": rows}
@@ -476,7 +479,7 @@ def _change_row(
 
 
 def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, list[int]]:
-    """Changes of one series by method; on vectors models report what they confirm."""
+    """Changes of one series by method; on vectors models report what they confirm, and serve."""
     detections: dict[str, list[int]] = {}
     if corpus == TCPD:
         for name, (model, settings) in study.models.items():
@@ -485,7 +488,10 @@ def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, l
     else:
         for name in dict.fromkeys([*study.names, *VECTOR_MODELS]):
             model = build(name, Options(y_dim=one.y.shape[1]))
-            detections[name] = follow(model, one.y.tolist()).confirmed()
+            settings = DEFAULTS._replace(history=len(one.y))
+            followed = follow(model, one.y.tolist(), settings)
+            detections[name] = followed.confirmed()
+            detections[f"{name}, {SERVED}"] = followed.segmented()
     for name, detector in study.detectors.items():
         detections[name] = alarms_of(detector, one.y, MARGINS.get(corpus, 1))
     count = round(statistics.mean(map(len, one.annotations.values())))
@@ -499,7 +505,7 @@ def segmentations(
     """Changes of one series by way, as in `OUTPUTS`; less seasons there is none in hindsight."""
     rows = one.y.tolist()
     followed = follow(model, rows, settings)
-    ways = [followed.confirmed(), followed.served]
+    ways = [followed.confirmed(), followed.segmented()]
     if not settings.seasonal:
         ways.append(segmentation(model, rows, settings))
     return ways

@@ -23,6 +23,7 @@ from service.schema import rendering
 from service.schema.commands import ActionForm, PredictionForm, WhatIfForm
 from service.schema.queries import STANDING, ChangepointsQuery, HistoryQuery, kinds_of
 from service.store.streams import CHUNK
+from service.wire.event_entries import kind_of
 
 OF_STREAM = frozenset({"change", "returned"})  # all changes of a stream page nobody
 
@@ -67,11 +68,11 @@ async def regimes(request: Request, stream: StreamPath) -> Response:
 async def changepoints(
     request: Request, stream: StreamPath, query: Annotated[ChangepointsQuery, Query()]
 ) -> Response:
-    """Return the events and the best segmentation of the retained observations.
+    """Return the events, and a segmentation of the retained observations.
 
-    As far as `hindsight` says, it is one in hindsight. That is computed by a worker when there is
-    none, or the stream has moved on by a tenth; the call waits for it up to a second, unless
-    `wait` is false.
+    Confirmed changes stay in it; the best path of the filter adds to them, and then hindsight, as
+    far as that reaches. It is computed by a worker when there is none, or the stream has moved on
+    by a tenth; the call waits for it up to a second, unless `wait` is false.
     """
     context = context_of(request)
     head = await head_of(context, stream)
@@ -88,17 +89,19 @@ async def changepoints(
     if hindsight is None and status == "current":
         status = "unavailable"  # of another generation
     kinds = kinds_of(query.kind, OF_STREAM)
-    events = await from_store(context.store.events(partition, stream, kinds))
+    events = await from_store(context.store.events(partition, stream, kinds | OF_STREAM))
     states = frozenset(query.state) or STANDING
-    segmentation = rendering.segmentation(head, await _path(context, stream, head))
-    if hindsight is not None:
-        segmentation = rendering.in_hindsight(head, segmentation, hindsight)
+    records = await _path(context, stream, head)
     answer = responses.Changepoints(
         stream=stream,
         seq=head.seq,
         model=head.settings.model,
-        events=[rendering.event(event) for event in events if event.state in states],
-        segmentation=segmentation,
+        events=[
+            rendering.event(event)
+            for event in events
+            if event.state in states and kind_of(event) in kinds
+        ],
+        segmentation=rendering.segmentation(head, records, events, hindsight),
         hindsight=rendering.hindsight(status, hindsight),
     )
     return json_response(answer)

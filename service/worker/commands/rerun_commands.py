@@ -238,7 +238,7 @@ def _compared(
         mean_log_score=sum(new for new, _ in both) / count if count else None,
         present_mean_log_score=sum(old for _, old in both) / count if count else None,
         events=[rendering.event(event) for event in variant.events.values()],
-        segmentation=rendering.segmentation(variant.head, variant.records),
+        segmentation=rendering.segmentation(variant.head, variant.records, variant.events.values()),
         log_score=variant.scores if series else None,
         changed_probability=variant.changed if series else None,
         evidence=variant.evidence if series else None,

@@ -183,6 +183,16 @@ async def test_changepoints_have_the_kinds_that_are_asked_for(api, store):
         assert [f"{each['kind']} {each['id']}" for each in answer["events"]] == expected
 
 
+async def test_a_segmentation_has_confirmed_changes_whatever_kinds_are_asked_for(api, store):
+    put(store)
+    event = wire.Event(1, "confirmed", 150, 155, 165)
+    store.hset(keys.events(P, "s"), "1", blob(event, "event", "s", 1))
+    for query, events in (("", 1), ("?kind=anomaly", 0), ("?state=withdrawn", 0)):
+        answer = (await api.get(PATH + query)).json()
+        assert len(answer["events"]) == events
+        assert [each["start"] for each in answer["segmentation"]] == [0, 150, 250]
+
+
 # --- hindsight ----------------------------------------------------------------------------------
 
 
@@ -218,8 +228,8 @@ async def test_hindsight_is_computed_once_by_all_who_ask_and_then_kept(api, work
     said = {
         "status": "current", "first": 0, "seq": 500, "computed": "2023-11-14T22:13:20.000+00:00",
     }  # fmt: skip
-    assert responses == [([0, 100, 260], said)] * 8
-    assert await changepoints(api) == ([0, 100, 260], said)
+    assert responses == [([0, 100, 250], said)] * 8
+    assert await changepoints(api) == ([0, 100, 250], said)
     assert asked(worker) == 1
 
 
@@ -230,10 +240,20 @@ async def test_hindsight_is_computed_anew_beyond_a_tenth(api, worker, store):
     put(store, seq=550)
     worker.hindsight["s"] = found_in_hindsight(551, 0, 101)
     starts, said = await changepoints(api)
-    assert (starts, said["status"], said["seq"], asked(worker)) == ([0, 100], "current", 500, 1)
+    assert (starts, said["status"], said["seq"], asked(worker)) == (
+        [0, 100, 250],
+        "current",
+        500,
+        1,
+    )
     put(store, seq=551)
     starts, said = await changepoints(api)
-    assert (starts, said["status"], said["seq"], asked(worker)) == ([0, 101], "current", 551, 2)
+    assert (starts, said["status"], said["seq"], asked(worker)) == (
+        [0, 101, 250],
+        "current",
+        551,
+        2,
+    )
 
 
 async def test_without_a_worker_the_online_path_is_answered(api, paused, store, monkeypatch):
@@ -251,7 +271,7 @@ async def test_without_a_worker_the_online_path_is_answered(api, paused, store, 
         assert await changepoints(api) == pending
     paused.running.set()
     await until_async(lambda: store.hexists(keys.hindsight(P), "s"))
-    assert (await changepoints(api))[0] == [0, 100]
+    assert (await changepoints(api))[0] == [0, 100, 250]
     assert asked(paused) == 1
 
 
@@ -283,7 +303,7 @@ async def test_an_older_one_is_answered_meanwhile(api, worker, store, monkeypatc
     worker.pause()
     put(store, seq=700, starts=(0, 250, 600))
     starts, said = await changepoints(api)
-    assert (starts, said["status"], said["seq"]) == ([0, 100, 600], "pending", 500)
+    assert (starts, said["status"], said["seq"]) == ([0, 100, 250, 600], "pending", 500)
 
 
 async def test_a_refusal_fails_no_read(api, worker, store):

@@ -34,48 +34,59 @@ def records(pointers, first=0):
 
 def test_a_segmentation_follows_pointers_back_from_the_last_start():
     segments = rendering.segmentation(
-        head(warm=True, seq=7, best_start=5), records([-1, 0, 1, 0, 3, 2, 2])
+        head(warm=True, seq=70, best_start=50),
+        [record(t, previous_start={0: -1, 50: 20, 30: 0, 20: 12}.get(t, 0)) for t in range(70)],
+        [],
     )
-    # 5 came from 2, and 2 from 1, and 1 from 0.
-    assert segments == [Segment(0, 1), Segment(1, 2), Segment(2, 5), Segment(5, 7)]
-    segments = rendering.segmentation(head(warm=True, seq=3), records([-1, 0, 0]))
+    # 50 came from 20, and 20 from 12, which is as near as its own beginning.
+    assert segments == [Segment(0, 12), Segment(12, 20), Segment(20, 50), Segment(50, 70)]
+    segments = rendering.segmentation(head(warm=True, seq=3), records([-1, 0, 0]), [])
     assert segments == [Segment(0, 3)]
 
 
 def test_a_segmentation_begins_with_what_is_retained():
-    kept = records([0, 11, 0, 0], first=12)
-    segments = rendering.segmentation(head(warm=True, seq=16, best_start=13), kept)
-    assert segments == [Segment(12, 13), Segment(13, 16)]
-    segments = rendering.segmentation(head(warm=True, seq=16, best_start=3), kept)
-    assert segments == [Segment(12, 16)]
-    assert rendering.segmentation(head(warm=True), []) == []
-    assert rendering.segmentation(head(seq=2), records([-1, -1])) == []
+    kept = records([11] * 20, first=12)
+    segments = rendering.segmentation(head(warm=True, seq=32, best_start=23), kept, [])
+    assert segments == [Segment(12, 23), Segment(23, 32)]
+    segments = rendering.segmentation(head(warm=True, seq=32, best_start=3), kept, [])
+    assert segments == [Segment(12, 32)]
+    assert rendering.segmentation(head(warm=True), [], []) == []
+    assert rendering.segmentation(head(seq=2), records([-1, -1]), []) == []
 
 
-def test_in_hindsight_goes_as_far_as_it_reaches():
-    for starts, seq, online, expected in (
-        ([0, 40], 100, [0, 60], [0, 40]),  # nothing since: as it was hindsight
-        ([0, 95], 100, [0], [0, 95]),
-        ([0, 40], 110, [0, 60, 103], [0, 40, 103]),  # what began since
-        ([0, 40], 110, [0, 60, 97], [0, 40, 97]),  # or was too new then
-        ([0, 90], 110, [0], [0]),  # and what was too new to be kept
-        ([0, 89], 110, [0], [0, 89]),
-        ([0, 95], 110, [0, 88], [0, 88]),  # one change, on both sides of where it is settled
-        ([0, 88], 110, [0, 95], [0, 88]),
-        ([0, 85], 110, [0, 95], [0, 85]),  # 10 apart is near, 11 is not
-        ([0, 84], 110, [0, 95], [0, 84, 95]),
-        ([0], 110, [0, 88], [0]),
-        ([30, 70], 100, [0, 20, 50], [0, 20, 70]),  # not all that is retained was segmented
-        ([30, 70], 100, [0, 50], [0, 70]),
-        ([30, 35], 100, [0, 28], [0, 35]),
-        ([0, 30, 60], 104, [40, 58], [40, 60]),  # some of it is not retained any more
-        ([0, 30], 104, [40, 58], [40]),
+def test_no_confirmed_change_is_taken_from_a_segmentation():
+    """The best path and hindsight add what is farther than 10 observations from all others."""
+    for confirmed, path, hindsight, expected in (
+        ([40], [0], [0], [0, 40]),
+        ([40, 45], [0, 43, 80], [0, 85], [0, 40, 45, 80]),  # confirmed ones may be close
+        ([40], [0, 50], [0, 30], [0, 40]),  # 10 apart is near, 11 is not
+        ([40], [0, 51], [0, 29], [0, 29, 40, 51]),
+        ([], [0, 50, 55], [0, 20, 25], [0, 20, 25, 50, 55]),  # as are those of one path
+        ([4], [0], [0], [0, 4]),
+        ([], [0, 10], [0, 9], [0]),  # so close to the first it is a change if confirmed alone
+        ([], [0, 11], [0], [0, 11]),
+        ([], [0], [0, 89], [0, 89]),  # hindsight knew little of its last 10
+        ([], [0], [0, 90], [0]),
+        ([], [0], [30, 40, 60], [0, 60]),  # and of its first, which is no change itself
+        ([20, 40, 120], [30, 60], [0, 20, 80], [30, 40, 60, 80]),  # of what is retained
+        ([30], [30, 60], [], [30, 60]),
     ):
-        path = [Segment(*each) for each in pairwise([*online, seq])]
-        hindsight = StoredHindsight(1, starts[0], 100, starts, 0)
-        segments = rendering.in_hindsight(head(warm=True, seq=seq), path, hindsight)
-        assert segments == [Segment(*each) for each in pairwise([*expected, seq])], (starts, online)
-    assert rendering.in_hindsight(head(warm=True, seq=100), [], hindsight) == []
+        events = [Event(i, "confirmed", start, start) for i, start in enumerate(confirmed, 1)]
+        events += [
+            Event(7, "withdrawn", 70, 70),
+            Event(8, "suspected", 70, 70),
+            Event(9, "confirmed", 70, 70, excluded=True),
+            Event(70, "confirmed", 70, 70, kind="anomaly"),
+        ]
+        first = path[0]
+        pointers = dict(pairwise(reversed(path)))
+        kept = [record(t, previous_start=pointers.get(t, -1)) for t in range(first, 100)]
+        stored = StoredHindsight(1, hindsight[0], 100, hindsight, 0) if hindsight else None
+        stream = head(warm=True, seq=100, best_start=path[-1])
+        segments = rendering.segmentation(stream, kept, events, stored)
+        starts = [segment.start for segment in segments]
+        assert starts == expected, (confirmed, path, hindsight)
+        assert [segment.end for segment in segments] == [*starts[1:], 100]
 
 
 def test_hindsight_is_current_until_a_tenth_more_was_observed():

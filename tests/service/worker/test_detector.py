@@ -80,8 +80,7 @@ def listed(detector, bench, stream="a"):
     assert [each.id for each in detector.anomalies] == [e.id for e in bench.anomalies(stream)]
     bench.send(SegmentHistory(stream))
     head = bench.head(stream)
-    online = rendering.segmentation(head, bench.records(stream))
-    segments = rendering.in_hindsight(head, online, bench.hindsight(stream))
+    segments = rendering.segmentation(head, bench.records(stream), theirs, bench.hindsight(stream))
     assert [(s.start, s.end) for s in detector.segments()] == [(s.start, s.end) for s in segments]
 
 
@@ -304,12 +303,15 @@ def test_an_evaluation_says_what_a_stream_says(bench, model, rule):
     y = [rng.gauss(LEVELS[t // 30], 1.0) for t in range(120)]
     bench.ask(Configure("a", {"model": model, "history": 60, **rule}), status=201)
     answers = bench.observe("a", y)
-    segments = rendering.segmentation(bench.head("a"), bench.records("a"))
+    bench.send(SegmentHistory("a"))
+    hindsight = bench.hindsight("a")
+    known = bench.records("a"), bench.events("a"), hindsight
+    segments = rendering.segmentation(bench.head("a"), *known)
     confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
     given = {"false_alarm_every": None, **rule} if rule else {}
     settings = StreamSettings(history=60, **given)
     evaluation = follow(build(model, Options()), [[value] for value in y], settings)
-    assert list(evaluation.served) == [segment.start for segment in segments][1:] != []
+    assert evaluation.segmented() == [segment.start for segment in segments][1:] != []
     assert evaluation.confirmed() == confirmed != []
     anomalies = [math.nan if each["anomaly"] is None else each["anomaly"] for each in answers]
     assert evaluation.anomaly == pytest.approx(anomalies, nan_ok=True)
