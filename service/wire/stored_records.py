@@ -415,9 +415,8 @@ def split_columns(body: bytes) -> tuple[int, list[bytes]]:
         count, length = _RUN.unpack_from(plain, at)
         at += _RUN.size
         table = np.frombuffer(plain, np.uint8, count * length, at).reshape(length, count)
-        whole = table.T.tobytes()
-        rows += (whole[i : i + length] for i in range(0, len(whole), length))
-        at += len(whole)
+        rows += np.ascontiguousarray(table.T).view(f"V{length}")[:, 0].tolist()
+        at += count * length
     return int.from_bytes(plain[:_SEQ_BYTES], "little"), rows
 
 

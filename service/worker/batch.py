@@ -73,7 +73,7 @@ class Rows(NamedTuple):
 class StreamQueue:
     """The tasks of one stream, in log order, and how far the current list has come."""
 
-    __slots__ = ("at", "awake", "pace", "stream", "tasks")
+    __slots__ = ("at", "awake", "pace", "plain", "stream", "tasks")
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -81,6 +81,7 @@ class StreamQueue:
         self.at = 0  # next observation of the first task
         self.awake = False  # the next observation is none of the quiet ones
         self.pace = 1  # observations from it on that are not tried to be quiet
+        self.plain = False  # all of the first task are known to be plain numbers
 
 
 class CommandBatch:
@@ -351,18 +352,19 @@ class CommandBatch:
         at = queue.at
         if type(command) is not Observe or queue.awake or not command.observations:
             return None
-        if not _may_be_quiet(command, task.envelope):
-            return None
-        if at == 0 and command.seq is not None:
+        if not _may_be_quiet(command, task.envelope) or (at == 0 and command.seq is not None):
             return None
         stream = queue.stream
         if not stream.alive:
             return None
         coming = command.observations[at:] if at else command.observations
         seen = quiet.run_of(self.engine.table, stream, coming, task.envelope)
-        # Of a command that begins all are checked, so that a refusal leaves nothing applied.
-        if seen is None or not all(map(quiet.plain, seen if at else command.observations)):
+        if seen is None:
             return None
+        # Of a command that begins all are checked, so that a refusal leaves nothing applied.
+        if not queue.plain and not all(map(quiet.plain, seen if at else command.observations)):
+            return None
+        queue.plain = queue.plain or not at
         if at == 0 and command.key is not None:
             field = key_field(command.key, command.first)
             if self._claimed(queue, field) is not None or field in stream.remembered:
@@ -705,6 +707,7 @@ class CommandBatch:
         queue.tasks.popleft()
         queue.at = 0
         queue.awake = False
+        queue.plain = False
 
     def _remember(self) -> None:
         for (key, field), task in self._keyed.items():
