@@ -349,13 +349,13 @@ class CommandBatch:
         """The queue's next observations, if they may be quiet ones."""
         task = queue.tasks[0]
         command = task.command
+        stream = queue.stream
         at = queue.at
         if type(command) is not Observe or queue.awake or not command.observations:
             return None
-        if not _may_be_quiet(command, task.envelope) or (at == 0 and command.seq is not None):
+        if not stream.alive or not _may_be_quiet(command, task.envelope):
             return None
-        stream = queue.stream
-        if not stream.alive:
+        if at == 0 and command.seq is not None and command.seq != stream.seq:
             return None
         coming = command.observations[at:] if at else command.observations
         seen = quiet.run_of(self.engine.table, stream, coming, task.envelope)

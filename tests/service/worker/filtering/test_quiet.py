@@ -56,6 +56,7 @@ def commands(seed, length):
                 seen[at : at + length],
                 key=key,
                 digest="d" if key else None,
+                seq=at if i in (2, 4) else None,
                 belief=length > 1 and i % 2 == 1 and rng.random() < 0.7,
             )
             entry.append(command)
