@@ -1,8 +1,11 @@
-"""Calls of the service over HTTP."""
+"""Calls of the service over HTTP, and by commands."""
 
 import random
 
 import httpx
+from typer.testing import CliRunner, Result
+
+from service.commands.main import app
 
 KNOWN = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
 BYTES = {"Content-Type": "application/octet-stream"}
@@ -23,6 +26,14 @@ def post(client: httpx.Client, stream: str, observations: list) -> list[dict]:
         body = [each if isinstance(each, dict) else {"y": each} for each in some]
         answers += ask(client, "POST", f"{stream}/observations", json=body)
     return answers
+
+
+def moca(*arguments: object, at: str, stdin: str = "", status: int = 0) -> Result:
+    """Run a command of `moca` in this process, on a service; its status has to be this."""
+    environment = {"MOCA_URL": at, "COLUMNS": "120", "TERMINAL_WIDTH": "120"}
+    result = CliRunner().invoke(app, [*map(str, arguments)], input=stdin, env=environment)
+    assert result.exit_code == status, result.output
+    return result
 
 
 def labels(count: int, seed: int = 1, size: float = 4.0, regime: int = 60) -> list[dict]:

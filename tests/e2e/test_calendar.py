@@ -4,7 +4,7 @@ import random
 from datetime import UTC, datetime, timedelta
 
 from moca_client import Client
-from tests.e2e.calling import KNOWN
+from tests.e2e.calling import KNOWN, moca
 from tests.waiting import PATIENCE_S
 
 BEGAN = datetime(2024, 5, 1, tzinfo=UTC)
@@ -57,9 +57,9 @@ def test_a_window_outlives_a_kill_and_a_change_is_excluded_and_taken_back(serve,
         assert client.run_length("s").run_length.map == 119
         client.exclude("s", event=up.id, excluded=False)
         assert [event.excluded for event in confirmed(client, "s")] == [False, False]
-        assert "works" in processes.run("calendar", "list", "--url", client.url)
-        processes.run("calendar", "remove", "works", "--url", client.url)
+        assert "works" in moca("calendar", "list", at=client.url).output
+        moca("calendar", "remove", "works", at=client.url)
         set_ = ("--start", "2024-05-04", "--end", "2024-05-05", "--repeat", "FREQ=WEEKLY")
-        told = processes.run("calendar", "set", "saturdays", *set_, "--url", client.url)
+        told = moca("calendar", "set", "saturdays", *set_, at=client.url).output
         assert "window 'saturdays' is set, next from" in told
         assert [one.name for one in client.calendar().windows] == ["saturdays"]

@@ -31,9 +31,16 @@ SEVERAL = pytest.mark.parametrize("name", ["averaged-2", "joint-2", "fleet-2", "
 
 
 @pytest.mark.parametrize(
-    ("name", "loops"), [("averaged-1", Belief), ("averaged-2", Belief), ("joint-2", JointBelief)]
+    ("name", "loops", "rate"),
+    [
+        ("averaged-1", Belief, 0.0),
+        pytest.param("averaged-1", Belief, 0.02, marks=pytest.mark.slow),
+        pytest.param("averaged-2", Belief, 0.0, marks=pytest.mark.slow),
+        ("averaged-2", Belief, 0.02),
+        ("joint-2", JointBelief, 0.0),
+        ("joint-2", JointBelief, 0.02),
+    ],
 )
-@pytest.mark.parametrize("rate", [0.0, 0.02])
 def test_the_whole_filter_is_that_by_loops(name, loops, rate):
     one, steps = case(name), 13
     labelled = [t % 7 != 4 for t in range(steps)]

@@ -41,6 +41,12 @@ MODELS = (
 AVERAGES = ("averaged-2", "joint-2")  # whose labels' shares of scales depend on what came before
 SEEN = (3.0, 1.0)  # of two stored regimes
 HAZARDS = [(HAZARD,), (LEARNED, 0.5, 4.0)]
+# One with a prior of each kind: of a level, of counts, of weights.
+QUICK = ("gaussian-3", "poisson", "alpaca-unknown-2", "linear", "averaged-2", "joint-2")
+
+
+def by_kind(names):
+    return [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in names]
 
 
 @pytest.fixture(autouse=True)
@@ -262,7 +268,7 @@ def test_belief_is_a_sum_over_segmentations_and_origins(name, step, hazard):
     ("hazard", "apart", "counts_apart"),
     [(BY_STREAM, 1e-4, 0.005), ((HAZARD,), 0.005, 0.1), (HAZARDS[1], 0.04, 0.7)],
 )
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", by_kind(MODELS))
 def test_mean_counts_stand_for_the_counts_of_every_path(name, hazard, apart, counts_apart):
     """Exact while one path leads to a hypothesis, and close after it.
 

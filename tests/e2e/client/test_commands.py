@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+from functools import partial
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from moca_client.tables import describe_evidence
 from service.commands.main import app
+from tests.e2e import calling
 from tests.e2e.calling import KNOWN
 from tests.e2e.client.conftest import labels
 from tests.e2e.deployment import MOCA
@@ -23,14 +25,7 @@ from tests.waiting import PATIENCE_S
 @pytest.fixture
 def moca(url):
     """Run `moca`; returns what it printed."""
-
-    def run(*arguments, stdin="", at=url, status=0):
-        environment = {"MOCA_URL": at, "COLUMNS": "120", "TERMINAL_WIDTH": "120"}
-        result = CliRunner().invoke(app, arguments, input=stdin, env=environment)
-        assert result.exit_code == status, result.output
-        return result
-
-    return run
+    return partial(calling.moca, at=url)
 
 
 @pytest.fixture

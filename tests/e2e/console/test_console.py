@@ -4,6 +4,7 @@
 """
 
 import copy
+import itertools
 import json
 import re
 
@@ -765,40 +766,33 @@ def test_the_page_says_when_the_service_is_away_and_what_it_refuses(opened, fake
     expect(page.locator("#feed")).to_be_hidden()
 
 
-def test_words_on_a_level_are_within_a_narrow_chart(opened, fake):
+def test_words_on_a_chart_leave_one_another_room(opened, fake):
+    """Those on a level are within a narrow chart; times of the axis beside that of the start."""
     path = "GET /v1/streams/pump/changepoints"
-    answer = copy.deepcopy(fake.answers[path])
-    (event,) = changes(answer)
-    event |= {"start": 54, "earliest": 54, "latest": 54}
-    fake.answers[path] = answer
-    page = opened(fake.url, viewport={"width": 390, "height": 844})
-    page.goto(f"{fake.url}/#/streams/pump")
-    drawn(page)
-    words = page.locator(f"{VALUES} .annotation-text")
-    before = words.filter(has_text="before").bounding_box()
-    since = words.filter(has_text="since").bounding_box()
-    chart = page.locator(VALUES).first.bounding_box()
-    assert since["x"] + since["width"] <= chart["x"] + chart["width"]
-    assert since["y"] >= before["y"] + before["height"] - 4
-
-
-@pytest.mark.parametrize("width", [390, 1320])
-@pytest.mark.parametrize("start", [42, 54])
-def test_times_of_the_axis_leave_room_for_that_of_the_start(opened, fake, width, start):
-    path = "GET /v1/streams/pump/changepoints"
-    answer = copy.deepcopy(fake.answers[path])
-    (event,) = changes(answer)
-    event |= {"start": start, "earliest": start, "latest": start}
-    fake.answers[path] = answer
-    page = opened(fake.url, viewport={"width": width, "height": 844})
-    page.goto(f"{fake.url}/#/streams/pump")
-    drawn(page)
-    begun = page.locator(f"{VALUES} .annotation-text").filter(has_text=DAY).bounding_box()
-    ticks = [each.bounding_box() for each in page.locator(f"{VALUES} .xtick").all()]
-    assert ticks
-    for tick in ticks:
-        beside = tick["x"] + tick["width"] <= begun["x"] or begun["x"] + begun["width"] <= tick["x"]
-        assert beside, (tick, begun)
+    page = opened(fake.url)
+    for width, start in itertools.product([390, 1320], [42, 54]):
+        answer = copy.deepcopy(fake.answers[path])
+        (event,) = changes(answer)
+        event |= {"start": start, "earliest": start, "latest": start}
+        fake.answers[path] = answer
+        page.set_viewport_size({"width": width, "height": 844})
+        page.goto(f"{fake.url}/#/models")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Models")
+        page.goto(f"{fake.url}/#/streams/pump")
+        drawn(page)
+        words = page.locator(f"{VALUES} .annotation-text")
+        begun = words.filter(has_text=DAY).bounding_box()
+        ticks = [each.bounding_box() for each in page.locator(f"{VALUES} .xtick").all()]
+        assert ticks
+        for tick in ticks:
+            left = tick["x"] + tick["width"] <= begun["x"]
+            assert left or begun["x"] + begun["width"] <= tick["x"], (tick, begun)
+        before = words.filter(has_text="before").bounding_box()
+        since = words.filter(has_text="since").bounding_box()
+        chart = page.locator(VALUES).first.bounding_box()
+        assert since["x"] + since["width"] <= chart["x"] + chart["width"]
+        if (width, start) == (390, 54):
+            assert since["y"] >= before["y"] + before["height"] - 4
 
 
 def test_the_list_of_models_fits_a_narrow_screen(opened, fake):

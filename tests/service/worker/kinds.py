@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 from model_core import artifact
@@ -117,6 +118,17 @@ KINDS = {
     "pcoc": Kind("leaf", leaf, x_dim=2, classes=3, warms_up=False),
     "lstm": Kind("walk", pair, x_dim=1, y_dim=2, warms_up=False),
 }  # fmt: skip
+# Each is as good as another one, which is here as well.
+ALIKE = {
+    "gaussian-3", "averaged-2", "averaged-partial", "fleet-partial", "joint-partial",
+    "multivariate-1", "autoregressive-0", "autoregressive", "linear", "alpaca",
+    "multivariate-3",
+}  # fmt: skip
+
+
+def kinds(quick):
+    """Names of all kinds, of which some are quick."""
+    return [pytest.param(k, marks=[] if k in quick else pytest.mark.slow) for k in KINDS]
 
 
 def series(kind, length, seed=1, plain=False):

@@ -20,21 +20,11 @@ from service import wire
 from service.models import catalogue
 from service.schema import rendering
 from service.wire import Configure, Observation, Observe, Predict, RunLength, SetBelief
-from tests.service.worker.kinds import KINDS, amend, configure, publish, series
+from tests.service.worker.kinds import ALIKE, KINDS, amend, configure, kinds, publish, series
 
 WARMUP = 5
 LEVELS = [0.9, 0.25]
-ALIKE = {
-    "gaussian-3", "averaged-2", "averaged-partial", "fleet-partial", "joint-partial",
-    "multivariate-1", "autoregressive-0", "autoregressive", "linear", "alpaca",
-    "multivariate-3",
-}  # fmt: skip
 FEW = {"gaussian", "pcoc"}  # of what is as good as alike in all kinds
-
-
-def kinds(quick):
-    """Names of all kinds, of which some are quick."""
-    return [pytest.param(k, marks=[] if k in quick else pytest.mark.slow) for k in KINDS]
 
 
 @pytest.fixture(scope="module")

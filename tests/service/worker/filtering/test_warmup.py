@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+from model_core.stream import warmup
 from service.wire import Configure, RunLength, WhatIf
 
 
@@ -136,7 +137,8 @@ def test_restarts_and_settings_in_the_middle_of_it(bench, close):
     assert answers[-1]["run_length"]["hypotheses"] == 9
 
 
-def test_a_stream_without_labels_does_not_grow_for_ever(bench):
+def test_a_stream_without_labels_does_not_grow_for_ever(bench, monkeypatch):
+    monkeypatch.setattr(warmup, "LONGEST_WAIT", 800)
     for _ in range(3):
         answers = bench.observe("a", [None] * 704, part=704)
     assert not answers[-1]["warming_up"]
