@@ -37,6 +37,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model_core import hazard as hazards
+from model_core import stated_hazard
 from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.encoder import ACTIVATIONS, Conv, ConvBlock, Encoder, Identity, Mlp, Time
 from model_core.errors import BadArtifact
@@ -145,14 +146,13 @@ class Parts:
         value = self.description.get("hazard")
         if value is None:
             return hazards.BY_STREAM
-        if isinstance(value, list | dict):
-            try:
-                return _table(value)
-            except ValueError as error:
-                raise BadArtifact(f"{DESCRIPTION}: hazard: {error}") from error
-        if not is_number(value) or not 0 < value < 1:
-            raise BadArtifact(f"{DESCRIPTION}: hazard is {value!r}, expected one between 0 and 1")
-        return float(value)
+        try:
+            hazard = stated_hazard.stated(value)
+        except ValueError as error:
+            raise BadArtifact(f"{DESCRIPTION}: hazard: {error}") from error
+        if isinstance(hazard, dict):
+            return tuple(stated_hazard.table(hazard).tolist())
+        return hazard
 
     def defaults(self) -> dict[str, Any]:
         """Hazard and outlier rate (0 where it is left out), as a model's keyword arguments."""
@@ -198,19 +198,6 @@ class Parts:
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether a value from JSON is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _table(spec: list[Any] | dict[str, Any]) -> tuple[float, ...]:
-    """Hazards by run length; raises ValueError."""
-    if isinstance(spec, list):
-        if not all(map(is_number, spec)):
-            raise ValueError("expected a table of numbers")
-        return hazards.checked(spec)
-    mean = spec.get("mean")
-    shape = spec.get("shape")
-    if spec.keys() != {"mean", "shape"} or not is_number(mean) or not is_number(shape):
-        raise ValueError(f"got {spec!r}, expected mean and shape of durations, both numbers")
-    return hazards.negative_binomial(mean, shape)
 
 
 Spec = dict[str, Any]
@@ -349,8 +336,7 @@ def _is_size(value: Any) -> TypeGuard[int]:
 
 
 def _is_period(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 1e-50 <= value <= 1e50
+    return is_number(value) and 1e-50 <= value <= 1e50
 
 
 _ENCODERS: dict[str, Callable[[Parts, Spec, int, int], Encoder]] = {

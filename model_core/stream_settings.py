@@ -62,6 +62,16 @@ class Meaning(NamedTuple):
         )
 
 
+DURATIONS = {
+    "mean": Meaning("mean duration of a regime", ge=1, le=10_000),
+    "shape": Meaning(
+        "1: constant hazard; larger: durations vary less, and changes are more regular",
+        ge=1e-3,  # tables of less take minutes to compute
+        le=1000,
+    ),
+}
+
+
 class StreamSettings(NamedTuple):
     """Settings of one stream; None means the model's or the service's default.
 

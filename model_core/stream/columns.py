@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model_core import compiled as places
-from model_core import hazard as hazards
 from model_core.filter import Inputs
 from model_core.lazy import Tensor, torch
+from model_core.stated_hazard import table
 from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.stream_settings import Hazard, StreamSettings
 from model_core.transfer import to_device
@@ -114,29 +113,12 @@ def hazard_table(model: UnderlyingModel, stated: Sequence[Hazard | None]) -> Flo
     """
     own = [model.hazard if hazard is None else hazard for hazard in stated]
     if own and own.count(own[0]) == len(own):
-        return of_all(_table(_key(own[0])), len(own))
+        return of_all(table(own[0]), len(own))
     if {*map(type, own)} <= {float}:
         return np.array(own, dtype=np.float64)[:, None]
-    # Tables may have thousands of entries: they are made once, and not copied where all are one.
-    keys = list(map(_key, own))
-    if len(set(keys)) == 1:
-        return of_all(_table(keys[0]), len(keys))
-    rows = list(map(_table, keys))
+    rows = list(map(table, own))
     longest = max(map(len, rows))
     return np.stack([longer(row, longest) for row in rows])
-
-
-def _key(hazard: Hazard) -> tuple[float, ...] | tuple[tuple[float, float]]:
-    """What a table is remembered by: its entries, or mean and shape of durations."""
-    if isinstance(hazard, dict):
-        return ((hazard["mean"], hazard["shape"]),)
-    return hazard if isinstance(hazard, tuple) else (hazard,)
-
-
-@lru_cache(maxsize=256)
-def _table(key: tuple[Any, ...]) -> Floats:
-    entries = hazards.negative_binomial(*key[0]) if isinstance(key[0], tuple) else key
-    return np.asarray(entries, dtype=np.float64)
 
 
 def labelled(model: UnderlyingModel, y: Floats) -> NDArray[np.bool_]:

@@ -11,15 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model_core import hazard as hazards
 from model_core.artifact_digest import digest
 from model_core.errors import BadInput
+from model_core.stated_hazard import stated
 from model_core.stream import checks, columns
 from model_core.stream.local import Rules
 from model_core.stream_settings import (
     TABLE,
-    Durations,
-    Hazard,
     Setting,
     StreamSettings,
 )
@@ -61,7 +59,12 @@ def _value(setting: Setting, value: Any) -> Any:
     if value is None:
         return None if setting.optional else setting.default
     if setting.name == "hazard":
-        return _hazard(value)
+        try:
+            return stated(value)
+        except ValueError as error:
+            raise BadInput(
+                f"hazard: {error}; it is the probability that a regime ends at a step"
+            ) from error
     if setting.type is bool:
         if not isinstance(value, bool):
             raise BadInput(f"{setting.name}: expected True or False, got {value!r}")
@@ -90,29 +93,6 @@ def _number(setting: Setting, value: Any) -> float:
         kind = f"{kind} {limits}" if limits else kind
         raise BadInput(f"{setting.name}: expected {kind}, got {value!r}")
     return number
-
-
-def _hazard(value: Any) -> Hazard:
-    """A number, a table by run length, or mean and shape of durations."""
-    try:
-        if isinstance(value, str | bytes | bool | np.bool_):
-            raise TypeError(f"expected a number, a table or durations, got {value!r}")
-        if isinstance(value, Mapping):
-            if set(value) != {"mean", "shape"}:
-                raise ValueError(f"expected `mean` and `shape` of regime durations, got {value!r}")
-            durations = Durations(mean=float(value["mean"]), shape=float(value["shape"]))
-            hazards.negative_binomial(**durations)
-            return durations
-        if isinstance(value, Sequence | np.ndarray):
-            return tuple(hazards.checked([float(number) for number in value]))
-        (number,) = hazards.checked(float(value))
-        if number >= 1:
-            raise ValueError(f"expected a hazard below 1, got {value!r}")
-        return number
-    except (OverflowError, TypeError, ValueError) as error:
-        raise BadInput(
-            f"hazard: {error}; it is the probability that a regime ends at a step"
-        ) from error
 
 
 class Chosen(NamedTuple):

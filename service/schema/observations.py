@@ -30,7 +30,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from model_core.stream_settings import TABLE, Meaning, Setting
+from model_core.stream_settings import DURATIONS, TABLE, Meaning, Setting
 from model_core.suggestions import did_you_mean
 from service.models.catalogue import REFERENCE
 from service.wire import tags as stream_tags
@@ -43,9 +43,6 @@ KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
 COMMAND_OBSERVATIONS = 512  # at most, of one command
 MAX_TIME = 40  # characters
 MAX_TABLE = 64  # entries of a hazard's table
-MAX_DURATION = 10_000.0
-MIN_SHAPE = 1e-3
-MAX_SHAPE = 1000.0
 
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
@@ -282,11 +279,9 @@ class ItemForm(ObservationForm, forbid_unknown_fields=True, frozen=True, gc=Fals
 class DurationsForm(Form):
     """Negative-binomial regime durations, in observations."""
 
-    mean: Annotated[Number, Field(ge=1, le=MAX_DURATION)] = Field(
-        description="mean duration of a regime"
-    )
-    shape: Annotated[Number, Field(ge=MIN_SHAPE, le=MAX_SHAPE)] = Field(
-        description="1: constant hazard; larger: durations vary less, and changes are more regular"
+    mean: Annotated[Number, _within(DURATIONS["mean"])] = Field(description=DURATIONS["mean"].text)
+    shape: Annotated[Number, _within(DURATIONS["shape"])] = Field(
+        description=DURATIONS["shape"].text
     )
 
 

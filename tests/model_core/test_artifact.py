@@ -280,6 +280,8 @@ def test_hazards_are_numbers_tables_or_durations(load):
         {"mean": 9, "shape": 2, "scale": 3},
         {"mean": 0.5, "shape": 2},
         {"mean": 9, "shape": 0},
+        {"mean": 9, "shape": 1e-12},
+        {"mean": 9, "shape": 2e3},
     ]
     for hazard in wrong:
         with pytest.raises(BadArtifact, match=r"model.json: hazard: "):

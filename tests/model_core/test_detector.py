@@ -166,6 +166,8 @@ def test_labels_and_inputs_that_are_mappings_are_taken_by_name():
         ({"hazard": 1.5}, "hazard"),
         ({"hazard": 10**400}, "hazard"),
         ({"hazard": "0.1"}, r"hazard: expected a number.*'0\.1'"),
+        ({"hazard": ["0.1"]}, r"hazard: expected a number.*'0\.1'"),
+        ({"hazard": {"mean": 5, "shape": 1e-12}}, "hazard: shape: expected.*at least 0.001"),
         ({"regimes": "8"}, r"regimes: expected a whole number.*'8'"),
         ({"max_hypotheses": True}, "max_hypotheses: expected a whole number.*True"),
         ({"max_hypotheses": 1}, "max_hypotheses"),

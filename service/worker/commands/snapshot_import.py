@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from model_core import stated_hazard
 from model_core.belief import GREATEST
 from model_core.errors import BadState
 from model_core.labels import LARGEST
@@ -53,7 +54,6 @@ from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_sizes
 
-MAX_ENTRIES = 10_000  # of the table of an artifact's hazard
 MOST = 2**53  # of what counts observations and events
 STATES = ("suspected", "confirmed", "withdrawn")
 # Least and greatest of the numbers of each part of a snapshot, or of those in a list; None: the
@@ -339,13 +339,11 @@ def _check_pending(seen: Observation) -> None:
 
 
 def _check_hazard(hazard: Hazard | None) -> None:
-    if isinstance(hazard, dict):
-        _form(observations.DurationsForm, dict(hazard), "hazard")
-    elif hazard is not None:
-        table = hazard if isinstance(hazard, tuple) else (hazard,)
-        _range("hazard: entries", len(table), 1, MAX_ENTRIES)
-        for entry in table:
-            _range("hazard", entry, 0, 1)
+    try:
+        if hazard is not None:
+            stated_hazard.stated(hazard)
+    except ValueError as error:
+        raise BadSnapshot(f"hazard: {error}") from None
 
 
 def _range(name: str, value: float, least: float, most: float) -> None:
