@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,7 +129,12 @@ def streams_by_column(table: Table, roles: ColumnRoles = ANY) -> dict[str, Serie
         )
     roles = _chosen(table, ColumnRoles(names, x_names, time, roles.time_format))
     axis = _axis(table, roles)
-    return {name: _series(table, roles._replace(y=[name]), axis) for name in names}
+    x = _inputs(table, x_names) if x_names else None  # once: it is that of all
+    alone = roles._replace(x=[])
+    return {
+        name: _series(table, alone._replace(y=[name]), axis)._replace(x=x, x_names=x_names)
+        for name in names
+    }
 
 
 def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Series]:
@@ -398,12 +403,13 @@ def _time_column(table: Table, roles: ColumnRoles, taken: Collection[str]) -> st
     by_name = named(table.columns, TIME_NAMES, taken)
     if by_name is not None:
         return by_name
-    times = [
+    times = (
         name
         for name, cells in table.columns.items()
         if name not in taken and cells and _are_times(cells, roles.time_format)
-    ]
-    return times[0] if len(times) == 1 else None
+    )
+    first_two = list(islice(times, 2))
+    return first_two[0] if len(first_two) == 1 else None
 
 
 def _are_times(cells: Sequence[Any], time_format: str | None) -> bool:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Least number that counts seconds since 1970, or thousandths, millionths, billionths; by 1973.
 UNITS = ((1e8, 1.0), (1e11, 1e-3), (1e14, 1e-6), (1e17, 1e-9))
@@ -26,6 +27,7 @@ is_day = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}", re.ASCII).fullmatch
 is_clock = re.compile(
     r"\d{1,2}:\d\d(:\d\d([.,]\d{1,6})?)?( *[ap]m)?", re.ASCII | re.IGNORECASE
 ).fullmatch
+_month = re.compile(r"(\d{4})-(\d{1,2})", re.ASCII).fullmatch
 _COMPACT = (19_000_101, 29_991_231)  # years, months and days without separators
 
 
@@ -79,12 +81,16 @@ def time_axis(cells: Sequence[Any], name: str, time_format: str | None = None) -
     numbers = [finite(cell) for cell in cells]
     if all(value is not None for value in numbers):
         return _numeric_axis([value for value in numbers if value is not None], name)
-    moments = [moment_of(cell) for cell in cells]
-    unread = next((row for row, moment in enumerate(moments) if moment is None), None)
-    if unread is None:
-        return _datetime_axis([moment for moment in moments if moment is not None], name)
-    if unread and not all(map(_begins_with_year, cells)):
-        raise BadTime(unread, NO_TIME)
+    moments = []
+    for cell in cells:
+        moment = moment_of(cell)
+        if moment is None:  # what is after it may be long
+            break
+        moments.append(moment)
+    if len(moments) == len(cells):
+        return _datetime_axis(moments, name)
+    if moments and not all(map(_begins_with_year, cells)):
+        raise BadTime(len(moments), NO_TIME)
     common, notice = _common(cells)
     return _datetime_axis(common, name)._replace(notice=notice)
 
@@ -95,7 +101,7 @@ def finite(cell: Any) -> float | None:
         return None
     try:
         value = float(cell)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return value if math.isfinite(value) else None
 
@@ -103,7 +109,7 @@ def finite(cell: Any) -> float | None:
 def _formatted(cells: Sequence[Any], row: int, time_format: str) -> datetime:
     try:
         return _utc(datetime.strptime(str(cells[row]).strip(), time_format))  # noqa: DTZ007
-    except ValueError:
+    except (ValueError, OverflowError):
         raise BadTime(row, f"is no time of the form {time_format!r}") from None
 
 
@@ -113,9 +119,9 @@ def _numeric_axis(numbers: list[float], name: str) -> Axis:
         years = [f"{int(value):04d}" for value in numbers]
         return Axis(name, "year", numbers, years, [f"{year}-01-01T00:00:00Z" for year in years])
     if whole and all(_COMPACT[0] <= value <= _COMPACT[1] for value in numbers):
-        days = [_tried(lambda text: datetime.strptime(text, "%Y%m%d"), f"{v:.0f}") for v in numbers]  # noqa: DTZ007
+        days = [_tried(datetime.fromisoformat, f"{value:.0f}") for value in numbers]
         if all(day is not None for day in days):
-            return _datetime_axis([_utc(day) for day in days if day is not None], name)
+            return _datetime_axis([day for day in days if day is not None], name)
     unit_s = unit_of(numbers)
     if unit_s is not None:
         return _datetime_axis([EPOCH + timedelta(seconds=v * unit_s) for v in numbers], name)
@@ -155,31 +161,26 @@ def _written(moment: datetime) -> str:
 def moment_of(cell: Any) -> datetime | None:
     """Read a date or time; without an offset it is UTC."""
     if isinstance(cell, datetime):
-        return _utc(cell)
+        return _tried(_utc, cell)
     if isinstance(cell, date):
         return datetime(cell.year, cell.month, cell.day, tzinfo=UTC)
     if not isinstance(cell, str):
         return None
-    parsed = next((m for parse in _PARSERS if (m := _tried(parse, cell)) is not None), None)
-    return None if parsed is None else _utc(parsed)
+    text = cell.strip()
+    month = _month(text)
+    return _tried(datetime.fromisoformat, f"{month[1]}-{month[2]:0>2}-01" if month else text)
 
 
 def _utc(moment: datetime) -> datetime:
+    """Without an offset it is UTC; OverflowError where it is of no year from 1 to 9999 there."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _tried(parse: Callable[[str], datetime], text: str) -> datetime | None:
+def _tried(parse: Callable[[T], datetime], cell: T) -> datetime | None:
     try:
-        return parse(text.strip())
-    except ValueError:
+        return _utc(parse(cell))
+    except (ValueError, OverflowError):
         return None
-
-
-# A naive result of either means UTC; `_utc` says so in one place.
-_PARSERS: tuple[Callable[[str], datetime], ...] = (
-    datetime.fromisoformat,
-    lambda text: datetime.strptime(text, "%Y-%m"),  # noqa: DTZ007
-)
 
 
 # --- dates whose parts come in another order --------------------------------------------------

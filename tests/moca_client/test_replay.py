@@ -4,20 +4,24 @@ import csv
 import io
 import math
 import threading
+from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from rich.console import Console
 
+from moca_client import times
 from moca_client.errors import problem_of
 from moca_client.replay import ReplayError, replay
 from moca_client.responses import Changepoints, Event, Hindsight, Segment, StreamSummary
 from moca_client.series import (
     ColumnRoles,
     SeriesError,
+    read_csv,
     read_series,
     read_table,
+    series_of,
     streams_by_column,
     streams_of,
 )
@@ -143,10 +147,30 @@ def test_dates_as_people_write_them():
         (["31.12.2024 25:00"], 0, "no date"),
         (["31.12.202"], 0, "no date"),
         ([True], 0, "is not a time"),
+        (["2024-01-01", "0001-01-01T00:00:00+05:00"], 1, "is not a time"),
+        (["9999-12-31T23:59:59-05:00"], 0, "is not a time"),
+        ([datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))], 0, "is not a time"),
+        (["2024-13"], 0, "is not a time"),
     ):
         with pytest.raises(BadTime, match=reason) as refused:
             time_axis(cells, "time")
         assert refused.value.row == place, cells
+
+
+def test_a_moment_that_utc_has_no_year_for_is_none_of_the_named_form():
+    with pytest.raises(BadTime, match="no time of the form"):
+        time_axis(["0001-01-01 +0500"], "time", "%Y-%m-%d %z")
+
+
+def test_cells_after_the_first_that_is_no_time_are_not_read(monkeypatch):
+    """Of a column of text, which is most of them: it would cost seconds of a large file."""
+    read = []
+    moment_of = times.moment_of
+    monkeypatch.setattr(times, "moment_of", lambda cell: read.append(cell) or moment_of(cell))
+    text = "at,note,y\n" + "2024-01-01,of 2024,1\n" * 50
+    series = series_of(read_csv(text.encode(), "f"))
+    assert series.axis.name == "at"
+    assert read.count("of 2024") == 1
 
 
 def test_years_of_two_digits_are_noticed():

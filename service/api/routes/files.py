@@ -56,6 +56,8 @@ def streams_in(content: bytes, name: str) -> FileStreams:
     except SeriesError as error:
         raise _misfit(str(error)) from None
     _check("streams", len(series), MOST_STREAMS)
+    # Inputs are answered with each of the streams, though a file has them once.
+    _check("numbers", sum(map(_numbers, series.values())), MOST_CELLS)
     for stream in series:
         if not is_stream(stream):
             raise _misfit(f"stream {stream!r}: expected {STREAM_ID_RULE}")
@@ -81,6 +83,10 @@ def _series(table: Table, name: str) -> dict[str, Series]:
 
 def _id_of(name: str, column: str) -> str:
     return _not_of_ids.sub("-", f"{name}.{column}")
+
+
+def _numbers(series: Series) -> int:
+    return len(series.y) * (len(series.y_names) + len(series.x_names))
 
 
 def _columns(series: Series) -> FileStream:

@@ -53,6 +53,7 @@ def test_streams_of_a_file():
         ("stream,y\na b,1\n", "stream 'a b': expected 1 to 200"),
         ("stream,y\n..,1\n", "expected 1 to 200"),
         ("a b,a-b\n1,2\n", "two columns would be one stream"),
+        ("time,y\n0001-01-01T00:00:00+05:00,1\n", "'0001-01-01T00:00:00+05:00' is not a time"),
         ("time,y\nnoon,1\n", "row 1 (line 2), column 'time': 'noon' is not a time"),
         ('y,z\n1,"2\n', "is not a CSV file: unexpected end of data"),
     ],
@@ -71,8 +72,10 @@ def test_a_file_is_bounded(monkeypatch):
         (b"y\n" + b"1\n" * 61, "at most 61 rows, got 62"),
         (b"y\r\n" + b"1\r\n" * 61, "at most 61 rows, got 62"),
         (b";" * 201, "at most 200 cells, got 201"),
+        (b",".join(b"x%d,y%d" % (i, i) for i in range(10)) + (b"\n1" + b",1" * 19) * 3,
+         "at most 200 numbers, got 330"),  # each of the ten streams has all ten inputs
         (b"stream,y\n" + b"".join(b"s%d,1\n" % i for i in range(51)), "at most 50 streams, got 51"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(InvalidField) as refused:
             streams_in(content, "f")
         assert why in str(refused.value)
