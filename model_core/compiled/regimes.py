@@ -78,7 +78,9 @@ def _total(numbers: Floats, regimes: int) -> float:
 @compiled
 def _returning(lines: Floats, origin: int, i: int) -> float:
     """As `regimes.returning`, of the hypothesis in slot i."""
-    return float((1.0 + lines[origin + RETURNS, i]) / (2.0 + lines[CHANGES, i]))
+    returns = float(lines[origin + RETURNS, i])
+    fresh = max(float(lines[CHANGES, i]) - returns - 1.0, 0.0)
+    return (1.0 + returns) / (2.0 + returns + fresh)
 
 
 @compiled

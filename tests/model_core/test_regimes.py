@@ -165,6 +165,11 @@ class Path(NamedTuple):
         return np.array([len(self.segments) - 1.0, sum(z > 0 for _, z in self.segments)])
 
 
+def chance_of_return(changes: float, returns: float) -> float:
+    """Of the next change; the first of all changes was no sign of anything."""
+    return (1 + returns) / (2 + returns + max(changes - returns - 1, 0))
+
+
 def hazard_of(hazard: tuple[float, ...], counts: np.ndarray, t: int) -> float:
     """Of one that is stated or learned, of a hypothesis before observation t."""
     if hazard[0] != LEARNED:
@@ -192,7 +197,7 @@ def enumerated(
             start, z = path.segments[-1]
             counts = path.counts if exact else means[start, z]
             rate = hazard_of(hazard, counts, t)
-            back = (1 + counts[1]) / (2 + counts[0])
+            back = chance_of_return(*counts)
             grown.append(path._replace(weight=path.weight + np.log1p(-rate)))
             for m in range(3):
                 others = total - (SEEN[z - 1] if z else 0.0)
@@ -266,7 +271,7 @@ def test_belief_is_a_sum_over_segmentations_and_origins(name, step, hazard):
 
 @pytest.mark.parametrize(
     ("hazard", "apart", "counts_apart"),
-    [(BY_STREAM, 1e-4, 0.005), ((HAZARD,), 0.005, 0.1), (HAZARDS[1], 0.04, 0.7)],
+    [(BY_STREAM, 1e-6, 0.005), ((HAZARD,), 0.008, 0.1), (HAZARDS[1], 0.06, 0.7)],
 )
 @pytest.mark.parametrize("name", by_kind(MODELS))
 def test_mean_counts_stand_for_the_counts_of_every_path(name, hazard, apart, counts_apart):
@@ -349,7 +354,7 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
             rate = max(hazard)
             if hazard[0] == LEARNED:
                 rate = (hazard[1] + changes) / (hazard[1] + hazard[2] + t)
-            q = (1 + returns) / (2 + changes)
+            q = chance_of_return(changes, returns)
             if age < t - settled:
                 mass[z] += probability
             else:
