@@ -101,8 +101,14 @@ def _moment(time: Any) -> float:
         return math.nan
     if not isinstance(time, datetime):
         raise BadInput(f"time: expected a datetime, got {time!r}")
-    # pandas' NaT is a datetime, and its timestamp nan.
-    return (time.replace(tzinfo=UTC) if time.tzinfo is None else time).timestamp()
+    if time != time:  # pandas' NaT, which is a datetime
+        return math.nan
+    seconds = (time.replace(tzinfo=UTC) if time.tzinfo is None else time).timestamp()
+    try:
+        datetime.fromtimestamp(seconds, UTC)  # as events have it
+    except (ValueError, OverflowError):
+        raise BadInput(f"time: expected one from year 1 to 9999 in UTC, got {time}") from None
+    return seconds
 
 
 def time(elapsed: Any) -> float:

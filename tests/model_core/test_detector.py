@@ -21,7 +21,7 @@ import torch
 from model_core import Detector, Detectors
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.stream import season, storage, warmup
-from model_core.stream.rows import PREVIOUS
+from model_core.stream.rows import PREVIOUS, times_of
 from model_core.stream.slab import Slab
 from model_core.table import RUN_LENGTH
 from model_core.upm.averaged import Averaged
@@ -127,13 +127,28 @@ def test_events_say_when_they_were_by_the_times_given():
         (["2024-05-01"], "time: expected a datetime, got '2024-05-01'"),
         ([], "time: expected one for each of 1 labels, got 0"),
         (7, "time: expected a datetime, got 7"),
+        (
+            [datetime.fromisoformat("9999-12-31T23:59:59.999999")],
+            "time: expected one from year 1 to 9999 in UTC, got 9999-12-31 23:59",
+        ),
+        ([datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))], "got 0001-01-01 00:00"),
     ],
 )
 def test_wrong_times_are_refused(time, message):
-    detector = gaussian()
+    detector = gaussian(location=[0.0], scale=[1.0])
     with pytest.raises(BadInput, match=message):
         detector.update_many([1.0], time=time)
     assert detector.seq == 0
+    detector.update(1.0)
+
+
+def test_a_time_that_is_missing_is_none():
+    pandas = pytest.importorskip("pandas")
+    days = pandas.DatetimeIndex(["2024-05-01", None, "2024-05-03"])
+    detector = gaussian(location=[0.0], scale=[1.0])
+    detector.update_many(pandas.Series([0.0, 0.5, 1.0], index=days))
+    _, rows = detector.retained()
+    assert times_of(rows) == ["2024-05-01T00:00:00Z", None, "2024-05-03T00:00:00Z"]
 
 
 def test_labels_and_inputs_that_are_mappings_are_taken_by_name():
