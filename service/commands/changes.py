@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moca_client.retry import Call
 
 PAGE = 200  # changes of one request
+EVER = "all"
 
 
 class EventState(StrEnum):
@@ -48,7 +49,10 @@ Kind = Annotated[
 def changes(
     since: Annotated[
         str,
-        typer.Option(help="Only changes from then on: an age such as 30m, 24h, 7d, or a time."),
+        typer.Option(
+            help="Only changes from then on: an age such as 30m, 24h, 7d, or a time; all: of all "
+            "times."
+        ),
     ] = "24h",
     until: Annotated[
         str | None, typer.Option(help="Only changes before then.", show_default="now")
@@ -96,7 +100,7 @@ def changes(
 
     with connected(url, api_key) as client:
         call: Call[ChangesPage] | None = calls.changes(
-            since=since,
+            since=None if since == EVER else since,
             until=until,
             kinds=[kind],
             states=state or [],
@@ -125,9 +129,11 @@ def changes(
         print_json(rows)
     elif as_csv or not on_terminal():
         typer.echo(change_lines(rows), nl=False)
-    else:
+    elif rows:
         _show(rows)
         _show_movers(movers)
+    else:
+        typer.echo(_nothing("changes", since))
 
 
 def incidents(
@@ -136,7 +142,8 @@ def incidents(
         typer.Argument(help="Id of one, to print its changes.", show_default="list them"),
     ] = None,
     since: Annotated[
-        str, typer.Option(help="Only incidents that began from then on: an age, or a time.")
+        str,
+        typer.Option(help="Only incidents that began from then on: an age, or a time; all."),
     ] = "24h",
     until: Annotated[
         str | None, typer.Option(help="Only incidents that began before then.", show_default="now")
@@ -174,7 +181,7 @@ def incidents(
                 _show_incident(one)
             return
         listed = client.incidents(
-            since=since,
+            since=None if since == EVER else since,
             until=until,
             kinds=[kind],
             prefix=prefix,
@@ -191,9 +198,14 @@ def incidents(
         typer.echo(incident_lines(rows), nl=False)
         return
     if not rows:
-        typer.echo("no incidents: see --since and the other options for what is left out")
+        typer.echo(_nothing("incidents", since))
     for row in rows:
         typer.echo(f"{row.id}  {row.headline}")
+
+
+def _nothing(what: str, since: str) -> str:
+    ever = "" if since == EVER else f"--since {EVER} has those of all times, not of {since}; "
+    return f"no {what}: {ever}see the other options for what is left out"
 
 
 def _show_incident(one: IncidentDetail) -> None:
@@ -228,9 +240,6 @@ def on_terminal() -> bool:
 
 
 def _show(rows: list[StreamChange]) -> None:
-    if not rows:
-        typer.echo("no changes: see --since and the other options for what is left out")
-        return
     headings = ("stream", "since (UTC)", "what changed", "evidence", "state")
     made = table(*headings, words=("what changed", "state"))
     for change in rows:

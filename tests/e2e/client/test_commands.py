@@ -140,6 +140,11 @@ def test_changes_of_all_streams(moca, shifted):
     assert [(row["stream"], row["start"]) for row in table] == [(shifted, "30")]
     assert len(moca(*asked, "--min-size", "1000").stdout.splitlines()) == 1
     assert "noon" in moca("changes", "--since", "noon", status=1).stderr
+    assert moca(*asked, "--since", "2200-01-01").stdout.count("\n") == 1
+    assert moca(*asked, "--since", "all").stdout == moca(*asked).stdout
+    said = moca("incidents", "--prefix", "nobody").stdout
+    assert said.startswith("no incidents: --since all has those of all times, not of 24h; ")
+    assert "since" not in moca("incidents", "--prefix", "nobody", "--since", "all").stdout
 
 
 def test_changepoints_are_followed_until_interrupted(program, shifted):
