@@ -55,7 +55,7 @@ def log_to_stderr(role: str, level_name: str = "info") -> None:
         logging.Formatter(f"%(asctime)s {role:<9} %(levelname)-7s %(message)s", "%H:%M:%S")
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for noisy in ("uvicorn.error", "httpx", "matplotlib", "numba"):
+    for noisy in ("apprise", "uvicorn.error", "httpx", "matplotlib", "numba"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
 
 
