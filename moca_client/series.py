@@ -17,6 +17,7 @@ from moca_client.times import AmbiguousTime, Axis, BadTime, finite, is_clock, is
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "ts", "year")
 LABEL_NAMES = ("value", "label")  # of the labels among other numbers
 SAMPLED = 20  # lines of a file that show what is between its cells
+MOST_LISTED = 50  # columns or categories that a message names
 MOST_CLASSES = 20  # categories of a column of text that are named
 MISSING = frozenset({"", "-", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
 
@@ -480,5 +481,7 @@ def _first_text(table: Table, name: str) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message."""
-    return ", ".join(repr(name) for name in names)
+    """Names for a message, the first of many."""
+    shown = list(map(repr, names))
+    more = len(shown) - MOST_LISTED
+    return ", ".join(shown[:MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -309,7 +309,7 @@ class Log:
         """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).
 
         A commit that can never succeed (wrong type, malformed effect) answers "INVALID: why"
-        and writes nothing. Other errors raise, after every partition had its turn.
+        and writes nothing. Other errors raise: what came of the partitions is not known then.
         """
         return self.begin_commit(commits)()
 

@@ -30,6 +30,7 @@ from service.schema.queries import FileQuery
 # A file of more is for `moca replay`. A cell takes two bytes of it, and 140 of memory: 56 MB.
 MOST_ROWS = 50_000
 MOST_CELLS = 400_000
+MOST_COLUMNS = 1_000
 MOST_STREAMS = 50
 _not_of_ids = re.compile(r"[^A-Za-z0-9._:@~-]+")
 
@@ -52,7 +53,9 @@ def streams_in(content: bytes, name: str) -> FileStreams:
     _check("rows", rows, MOST_ROWS + 1)  # names first
     _check("cells", rows + sum(map(content.count, (b",", b";", b"\t"))), MOST_CELLS)
     try:
-        series = _series(read_csv(content, "the file"), name)
+        table = read_csv(content, "the file")
+        _check("columns", len(table.columns), MOST_COLUMNS)
+        series = _series(table, name)
     except SeriesError as error:
         raise _misfit(str(error)) from None
     _check("streams", len(series), MOST_STREAMS)

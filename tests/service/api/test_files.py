@@ -67,6 +67,7 @@ def test_what_is_wrong_with_a_file_is_named(text, why):
 def test_a_file_is_bounded(monkeypatch):
     monkeypatch.setattr(files, "MOST_ROWS", 60)
     monkeypatch.setattr(files, "MOST_CELLS", 200)
+    monkeypatch.setattr(files, "MOST_COLUMNS", 100)
     assert len(streams_in(b"y\n" + b"1\n" * 60, "f").streams["f.y"].y) == 60
     for content, why in (
         (b"y\n" + b"1\n" * 61, "at most 61 rows, got 62"),
@@ -74,6 +75,8 @@ def test_a_file_is_bounded(monkeypatch):
         (b";" * 201, "at most 200 cells, got 201"),
         (b",".join(b"x%d,y%d" % (i, i) for i in range(10)) + (b"\n1" + b",1" * 19) * 3,
          "at most 200 numbers, got 330"),  # each of the ten streams has all ten inputs
+        (b",".join(b"c%d" % i for i in range(101)), "at most 100 columns, got 101"),
+        (b",".join([b"y"] * 100), "'y', 'y' and 50 more"),
         (b"stream,y\n" + b"".join(b"s%d,1\n" % i for i in range(51)), "at most 50 streams, got 51"),
     ):  # fmt: skip
         with pytest.raises(InvalidField) as refused:
