@@ -60,6 +60,7 @@ from service.worker.streams.validation import (
 _applied = metrics.OBSERVATIONS.labels("applied")
 Ints = NDArray[np.int64]
 Key = tuple[int, str]  # of a stream: its partition and name
+Single = tuple[CommandTask, Stream]  # a command that is one plain observation, for a stream
 
 
 class Rows(NamedTuple):
@@ -134,7 +135,7 @@ class CommandBatch:
         """
         running: set[Key] = set()
         begun: list[Rows] = []
-        singles: list[CommandTask] = []
+        singles: list[Single] = []
         for task in self.tasks:
             if isinstance(task, RowsTask):
                 begun.append(self._rows(task, running))
@@ -144,14 +145,15 @@ class CommandBatch:
                 self._wait(key, task)
             else:
                 running.add(key)
-                singles.append(task)
+                singles.append((task, self.touched[key]))
         self._first([own for own in begun if len(own.rows)], self._singles(singles))
 
-    def _first(self, begun: list[Rows], singles: list[CommandTask]) -> None:
+    def _first(self, begun: list[Rows], singles: list[Single]) -> None:
         """Apply what may be quiet of commands, of distinct streams."""
         waves = [own.wave for own in begun]
+        tasks = [task for task, _ in singles]
         if singles:
-            waves.append(quiet.wave_of_singles(singles, list(map(self._stream, singles))))
+            waves.append(quiet.wave_of_singles(tasks, [stream for _, stream in singles]))
         if not waves:
             return
         for chosen, part, entered in self._advance(quiet.joined(waves)):
@@ -168,7 +170,7 @@ class CommandBatch:
                 if at < len(begun):
                     self._answer(begun[at].task, begun[at].rows[places], runs, part, entered)
                 else:
-                    self._answer_singles([singles[i] for i in places], runs, part, entered)
+                    self._answer_singles([tasks[i] for i in places], runs, part, entered)
 
     def _rows(self, task: RowsTask, running: set[Key]) -> Rows:
         """The rows of a command that may be quiet; all others become tasks, and wait.
@@ -193,29 +195,26 @@ class CommandBatch:
         wave = quiet.wave_of_rows(task, rows, elapsed[chosen], own)
         return Rows(task, np.array(rows, np.int64), wave)
 
-    def _singles(self, tasks: list[CommandTask]) -> list[CommandTask]:
+    def _singles(self, singles: list[Single]) -> list[Single]:
         """Those of single observations, the first of their streams, that may be quiet.
 
         All others wait, before what waits already.
         """
-        if not tasks:
-            return tasks
-        streams = list(map(self._stream, tasks))
-        fit = quiet.quiet_singles(self.engine.table, tasks, streams)
+        if not singles:
+            return singles
+        tasks = [task for task, _ in singles]
+        fit = quiet.quiet_singles(self.engine.table, tasks, [stream for _, stream in singles])
         chosen = []
-        for task, stream, may_be in zip(tasks, streams, fit, strict=True):
+        for (task, stream), may_be in zip(singles, fit, strict=True):
             command = task.command
             assert isinstance(command, Observe)
             if may_be and command.key is not None and stream.remembered:
                 may_be = key_field(command.key, command.first) not in stream.remembered
             if may_be:
-                chosen.append(task)
+                chosen.append((task, stream))
             else:
                 self._wait_first(task)
         return chosen
-
-    def _stream(self, task: CommandTask) -> Stream:
-        return self.touched[task.partition, task.command.stream]
 
     def _answer_singles(
         self, tasks: Sequence[CommandTask], runs: Ints, wave: Wave, entered: Entered
@@ -227,6 +226,7 @@ class CommandBatch:
         model = wave.streams[0].settings.model
         starts = entered.ends - entered.counts
         encoded = {full: quiet_bytes(entered.numbers, full) for full in (False, True)}
+        sizes = {full: quiet_row(full).size for full in encoded}
         firsts = entered.firsts.tolist()
         for task, run, start in zip(tasks, runs.tolist(), starts[runs].tolist(), strict=True):
             command = task.command
@@ -234,7 +234,7 @@ class CommandBatch:
             if not entered.counts[run]:
                 self._wake(task, 0, entered.steps.get(run))
                 continue
-            size = quiet_row(command.full).size
+            size = sizes[command.full]
             part = encoded[command.full][size * start : size * (start + 1)]
             task.applied = 1
             own = QuietAnswers(firsts[run], part, entered.seasons.get(run))
