@@ -353,19 +353,7 @@ def alpaca(parts: Parts) -> Alpaca:
     With `"noise": "unknown"` there are `log_noise_alpha` and `log_noise_beta` (y,) instead of the
     last: shape and scale of the inverse gamma that the variances come from.
     """
-    y_dim = parts.size("y_dim")
-    n = parts.size("feature_dim")
-    cov = _prior_cov(parts, n)
-    variance, noise_prior = _noise(parts, y_dim)
-    return Alpaca(
-        **_encoder(parts, y_dim, n),
-        prior_mean=parts.tensor("prior_mean", n, y_dim),
-        prior_cov=cov,
-        noise_variance=variance,
-        noise_prior=noise_prior,
-        **_scalings(parts, y_dim),
-        **parts.defaults(),
-    )
+    return Alpaca(**_regression(parts))
 
 
 def alpaca_mixture(parts: Parts) -> AlpacaMixture:
@@ -375,23 +363,29 @@ def alpaca_mixture(parts: Parts) -> AlpacaMixture:
     `{"name": "1", "probability": 0.4}`, whose names differ; where it is left out names are numbers
     from 1. Its probabilities are for readers: the tensor decides.
     """
+    (size,) = parts.shape("prior_logits", 1)
+    return AlpacaMixture(
+        **_regression(parts, size),
+        log_weight=parts.tensor("prior_logits", size).log_softmax(-1),
+        names=_names(parts, size),
+    )
+
+
+def _regression(parts: Parts, *priors: int) -> dict[str, Any]:
+    """Arguments of a regression on features; priors: how many it has, if its tensors say it."""
     y_dim = parts.size("y_dim")
     n = parts.size("feature_dim")
-    (size,) = parts.shape("prior_logits", 1)
-    factor = parts.tensor("prior_covariance_factor", size, n, n)
-    cov = parts.derived("prior_covariance_factor", factor @ factor.mT)
-    variance, noise_prior = _noise(parts, size, y_dim)
-    return AlpacaMixture(
+    cov = _prior_cov(parts, *priors, n)
+    variance, noise_prior = _noise(parts, *priors, y_dim)
+    return {
         **_encoder(parts, y_dim, n),
-        log_weight=parts.tensor("prior_logits", size).log_softmax(-1),
-        prior_mean=parts.tensor("prior_mean", size, n, y_dim),
-        prior_cov=0.5 * (cov + cov.mT),
-        noise_variance=variance,
-        noise_prior=noise_prior,
-        names=_names(parts, size),
+        "prior_mean": parts.tensor("prior_mean", *priors, n, y_dim),
+        "prior_cov": cov,
+        "noise_variance": variance,
+        "noise_prior": noise_prior,
         **_scalings(parts, y_dim),
         **parts.defaults(),
-    )
+    }
 
 
 def _names(parts: Parts, size: int) -> tuple[str, ...]:
@@ -420,12 +414,10 @@ def fleet(parts: Parts) -> Fleet:
     if parts.description.get("output_scaling") is not None:
         raise BadArtifact(f"{DESCRIPTION}: output_scaling: remove it, every stream has its own")
     cov = _prior_cov(parts, n)
-    x_offset, x_scale = parts.scaling("input_scaling", parts.size("x_dim", 0))
     return Fleet(
         y_dim=y_dim,
         **_encoder(parts, y_dim, n),
-        x_offset=x_offset,
-        x_scale=x_scale,
+        **_scalings(parts),
         prior_mean=parts.tensor("prior_mean", n, y_dim),
         prior_cov=cov,
         noise_alpha=parts.exponential("log_noise_alpha", y_dim),
@@ -435,11 +427,11 @@ def fleet(parts: Parts) -> Fleet:
     )
 
 
-def _prior_cov(parts: Parts, n: int) -> Tensor:
-    """`S S'`, symmetric to the bit."""
-    factor = parts.tensor("prior_covariance_factor", n, n)
-    cov = parts.derived("prior_covariance_factor", factor @ factor.T)
-    return 0.5 * (cov + cov.T)
+def _prior_cov(parts: Parts, *shape: int) -> Tensor:
+    """`S S'` (..., n, n), symmetric to the bit; shape: (..., n)."""
+    factor = parts.tensor("prior_covariance_factor", *shape, shape[-1])
+    cov = parts.derived("prior_covariance_factor", factor @ factor.mT)
+    return 0.5 * (cov + cov.mT)
 
 
 def _noise(parts: Parts, *shape: int) -> tuple[Tensor | None, NoisePrior | None]:
@@ -457,7 +449,6 @@ def pcoc(parts: Parts) -> Pcoc:
 
     `y_dim` is J, the number of classes; there is no output scaling.
     """
-    x_dim = parts.size("x_dim")
     n = parts.size("feature_dim")
     classes = parts.size("y_dim", least=2)
     if parts.description.get("output_scaling") is not None:
@@ -467,15 +458,13 @@ def pcoc(parts: Parts) -> Pcoc:
     dirichlet = parts.exponential("log_dirichlet", classes)
     parts.derived("prior_mean", precision * mean)
     parts.derived("log_dirichlet", dirichlet.sum())
-    offset, scale = parts.scaling("input_scaling", x_dim)
     return Pcoc(
-        encoder=encoder(parts, x_dim, n),
+        encoder=encoder(parts, parts.size("x_dim"), n),
         prior_mean=mean,
         prior_precision=precision,
         noise_variance=parts.exponential("log_noise_variance", classes, n),
         dirichlet=dirichlet,
-        x_offset=offset,
-        x_scale=scale,
+        **_scalings(parts),
         **parts.defaults(),
     )
 
@@ -521,10 +510,14 @@ def _encoder(parts: Parts, y_dim: int, n: int) -> dict[str, Any]:
     return {"encoder": encoder(parts, into, n), "lags": lags}
 
 
-def _scalings(parts: Parts, y_dim: int) -> dict[str, Any]:
+def _scalings(parts: Parts, y_dim: int | None = None) -> dict[str, Any]:
+    """Scaling of inputs, and of labels if there is one; y_dim: numbers in a label, then."""
     x_offset, x_scale = parts.scaling("input_scaling", parts.size("x_dim", 0))
+    inputs = {"x_offset": x_offset, "x_scale": x_scale}
+    if y_dim is None:
+        return inputs
     y_offset, y_scale = parts.scaling("output_scaling", y_dim)
-    return {"x_offset": x_offset, "x_scale": x_scale, "y_offset": y_offset, "y_scale": y_scale}
+    return {**inputs, "y_offset": y_offset, "y_scale": y_scale}
 
 
 FORMAT = 1

@@ -16,6 +16,7 @@ their rates, classes by their shares.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import exp, inf, isfinite, lgamma, log, sqrt
 from typing import Any, Literal, NamedTuple
 
@@ -353,36 +354,28 @@ def _slope(labels: Array) -> float:
 # --- counts, durations, classes --------------------------------------------------------------
 
 
-def _counts(old: Array, new: Array) -> tuple[float, Explanation]:
-    """Poisson with a gamma prior: a half, at the mean of both."""
-    mean = float(old.sum() + new.sum()) / (len(old) + len(new))
+def _rates(old: Array, new: Array, durations: bool) -> tuple[float, Explanation]:
+    """Counts are Poisson, durations exponential; the rate has a gamma prior at the mean of both.
+
+    That of counts is of shape a half, that of durations of shape one.
+    """
+    total = np.array([old.sum(), new.sum()])
+    labels = np.array([len(old), len(new)])
+    mean = float(total.sum() / labels.sum())
     if mean <= 0:
         return 0.0, Explanation(UNCLEAR, probability=1.0)
+    shape, rate = (1.0, mean) if durations else (0.5, 0.5 / mean)
+    events, time = (labels, total) if durations else (total, labels)
 
-    def evidence(*parts: Array) -> float:
-        return _of_rate(0.5, 0.5 / mean, sum(map(np.sum, parts)), sum(map(len, parts)))
+    def evidence(events: float, time: float) -> float:
+        """Log evidence, but for what no prior matters to."""
+        after = shape + events
+        return shape * log(rate) - lgamma(shape) + lgamma(after) - after * log(rate + time)
 
-    clear = evidence(old) + evidence(new) - evidence(old, new)
-    return _rated(clear, (float(old.mean()), float(new.mean())), "rate")
-
-
-def _durations(old: Array, new: Array) -> tuple[float, Explanation]:
-    """Exponential with a gamma prior of its rate: one, at the mean of both."""
-    mean = float(old.sum() + new.sum()) / (len(old) + len(new))
-    if mean <= 0:
-        return 0.0, Explanation(UNCLEAR, probability=1.0)
-
-    def evidence(*parts: Array) -> float:
-        return _of_rate(1.0, mean, sum(map(len, parts)), sum(map(np.sum, parts)))
-
-    clear = evidence(old) + evidence(new) - evidence(old, new)
-    return _rated(clear, (float(old.mean()), float(new.mean())), "mean")
-
-
-def _of_rate(shape: float, rate: float, events: float, time: float) -> float:
-    """Log evidence of events in a time, but for what no prior matters to: the prior is gamma."""
-    after = shape + events
-    return shape * log(rate) - lgamma(shape) + lgamma(after) - after * log(rate + time)
+    apart = sum(map(evidence, events.tolist(), time.tolist()))
+    clear = apart - evidence(float(events.sum()), float(time.sum()))
+    ends = float(old.mean()), float(new.mean())
+    return _rated(clear, ends, "mean" if durations else "rate")
 
 
 def _classes(old: Array, new: Array) -> tuple[float, Explanation]:
@@ -420,7 +413,7 @@ def _rated(clear: float, ends: tuple[float, float], kind: str) -> tuple[float, E
 
 _RULES: dict[str, Any] = {
     "numbers": _numbers,
-    "counts": _counts,
-    "durations": _durations,
+    "counts": partial(_rates, durations=False),
+    "durations": partial(_rates, durations=True),
     "classes": _classes,
 }
