@@ -19,13 +19,14 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import Conjugate
 
 if TYPE_CHECKING:
+    from model_core.compiled.interface import Functions, Model
     from model_core.compiled.kernel import Kernel
-    from model_core.compiled.step import Functions, Model
 
 # Columns of the inputs of a row; the label's and the input's numbers follow.
 LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, SETTLED, SINCE, THRESHOLD, LABEL = range(8)
 # What a kernel is called with where quantiles, or beliefs after each step, are not wanted.
-NO_LEVELS, NO_BELIEFS = np.empty((2, 0)), np.empty((0, 2, 0))
+NO_LEVELS = np.empty((2, 0))
+NO_BELIEFS = np.empty((0, 2, 0))
 
 # Module below `models` whose `of` has the sizes and functions of a model, by the model's module;
 # of conjugate models of any module of `model_core.upm` it is `CONJUGATE`.

@@ -45,16 +45,17 @@ def compile_kernel(name: str) -> float:
     """Have a kernel in the cache; returns the seconds that took."""
     logging.getLogger("model_core").addHandler(logging.NullHandler())  # this program says it
     began = time.monotonic()
+    step = import_module("model_core.compiled.step")
     if name in BESIDE:
         import_module(f"model_core.compiled.{BESIDE[name]}")
     elif name == STEP:
-        import_module("model_core.compiled.step").driver()
+        step.driver()
     else:
         build = LEARNED.get(name, lambda: BUILTIN[name].build(BUILTIN[name].example))
         parts = compiled.parts_of(build())
         assert parts is not None
         _, functions = parts
-        functions.addresses()
+        step.addresses(functions)
     return time.monotonic() - began
 
 

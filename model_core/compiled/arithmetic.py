@@ -14,9 +14,12 @@ from model_core.compiled.jit import Floats, bits_of, compiled, float_of, fma, in
 
 INF = math.inf
 ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it leaves the nearest integer in the low bits
-LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+LN2_HIGH = 6.93147180369123816490e-01
+LN2_LOW = 1.90821492927058770002e-10
 INVERSE_LN2 = 1.44269504088896338700e00
-LOWEST, HIGHEST = -708.0, 709.0  # arguments of exp whose result is a normal number
+# Arguments of exp whose result is a normal number.
+LOWEST = -708.0
+HIGHEST = 709.0
 LEAST_NORMAL = 2.2250738585072014e-308
 TWO_54 = 18014398509481984.0
 ERFC_CENTRE = 3.0
@@ -233,7 +236,7 @@ def _far_quantile(tail: float) -> float:
 @compiled
 def total(values: Floats, n: int) -> float:
     """Sum of the first n."""
-    a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    a = b = c = d = e = f = g = h = 0.0
     whole = n - n % 8
     for i in range(0, whole, 8):
         a += values[i]
@@ -253,7 +256,7 @@ def total(values: Floats, n: int) -> float:
 @compiled
 def dot(left: Floats, right: Floats, n: int) -> float:
     """Sum of the first n products."""
-    a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    a = b = c = d = e = f = g = h = 0.0
     whole = n - n % 8
     for i in range(0, whole, 8):
         a += left[i] * right[i]
@@ -273,7 +276,7 @@ def dot(left: Floats, right: Floats, n: int) -> float:
 @compiled
 def largest(values: Floats, n: int) -> float:
     """Maximum of the first n; a nan is passed over."""
-    a, b, c, d, e, f, g, h = -INF, -INF, -INF, -INF, -INF, -INF, -INF, -INF
+    a = b = c = d = e = f = g = h = -INF
     whole = n - n % 8
     for i in range(0, whole, 8):
         a = values[i] if values[i] > a else a
@@ -293,7 +296,7 @@ def largest(values: Floats, n: int) -> float:
 @compiled
 def smallest(values: Floats, n: int) -> float:
     """Minimum of the first n; a nan is passed over."""
-    a, b, c, d, e, f, g, h = INF, INF, INF, INF, INF, INF, INF, INF
+    a = b = c = d = e = f = g = h = INF
     whole = n - n % 8
     for i in range(0, whole, 8):
         a = values[i] if values[i] < a else a

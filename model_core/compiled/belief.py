@@ -94,8 +94,11 @@ def _changes(lines: Floats, steps: float, number: Floats, hazard: Floats, work: 
 
     Returns the log of how much likelier no change is, where all have the same hazard; else nan.
     """
-    log_prob, score, run_length = lines[LOG_PROB], lines[SCORE], lines[RUN_LENGTH]
-    n, entries = whole(log_prob), hazard.shape[0]
+    log_prob = lines[LOG_PROB]
+    score = lines[SCORE]
+    run_length = lines[RUN_LENGTH]
+    n = whole(log_prob)
+    entries = hazard.shape[0]
     if _is_constant(hazard):
         change, survival = log_change(hazard[0], number[ELAPSED], number[CHANGEPOINT])
         arithmetic.shift(log_prob, change, work[EACH], n)
@@ -120,8 +123,11 @@ def _changes(lines: Floats, steps: float, number: Floats, hazard: Floats, work: 
 @compiled
 def _learned_changes(lines: Floats, number: Floats, work: Floats) -> None:
     """As `_changes`, by the hazards in SPARE."""
-    log_prob, score, hazard = lines[LOG_PROB], lines[SCORE], work[SPARE]
-    change, survival = work[INSIDE], work[OUTSIDE]
+    log_prob = lines[LOG_PROB]
+    score = lines[SCORE]
+    hazard = work[SPARE]
+    change = work[INSIDE]
+    survival = work[OUTSIDE]
     n = whole(log_prob)
     if number[ELAPSED] == 1 and math.isnan(number[CHANGEPOINT]):
         for i in range(n):
@@ -158,10 +164,16 @@ def grow(
 
     Returns the new hypothesis's slot, its previous start and the changes behind it.
     """
-    log_prob, n, seq = lines[LOG_PROB], whole(work[GROWN]), head[SEQ]
+    log_prob = lines[LOG_PROB]
+    n = whole(work[GROWN])
+    seq = head[SEQ]
     slot = arithmetic.place_of(log_prob, arithmetic.smallest(log_prob, slots), slots)
     likelier = _changes(lines, head[STEPS], number, hazard, work)
-    change, best, previous, scale, changes = 0.0, 0.0, -1.0, 0.0, 0.0
+    change = 0.0
+    best = 0.0
+    previous = -1.0
+    scale = 0.0
+    changes = 0.0
     if seq > 0:
         top = arithmetic.largest(work[EACH], n)
         change = -INF
@@ -206,7 +218,9 @@ def mix(rate: float, beside: float, work: Floats) -> None:
 @compiled
 def mix_by_input(rate: float, evidence: Floats, work: Floats) -> None:
     """As `mix`, of the belief after the input, whose log density under each is `evidence`."""
-    each, inside, outside = work[EACH], work[INSIDE], work[OUTSIDE]
+    each = work[EACH]
+    inside = work[INSIDE]
+    outside = work[OUTSIDE]
     n = each.shape[0] - 1
     astray = math.log(rate) + evidence[n] if rate > 0 else -INF
     own = math.log1p(-rate)
@@ -217,7 +231,9 @@ def mix_by_input(rate: float, evidence: Floats, work: Floats) -> None:
     for i in range(n):
         outside[i] = astray - each[i]
     observe(work, 1.0)
-    grown, chance, spare = work[GROWN], work[CHANCE], work[EACH]
+    grown = work[GROWN]
+    chance = work[CHANCE]
+    spare = work[EACH]
     arithmetic.copy(work[POSTERIOR], grown)
     for i in range(n):
         spare[i] = arithmetic.exp(grown[i] + outside[i])
@@ -232,7 +248,10 @@ def with_outliers(work: Floats) -> None:
 
     INSIDE and OUTSIDE are the probabilities of both; they become those with the label.
     """
-    each, share, inside, outside = work[EACH], work[SHARE], work[INSIDE], work[OUTSIDE]
+    each = work[EACH]
+    share = work[SHARE]
+    inside = work[INSIDE]
+    outside = work[OUTSIDE]
     n = whole(each)
     astray = each[n - 1]
     for i in range(n):
@@ -248,7 +267,8 @@ def with_outliers(work: Floats) -> None:
         top = inside[i] if inside[i] >= outside[i] else outside[i]
         each[i] = top + more
         share[i] = one / (1.0 + share[i])
-    each[n - 1], share[n - 1] = astray, 0.0
+    each[n - 1] = astray
+    share[n - 1] = 0.0
 
 
 @compiled
@@ -257,7 +277,8 @@ def observe(work: Floats, counted: float) -> float:
 
     counted: share of the evidence that counts; the score is of all of it.
     """
-    each, path = work[EACH], work[PATH]
+    each = work[EACH]
+    path = work[PATH]
     n = whole(each)
     log_score = _weigh(work)
     if counted != 1.0:
@@ -272,7 +293,9 @@ def observe(work: Floats, counted: float) -> float:
 @compiled
 def _weigh(work: Floats) -> float:
     """Fill POSTERIOR and MASS; returns the log of the evidence in EACH."""
-    grown, each, posterior = work[GROWN], work[EACH], work[POSTERIOR]
+    grown = work[GROWN]
+    each = work[EACH]
+    posterior = work[POSTERIOR]
     n = whole(grown)
     for i in range(n):
         posterior[i] = grown[i] + each[i]
@@ -316,8 +339,11 @@ def keep(
 
     POSTERIOR and PATH are then what is written, MASS the probabilities.
     """
-    posterior, path, run_length = work[POSTERIOR], work[PATH], lines[RUN_LENGTH]
-    n, size = whole(posterior), totals.shape[0]
+    posterior = work[POSTERIOR]
+    path = work[PATH]
+    run_length = lines[RUN_LENGTH]
+    n = whole(posterior)
+    size = totals.shape[0]
     own = head[totals_place((size - 1) // 2) :]
     drop = arithmetic.place_of(posterior, arithmetic.smallest(posterior, slots), slots)
     mass = math.exp(posterior[drop])
@@ -365,8 +391,11 @@ def evidence_of_change(
     lines: Floats, head: Floats, number: Floats, hazard: Floats, work: Floats
 ) -> float:
     """As `belief.evidence_of_change`, after the step."""
-    age, mass, spare = lines[RUN_LENGTH], work[MASS], work[SPARE]
-    n, below = whole(mass), head[SEQ] - 1.0 - number[SETTLED]
+    age = lines[RUN_LENGTH]
+    mass = work[MASS]
+    spare = work[SPARE]
+    n = whole(mass)
+    below = head[SEQ] - 1.0 - number[SETTLED]
     changed = _mass_below(mass, age, below, spare)
     rates(lines, head[STEPS], hazard, spare)
     for i in range(n):
@@ -377,10 +406,13 @@ def evidence_of_change(
 @compiled
 def _likely_starts(mass: Floats, age: Floats, below: float, spare: Floats, table: Floats) -> None:
     """As `belief.likely_starts`."""
-    n, total = whole(mass), max(_mass_below(mass, age, below, spare), 1.0 / GREATEST)
+    n = whole(mass)
+    total = max(_mass_below(mass, age, below, spare), 1.0 / GREATEST)
     for i in range(n):
         spare[i] = math.floor(mass[i] / total / GRAIN) if age[i] < below else 0.0
-    longest, shortest, held = 0.0, INF, 0.0
+    longest = 0.0
+    shortest = INF
+    held = 0.0
     while held < LIKELY - TIE:
         grains = arithmetic.largest(spare, n)
         if grains <= 0:
@@ -415,15 +447,21 @@ def read_out(
     confirmed by.
     """
     seq = head[SEQ] - 1.0
-    log_prob, age, score = work[POSTERIOR], lines[RUN_LENGTH], work[PATH]
-    mass, spare = work[MASS], work[SPARE]
-    n, below = whole(mass), seq - number[SETTLED]
+    log_prob = work[POSTERIOR]
+    age = lines[RUN_LENGTH]
+    score = work[PATH]
+    mass = work[MASS]
+    spare = work[SPARE]
+    n = whole(mass)
+    below = seq - number[SETTLED]
     likeliest = _likeliest(log_prob, age, INF, spare)
     best = _likeliest(score, age, INF, spare)
     event = likeliest
     if number[THRESHOLD] > 0 and evidence >= number[THRESHOLD]:
         event = _likeliest(log_prob, age, below, spare)
-    table[LONGEST], table[SHORTEST], table[COVERAGE] = 0.0, 0.0, 0.0
+    table[LONGEST] = 0.0
+    table[SHORTEST] = 0.0
+    table[COVERAGE] = 0.0
     if evidence >= number[THRESHOLD] or number[SINCE] < number[SETTLED]:
         new = age[event] < below  # than which those of the change before are no start of it
         _likely_starts(mass, age, below if new else seq - number[SINCE], spare, table)

@@ -18,7 +18,8 @@ from model_core.quantiles import COUNT_STEPS
 
 WEIGHT, SHAPE, RATE, SHARE, RUNNING, CUMULATIVE = range(6)
 FIELDS = CUMULATIVE + 1  # the last of `small_counts`
-_FAMILIES, _SPECIAL = maths("families"), maths("special")
+_FAMILIES = maths("families")
+_SPECIAL = maths("special")
 ROUNDING = 1e-12  # by which a sum of masses may miss a level that it meets
 
 
@@ -39,8 +40,11 @@ def log_masses(y: float, shape: Floats, rate: Floats, out: Floats) -> None:
 @compiled
 def small_counts(components: Floats, n: int, counts: int, cumulative: Floats) -> None:
     """Cumulative probability of each of the first few counts."""
-    weight, shape, rate = components[WEIGHT], components[SHAPE], components[RATE]
-    running, share = components[RUNNING], components[SHARE]
+    weight = components[WEIGHT]
+    shape = components[SHAPE]
+    rate = components[RATE]
+    running = components[RUNNING]
+    share = components[SHARE]
     for i in range(n):
         share[i] = rate[i] / (shape[i] + rate[i])
         running[i] = weight[i] * arithmetic.exp(
@@ -81,23 +85,28 @@ def quantiles(
 ) -> None:
     """Smallest counts whose cumulative probabilities reach levels (2, Q)."""
     for j in range(levels.shape[1]):
-        level, k = levels[0, j], 0
+        level = levels[0, j]
+        k = 0
         while k < EXACT_COUNTS and cumulative[k] - level + ROUNDING < 0:
             k += 1
         out[j] = k
         if k < EXACT_COUNTS:
             continue
         # Outwards from a normal's quantile to a bracket, then false position and halving in turn.
-        low, high = EXACT_COUNTS - 1.0, INF
-        below, above = cumulative[EXACT_COUNTS - 1] - level, 1.0 - level
+        low = EXACT_COUNTS - 1.0
+        high = INF
+        below = cumulative[EXACT_COUNTS - 1] - level
+        above = 1.0 - level
         spread = math.sqrt(variance) if math.isfinite(variance) else mean
         x = max(float(np.floor(mean + spread * levels[1, j])), low + 1)
         for step in range(COUNT_STEPS):
             excess = cdf(x, components, n, cumulative) - level + ROUNDING
             if excess >= 0:
-                high, above = x, excess
+                high = x
+                above = excess
             else:
-                low, below = x, excess
+                low = x
+                below = excess
             far = float(np.floor(0.25 * spread + 1.0)) * 2.0**step
             if high == INF:
                 x = low + far

@@ -2,7 +2,7 @@
 
 `params` has means and variances (d lines each), then of each parameter one for each output and
 part; where parts are mixed, their log weights, and one of each part to work in. Those of Student-t
-are as `models.student_t` has them, those of classes their probabilities and a sum. The last column
+are as `student_t` has them, those of classes their probabilities and a sum. The last column
 is of outliers. A family of positive labels is compiled from its functions alone, see
 `components.positive`.
 """
@@ -18,9 +18,10 @@ import numpy as np
 from numba.extending import overload
 
 from model_core import components
-from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture
+from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture, student_t
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH
+from model_core.compiled.interface import ALONE, Model, RowStep
 from model_core.compiled.jit import (
     INLINED,
     Floats,
@@ -32,9 +33,7 @@ from model_core.compiled.jit import (
     state_at,
     whole,
 )
-from model_core.compiled.models import student_t
 from model_core.compiled.ops import maths
-from model_core.compiled.step import ALONE, Model, RowStep
 from model_core.maths import counterpart
 from model_core.maths.families import EXACT_COUNTS
 
@@ -163,7 +162,9 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
             _normalise(params, 2 + count * parts, parts)
 
     def score(step: RowStep) -> float:
-        y, params, density = step.number[LABEL], step.params, step.work[EACH]
+        y = step.number[LABEL]
+        params = step.params
+        density = step.work[EACH]
         parts = step.model.noise.parts
         first = 2 + count * parts
         for k in range(parts):
@@ -176,8 +177,12 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
         return 1.0
 
     def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:
-        params, chance, n = step.params, step.work[CHANCE], 0
-        mean, variance, columns = params[0], params[1], whole(chance)
+        params = step.params
+        chance = step.work[CHANCE]
+        n = 0
+        mean = params[0]
+        variance = params[1]
+        columns = whole(chance)
         parts = step.model.noise.parts
         first = 2 + count * parts
         shares = params[first + parts :]
@@ -247,9 +252,12 @@ def _negative_binomial_finish(model: Model, params: Floats) -> None:
 @entry
 def _negative_binomial_score(step: RowStep) -> float:
     params = step.params
-    parts, density = step.model.noise.parts, step.work[EACH]
+    parts = step.model.noise.parts
+    density = step.work[EACH]
     for k in range(parts):
-        shape, rate, mass = params[2 + k], params[2 + parts + k], params[2 + 3 * parts + k]
+        shape = params[2 + k]
+        rate = params[2 + parts + k]
+        mass = params[2 + 3 * parts + k]
         counts.log_masses(step.number[LABEL], shape, rate, mass)
     _fold(params, 2 + 2 * parts, parts, density)
     return 1.0
@@ -261,17 +269,23 @@ def _negative_binomial_summarise(
 ) -> float:
     chance = step.work[CHANCE]
     params = step.params
-    parts, mean, variance, columns = step.model.noise.parts, params[0], params[1], whole(chance)
+    parts = step.model.noise.parts
+    mean = params[0]
+    variance = params[1]
+    columns = whole(chance)
     arithmetic.fill(mean, 0.0)
     arithmetic.fill(variance, 0.0)
     for k in range(parts):
-        rate, weight = params[2 + parts + k], params[2 + 3 * parts + k]
+        rate = params[2 + parts + k]
+        weight = params[2 + 3 * parts + k]
         arithmetic.exp_of(params[2 + 2 * parts + k], 0.0, weight, columns)
         for i in range(columns):
             mean[i] += weight[i] * rate[i]
     n = 0
     for k in range(parts):
-        shape, rate, weight = params[2 + k], params[2 + parts + k], params[2 + 3 * parts + k]
+        shape = params[2 + k]
+        rate = params[2 + parts + k]
+        weight = params[2 + 3 * parts + k]
         for i in range(columns):
             apart = rate[i] - mean[i]
             within = _FAMILIES.negative_binomial_variance(shape[i], rate[i])
@@ -283,7 +297,8 @@ def _negative_binomial_summarise(
                 spare[counts.RATE, n] = rate[i]
                 n += 1
     mixture.moments(chance, params[:1], params[1:2], columns, out)
-    y, cumulative = _label(step.number), spare[counts.CUMULATIVE]
+    y = _label(step.number)
+    cumulative = spare[counts.CUMULATIVE]
     counts.small_counts(spare, n, EXACT_COUNTS, cumulative)
     for k in range(2):
         out[2 + k] = np.nan if math.isnan(y) else counts.cdf(y - k, spare, n, cumulative)
@@ -301,7 +316,9 @@ def _bernoulli_places(outputs: int, parts: int, at: int) -> tuple[int]:
 
 @entry
 def _bernoulli_score(step: RowStep) -> float:
-    y, probability, density = step.number[LABEL], step.params[2], step.work[EACH]
+    y = step.number[LABEL]
+    probability = step.params[2]
+    density = step.work[EACH]
     for i in range(whole(density)):
         density[i] = _FAMILIES.bernoulli_log_mass(y, probability[i])
     return 1.0
@@ -312,12 +329,16 @@ def _bernoulli_summarise(step: RowStep, levels: Floats, spare: Floats, out: Floa
     """Mean, variance, probabilities up to the label and below it, quantiles."""
     chance = step.work[CHANCE]
     params = step.params
-    mean, variance, zeros, n = params[2], params[1], params[3], whole(chance)
+    mean = params[2]
+    variance = params[1]
+    zeros = params[3]
+    n = whole(chance)
     for i in range(n):
         variance[i] = _FAMILIES.bernoulli_variance(mean[i])
         zeros[i] = 1.0 - mean[i]
     mixture.moments(chance, params[2:3], params[1:2], n, out)
-    zero, everything = arithmetic.dot(chance, zeros, n), arithmetic.total(chance, n)
+    zero = arithmetic.dot(chance, zeros, n)
+    everything = arithmetic.total(chance, n)
     y = _label(step.number)
     for k in range(2):
         reached = 0.0 if y - k < 0 else (zero if y - k < 1 else everything)
@@ -350,7 +371,8 @@ def _categorical_finish(model: Model, params: Floats) -> None:
 @entry
 def _categorical_score(step: RowStep) -> float:
     """-inf of an index that is none."""
-    y, density = step.number[LABEL], step.work[EACH]
+    y = step.number[LABEL]
+    density = step.work[EACH]
     j = int(y) if 0 <= y < step.model.classes else 0
     if j == y:
         for i in range(whole(density)):

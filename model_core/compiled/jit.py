@@ -171,7 +171,8 @@ class _Announcement(event.Listener):  # type: ignore[misc]
     """Says that a kernel is compiled, at the first of its functions that no cache has."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._made = name, False
+        self._name = name
+        self._made = False
 
     def on_start(self, event: Any) -> None:
         """A function is about to be compiled, perhaps one of another package in another thread."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS
 from model_core.compiled.belief import NUMBERS, ROWS
+from model_core.compiled.interface import Functions, Model
 from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.models import lags
 from model_core.compiled.regimes import COLUMNS
-from model_core.compiled.step import Functions, Model, driver
+from model_core.compiled.step import addresses, driver
 from model_core.lazy import Tensor, torch
 from model_core.maths.families import EXACT_COUNTS
 from model_core.regimes import OF_HYPOTHESIS, size
@@ -29,7 +30,8 @@ from model_core.table import (
 )
 from model_core.upm.base import UnderlyingModel
 
-INT, FLOAT = np.dtype(np.int64), np.dtype(np.float64)
+INT = np.dtype(np.int64)
+FLOAT = np.dtype(np.float64)
 
 
 def _check(
@@ -100,7 +102,9 @@ class Kernel:
         encode: of models whose functions take features in place of the inputs: features of inputs
         and contexts.
         """
-        self.model, self._sizes, self._encode = model, sizes, encode
+        self.model = model
+        self._sizes = sizes
+        self._encode = encode
         self._shape = Shape(sizes.kept, sizes.params, sizes.spare, sizes.spares, sizes.outputs)
         # What is believed of a label, and features are made of, is known after its step alone.
         self._in_turns = encode is not None and model.believes and getattr(model, "lags", 0) > 0
@@ -211,7 +215,7 @@ class Kernel:
         return self.model.classes if self._support == "class" else 3 * d + d * d + levels * d
 
     def _compile(self, functions: Functions) -> None:
-        self._functions = functions.addresses()
+        self._functions = addresses(functions)
         self._steps = driver()
         if self._encode is not None and not self.model.believes:
             none = np.empty(0, dtype=np.int64)

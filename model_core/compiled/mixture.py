@@ -42,7 +42,9 @@ _SPECIAL = maths("special")
 UNSEEN = 1e-18  # weight of a hypothesis, or of a component of positive labels, that is left out
 # Largest error of a distribution function, in tails of the outermost level; that tail where there
 # are no levels. NEGLIGIBLE: of what a component is allowed, the weight of one that is left out.
-EXACT, USUAL_TAIL, NEGLIGIBLE = 2e-3, 0.05, 0.02
+EXACT = 2e-3
+USUAL_TAIL = 0.05
+NEGLIGIBLE = 0.02
 # Largest second derivative of a Student-t's distribution function as merging measures it: .85 by
 # docs/mathematics.md, and what the components that are left out weigh.
 CURVED = 0.9
@@ -54,7 +56,8 @@ NEAR = 1e-12  # of a tail, below which the normal's quantile of it is not worth 
 ARRIVED = 1e-3  # how far the normal's quantiles may still be apart before a last step
 # Longest last step of a quantile of real labels, in scales of the narrowest component that weighs
 # anything, and of one of positive labels. The error that is left is of the third order.
-SHORT, SHORT_POSITIVE = 0.02, 5e-4
+SHORT = 0.02
+SHORT_POSITIVE = 5e-4
 
 # Fields of a component of real labels, a Student-t. TERM and what follows up to LEVEL are of
 # `maths.special.student_t_table`, INVERSE is 1 / scale below the mode, ABOVE that above it, SIDE
@@ -66,7 +69,9 @@ HILL, HILL_B, SLOPE, LEVEL, ABOVE, SIDE, SCALE = range(11, 18)
 DISTANCE, MORE, NEARNESS, DENSITY, TAIL = range(18, 23)
 # While components are merged, of a group: averages of the squared scale and of 1 / HALF, variances
 # of the location and of these two, the least squared scale, and how many members there are.
-SQUARE, FREEDOM, LOC_VARIANCE = INVERSE, NORM, SCALE
+SQUARE = INVERSE
+FREEDOM = NORM
+LOC_VARIANCE = SCALE
 SQUARE_VARIANCE, FREEDOM_VARIANCE, LEAST, SIZE = range(TERM, TERM + 4)
 # Slots in order; those that have a component at a location; weights of all slots; of slots places
 # in the order, and keys of it.
@@ -101,9 +106,11 @@ def order(chance: Floats, half: Floats, components: Floats) -> int:
 
     Those of no hypothesis are the last. Returns how many there are.
     """
-    slots, keys = components[SLOTS].view(np.int64), components[KEYS].view(np.int64)
+    slots = components[SLOTS].view(np.int64)
+    keys = components[KEYS].view(np.int64)
     ranks = components[RANKS].view(np.int64)
-    n, count = whole(chance) - BESIDE, 0
+    n = whole(chance) - BESIDE
+    count = 0
     for i in range(n):
         keys[count] = (bits_of(half[i]) & ORDERING) + i
         slots[count] = i
@@ -153,8 +160,11 @@ def merge(
     Hypotheses are merged by their components of the first kind, the narrowest. Those of each other
     kind are merged by the same groups, and these once more.
     """
-    slots, members = components[SLOTS].view(np.int64), components[MEMBERS].view(np.int64)
-    usual, mass, kinds = squares[0], components[MASS], squares.shape[0]
+    slots = components[SLOTS].view(np.int64)
+    members = components[MEMBERS].view(np.int64)
+    usual = squares[0]
+    mass = components[MASS]
+    kinds = squares.shape[0]
     roots = 0.0
     for c in range(kinds):
         roots += math.sqrt(shares[c])
@@ -171,7 +181,9 @@ def merge(
     size = _condense(allowed * (math.sqrt(shares[0]) / roots), n, end - n, components)
     end = n + size
     for c in range(1, kinds):
-        first, square, share = end, squares[c], shares[c]
+        first = end
+        square = squares[c]
+        share = shares[c]
         own_allowed = allowed * (math.sqrt(share) / roots)
         begin = 0
         for g in range(n, n + size):
@@ -182,7 +194,8 @@ def merge(
             ratio_2 = 0.0
             smallest = 1.0
             for at in range(begin, until):
-                own, times = mass[members[at]], square[members[at]] * per_unit
+                own = mass[members[at]]
+                times = square[members[at]] * per_unit
                 total += own
                 ratio += own * times
                 ratio_2 += own * (times * times)
@@ -190,7 +203,8 @@ def merge(
             if total * share > least:
                 average = ratio / total
                 varied = max(ratio_2 / total - average * average, 0.0)
-                apart, freedom = components[LOC_VARIANCE, g], components[FREEDOM_VARIANCE, g]
+                apart = components[LOC_VARIANCE, g]
+                freedom = components[FREEDOM_VARIANCE, g]
                 differs = _difference(apart * per_unit, varied, freedom, smallest)
                 if total * share * differs <= own_allowed * (until - begin) * smallest * smallest:
                     components[WEIGHT, end] = total * share
@@ -254,14 +268,21 @@ def _condense(allowed: float, first: int, entries: int, components: Floats) -> i
     W being the weight and s the least scale of the members, which is kept to what is allowed for
     each of them.
     """
-    weights, locs = components[WEIGHT], components[LOC]
-    squares, inverses = components[SQUARE], components[FREEDOM]
-    loc_variances, freedom_variances = components[LOC_VARIANCE], components[FREEDOM_VARIANCE]
-    square_variances, leasts = components[SQUARE_VARIANCE], components[LEAST]
+    weights = components[WEIGHT]
+    locs = components[LOC]
+    squares = components[SQUARE]
+    inverses = components[FREEDOM]
+    loc_variances = components[LOC_VARIANCE]
+    freedom_variances = components[FREEDOM_VARIANCE]
+    square_variances = components[SQUARE_VARIANCE]
+    leasts = components[LEAST]
     sizes = components[SIZE]
-    at, end, to = first, first + entries, first
+    at = first
+    end = first + entries
+    to = first
     while at < end:
-        middle, per_unit = locs[at], 1.0 / squares[at]
+        middle = locs[at]
+        per_unit = 1.0 / squares[at]
         # Sums over the members: their number, weight, distance from the first one's location, ratio
         # to its squared scale and FREEDOM, and of the squares of these; the least ratio.
         members = 0.0
@@ -274,9 +295,12 @@ def _condense(allowed: float, first: int, entries: int, components: Floats) -> i
         freedom_2 = 0.0
         least = INF
         while at < end:
-            own, by = weights[at], locs[at] - middle
-            times, inverse = squares[at] * per_unit, inverses[at]
-            members_now, weight_now = members + sizes[at], weight + own
+            own = weights[at]
+            by = locs[at] - middle
+            times = squares[at] * per_unit
+            inverse = inverses[at]
+            members_now = members + sizes[at]
+            weight_now = weight + own
             apart_now = apart + own * by
             apart_2_now = apart_2 + own * (by * by + loc_variances[at])
             ratio_now = ratio + own * times
@@ -336,14 +360,24 @@ def complete(components: Floats, n: int) -> int:
         components[FREEDOM, i] = components[FREEDOM, 0]
     count = end & -LANES
     # Lines are cut one by one: those of a cut through all of them would have no known stride.
-    weight, side, skew = components[WEIGHT], components[SIDE], components[SKEW]
-    square, freedom = components[SQUARE], components[FREEDOM]
-    half, norm, scale = components[HALF], components[NORM], components[SCALE]
-    inverse, above = components[INVERSE], components[ABOVE]
-    a, b = components[TERM], components[TERM + 1]
-    c, d = components[TERM + 2], components[TERM + 3]
-    e, hill = components[TERM + 4], components[HILL]
-    hill_b, slope = components[HILL_B], components[SLOPE]
+    weight = components[WEIGHT]
+    side = components[SIDE]
+    skew = components[SKEW]
+    square = components[SQUARE]
+    freedom = components[FREEDOM]
+    half = components[HALF]
+    norm = components[NORM]
+    scale = components[SCALE]
+    inverse = components[INVERSE]
+    above = components[ABOVE]
+    a = components[TERM]
+    b = components[TERM + 1]
+    c = components[TERM + 2]
+    d = components[TERM + 3]
+    e = components[TERM + 4]
+    hill = components[HILL]
+    hill_b = components[HILL_B]
+    slope = components[SLOPE]
     level = components[LEVEL]
     for i in range(count):
         root = math.sqrt(square[i])
@@ -376,8 +410,11 @@ def spread(components: Floats, n: int, centre: float) -> float:
 def _spread_of(components: Floats, n: int, centre: float) -> tuple[float, float]:
     """Weighted sums of squared distances from the mean, and of SCALE."""
     widest()
-    weight, loc, scale = components[WEIGHT], components[LOC], components[SCALE]
-    between, within = 0.0, 0.0
+    weight = components[WEIGHT]
+    loc = components[LOC]
+    scale = components[SCALE]
+    between = 0.0
+    within = 0.0
     for i in range(n):
         apart = loc[i] - centre
         between += weight[i] * (apart * apart)
@@ -388,8 +425,10 @@ def _spread_of(components: Floats, n: int, centre: float) -> tuple[float, float]
 @compiled
 def narrowest(levels: Floats, components: Floats, n: int) -> float:
     """Scale of the narrowest component that weighs more than quantiles may be off."""
-    weight, scale = components[WEIGHT], components[SCALE]
-    least, smallest = EXACT * tail_of(levels) / n, INF
+    weight = components[WEIGHT]
+    scale = components[SCALE]
+    least = EXACT * tail_of(levels) / n
+    smallest = INF
     for i in range(n):
         smallest = scale[i] if weight[i] > least and scale[i] < smallest else smallest
     return smallest
@@ -407,8 +446,11 @@ def _sums_by(x: float, components: Floats, n: int, family: Any) -> Any:
     reached = counterpart(family.instance_class.functions.reached, maths)
 
     def positive(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
-        weight, y = components[WEIGHT], max(x, 0.0)
-        cdf, density, derivative = 0.0, 0.0, 0.0
+        weight = components[WEIGHT]
+        y = max(x, 0.0)
+        cdf = 0.0
+        density = 0.0
+        derivative = 0.0
         for i in range(n):
             f, p, q = reached(y, *state_at(components, family, i))
             cdf += weight[i] * f
@@ -424,19 +466,31 @@ def _student_t_sums(x: float, components: Floats, columns: int) -> tuple[float, 
     """Of whole vectors of columns; a processor works on several turns of a short loop at once."""
     widest()
     n = columns & -LANES
-    weight, side = components[WEIGHT], components[SIDE]
-    loc, half = components[LOC], components[HALF]
-    inverse, above = components[INVERSE], components[ABOVE]
-    norm, hill = components[NORM], components[HILL]
-    a, b = components[TERM], components[TERM + 1]
-    c, d = components[TERM + 2], components[TERM + 3]
-    e, hill_b = components[TERM + 4], components[HILL_B]
-    slope, level = components[SLOPE], components[LEVEL]
-    distance, more = components[DISTANCE], components[MORE]
-    near, height = components[NEARNESS], components[DENSITY]
+    weight = components[WEIGHT]
+    side = components[SIDE]
+    loc = components[LOC]
+    half = components[HALF]
+    inverse = components[INVERSE]
+    above = components[ABOVE]
+    norm = components[NORM]
+    hill = components[HILL]
+    a = components[TERM]
+    b = components[TERM + 1]
+    c = components[TERM + 2]
+    d = components[TERM + 3]
+    e = components[TERM + 4]
+    hill_b = components[HILL_B]
+    slope = components[SLOPE]
+    level = components[LEVEL]
+    distance = components[DISTANCE]
+    more = components[MORE]
+    near = components[NEARNESS]
+    height = components[DENSITY]
     tail = components[TAIL]
     for i in range(n):
-        error, left, right = x - loc[i], inverse[i], above[i]
+        error = x - loc[i]
+        left = inverse[i]
+        right = above[i]
         t = error * (left if error < 0 else right)
         t = t if t > -FARTHEST else -FARTHEST
         t = t if t < FARTHEST else FARTHEST
@@ -448,12 +502,16 @@ def _student_t_sums(x: float, components: Floats, columns: int) -> tuple[float, 
         tail[i] = _SPECIAL.student_t_bent(more[i], hill[i], hill_b[i], slope[i], level[i])
     for i in range(n):
         tail[i] = arithmetic.half_erfc(tail[i])
-    cdf, density, derivative = 0.0, 0.0, 0.0
+    cdf = 0.0
+    density = 0.0
+    derivative = 0.0
     for i in range(n):
         t = distance[i]
         series = _SPECIAL.student_t_series(near[i], a[i], b[i], c[i], d[i], e[i])
         beyond = tail[i] + abs(t) * height[i] * series
-        below, left, right = side[i], inverse[i], above[i]
+        below = side[i]
+        left = inverse[i]
+        right = above[i]
         share = below if t < 0 else 2.0 * weight[i] - below
         narrow = left if t < 0 else right
         p = share * height[i] * narrow
@@ -491,7 +549,9 @@ def _by_bracket(
     least: float,
 ) -> float:
     """Newton's method kept inside a bracket, as `quantiles._newton`."""
-    x, low, high = start, least, INF
+    x = start
+    low = least
+    high = INF
     for step in range(BRACKET_STEPS):
         cdf, density, _ = sums(x, components, n, family)
         excess = cdf - level
@@ -533,10 +593,12 @@ def quantiles(
     -inf.
     """
     for k in range(levels.shape[1]):
-        level, normal = levels[0, k], levels[1, k]
+        level = levels[0, k]
+        normal = levels[1, k]
         # From 0, of positive labels, no step leads anywhere.
         start = centre + spread * normal if least < 0.0 else -centre * math.log1p(-level)
-        x, arrived = start, False
+        x = start
+        arrived = False
         for _ in range(HALLEY_STEPS):
             cdf, density, derivative = sums(x, components, n, family)
             move, apart = _halley(normal, cdf, density, derivative)

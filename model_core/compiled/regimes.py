@@ -41,7 +41,9 @@ from model_core.table import (
 (
     FRESH_PROBABILITY, RETURN_EVIDENCE, SINCE, SINCE_SHARE, NOW, NOW_PROBABILITY, COLUMNS,
 ) = range(7)  # fmt: skip
-RETURNS, ENDED = 1, 2  # lines after that of the origin; the statistics of what ended follow
+# Lines after that of the origin; the statistics of what ended follow.
+RETURNS = 1
+ENDED = 2
 UNBORN = -1.0  # run length of a hypothesis that begins with this step
 
 
@@ -86,13 +88,19 @@ def _returning(lines: Floats, origin: int, i: int) -> float:
 @compiled
 def _ended(lines: Floats, slots: int, seq: float, known: float) -> int:
     """Slot of the regime that ends where another begins: see `regimes.Memory`."""
-    log_prob, run_length = lines[LOG_PROB], lines[RUN_LENGTH]
-    best, slot, any_best, any_slot = -INF, -1, -INF, 0
+    log_prob = lines[LOG_PROB]
+    run_length = lines[RUN_LENGTH]
+    best = -INF
+    slot = -1
+    any_best = -INF
+    any_slot = 0
     for i in range(slots):
         if log_prob[i] > any_best:
-            any_best, any_slot = log_prob[i], i
+            any_best = log_prob[i]
+            any_slot = i
         if seq - 1.0 - run_length[i] <= known and log_prob[i] > best:
-            best, slot = log_prob[i], i
+            best = log_prob[i]
+            slot = i
     return slot if slot >= 0 else any_slot
 
 
@@ -115,25 +123,37 @@ def begin(
     lines: of the row, before it, those of the statistics from the first on. numbers: of the memory.
     Returns the fresh one's previous start and changes.
     """
-    seq, origin = head[SEQ], origin_line(lines, first)
-    ended, column = _ended(lines, slots, seq, numbers[KNOWN]), lines.shape[1] - BESIDE - regimes
-    each, share, run_length = work[EACH], work[SHARE], lines[RUN_LENGTH]
+    seq = head[SEQ]
+    origin = origin_line(lines, first)
+    ended = _ended(lines, slots, seq, numbers[KNOWN])
+    column = lines.shape[1] - BESIDE - regimes
+    each = work[EACH]
+    share = work[SHARE]
+    run_length = lines[RUN_LENGTH]
     if seq == 0:
         lines[origin, slot] = 0.0
         lines[origin + 1 :, slot] = 0.0
         return -1.0, 0.0
     # Of returns, by the origin of what ended: probability, with it the changes and the returns
     # behind them, best path and its start.
-    mass, behind, returns = work[INSIDE], work[OUTSIDE], work[SPARE]
-    best, start = work[MASS], work[POSTERIOR]
+    mass = work[INSIDE]
+    behind = work[OUTSIDE]
+    returns = work[SPARE]
+    best = work[MASS]
+    start = work[POSTERIOR]
     for z in range(regimes + 1):
         mass[z] = 0.0
         behind[z] = 0.0
         returns[z] = 0.0
         best[z] = -INF
         start[z] = -1.0
-    top, total = arithmetic.largest(each, slots), _total(numbers, regimes)
-    fresh, changes, returned, fresh_best, fresh_start = 0.0, 0.0, 0.0, -INF, -1.0
+    top = arithmetic.largest(each, slots)
+    total = _total(numbers, regimes)
+    fresh = 0.0
+    changes = 0.0
+    returned = 0.0
+    fresh_best = -INF
+    fresh_start = -1.0
     for i in range(slots):
         if lines[LOG_PROB, i] == -INF:
             continue
@@ -159,10 +179,15 @@ def begin(
             if way > best[z] + TIE or (way >= best[z] - TIE and began < start[z]):
                 best[z] = max(way, best[z])
                 start[z] = began
-    totals, free = head[totals_place(outputs) :], 0
+    totals = head[totals_place(outputs) :]
+    free = 0
     for m in range(1, regimes + 1):
         seen = _seen(numbers, regimes, m)
-        chance, count, back, path, came_from = 0.0, 0.0, 0.0, -INF, -1.0
+        chance = 0.0
+        count = 0.0
+        back = 0.0
+        path = -INF
+        came_from = -1.0
         if seen <= 0:
             continue
         for z in range(regimes + 1):
@@ -226,8 +251,12 @@ def prune(lines: Floats, slots: int, most: int, slot: int, work: Floats) -> tupl
 
     Returns the probability of all that were born, before that, and the mass lost.
     """
-    posterior, path, mass = work[POSTERIOR], work[PATH], work[MASS]
-    alive, born, lost = 0, 0.0, 0.0
+    posterior = work[POSTERIOR]
+    path = work[PATH]
+    mass = work[MASS]
+    alive = 0
+    born = 0.0
+    lost = 0.0
     for i in range(slots):
         if posterior[i] > -INF:
             alive += 1
@@ -269,10 +298,14 @@ def read_out(
     numbers: of the memory. Returns the evidence of a change to a fresh regime, and that of the more
     probable kind of change; see `regimes.origins`.
     """
-    mass, since, every, rate = work[MASS], work[INSIDE], work[SPARE], work[OUTSIDE]
+    mass = work[MASS]
+    since = work[INSIDE]
+    every = work[SPARE]
+    rate = work[OUTSIDE]
     below = head[SEQ] - 1.0 - number[SETTLED]
     total_seen = _total(numbers, regimes)
-    fresh_rate, return_rate = 0.0, 0.0
+    fresh_rate = 0.0
+    return_rate = 0.0
     rates(lines, head[STEPS], hazard, rate)
     for z in range(regimes + 1):
         since[z] = 0.0
@@ -290,7 +323,9 @@ def read_out(
         if _others(numbers, regimes, total_seen, z) <= 0:
             back = 0.0
         fresh_rate += mass[i] * rate[i] * (1.0 - back)
-    best_since, best_now, total = 0, 0, 0.0
+    best_since = 0
+    best_now = 0
+    total = 0.0
     for z in range(regimes + 1):
         total += since[z]
         if since[z] > since[best_since]:

@@ -9,13 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
 from model_core import regimes as memories
-from model_core.compiled import ELAPSED, LABELLED, OUTLIER_RATE, arithmetic, belief, regimes
+from model_core.compiled import (
+    ELAPSED,
+    LABELLED,
+    OUTLIER_RATE,
+    arithmetic,
+    belief,
+    regimes,
+    student_t,
+)
 from model_core.compiled.belief import (
     BORN_PREVIOUS_START,
     CHANGEPOINT_PROBABILITY,
@@ -27,6 +34,7 @@ from model_core.compiled.belief import (
     PRUNED_MASS,
     SHARE,
 )
+from model_core.compiled.interface import Functions, Model, RowStep
 from model_core.compiled.jit import (
     Floats,
     Ints,
@@ -36,85 +44,9 @@ from model_core.compiled.jit import (
     compiled,
     context_place,
     either,
-    entry,
     statistics_line,
     whole,
 )
-
-NO_NUMBERS = np.empty(0)
-
-
-class Noise(NamedTuple):
-    """Of the parts of each output, where predictives are Student-t.
-
-    own: so many of the last parts of each output have degrees of freedom of their own, which they
-    share. kinds: scales of the noise of each part, a Student-t for each. skews: (parts,), see
-    `components.SkewedT`.
-    """
-
-    parts: int
-    own: int
-    kinds: int
-    skews: Floats
-
-
-ALONE = Noise(1, 0, 1, np.ones(1))
-
-
-class Model(NamedTuple):
-    """Sizes and numbers of a model, of whatever class.
-
-    outputs: numbers in a label. kept: lines of the statistics that are copied for a step. params:
-    lines of them. classes: of labels, else 0. spare, spares: fields of the components of a mixture,
-    and how many there are for each column. outliers: 1 where labels may be some. by_input: 1 where
-    the input is scored, by the line of `params` after those of the classes. encoded: 1 where the
-    inputs of a row are features. Then sizes that some models have: inputs, features, lags, 1 where
-    the context is that of `lags`, a season, 1 for a trend or for unknown noise.
-    """
-
-    outputs: int
-    kept: int
-    params: int
-    classes: int = 0
-    spare: int = 0
-    spares: int = 1
-    outliers: int = 1
-    by_input: int = 0
-    encoded: int = 0
-    inputs: int = 0
-    features: int = 0
-    lags: int = 0
-    past: int = 0
-    season: int = 0
-    trend: int = 0
-    noisy: int = 1
-    noise: Noise = ALONE
-    numbers: Floats = NO_NUMBERS
-
-
-class RowStep(NamedTuple):
-    """A step of one row, as the functions of a model have it.
-
-    number: inputs of the row. context: of the stream. lines: of the row, in place. own: the
-    statistics that are copied, as the step works on them. params: of the predictives. work: numbers
-    of the belief, see `belief`. marginal: address of `student_t.marginal`, which several
-    models call and none contains: it takes long to compile.
-
-    All but `number` and `context` have W columns, whole vectors: after those of the slots the last
-    one is the prior's, which outliers are drawn from (with a wider scale), the one before it what a
-    model has beside its hypotheses, if anything; those in between are as slots that nothing was
-    seen in.
-    """
-
-    model: Model
-    number: Floats
-    context: Floats
-    lines: Floats
-    own: Floats
-    params: Floats
-    work: Floats
-    marginal: int
-
 
 _LINE, _MATRIX = (numba.types.Array(numba.float64, n, "C") for n in (1, 2))
 _MODEL = numba.typeof(Model(0, 0, 0))
@@ -126,44 +58,18 @@ _MARGINAL = (
 )  # fmt: skip
 
 
-class Functions(NamedTuple):
-    """What a model computes in a step.
-
-    predict: fills `params`; returns the weight of what is beside the hypotheses. score: log density
-    EACH of the label; returns the share of it that counts for run lengths. learn: updates `own` by
-    the responsibilities SHARE; its argument is the log score of the hypotheses, its result that
-    of the answer, nan where what follows would not be finite. remember: moves the context on,
-    and what statistics are stepped in place. summarise: (step, levels, spare, out) fills a row of
-    the summary; levels: (2, Q); spare: to work in, see `advance`.
-    """
-
-    predict: Any
-    score: Any
-    learn: Any
-    remember: Any
-    summarise: Any
-
-    def addresses(self) -> Ints:
-        """Of the functions and of `student_t.marginal`, compiled or loaded from the cache."""
-        from model_core.compiled.models.student_t import marginal
-
-        shared = address(marginal, _MARGINAL)
-        return np.array(
-            [
-                address(self.predict, (_STEP,)),
-                address(self.score, (_STEP,)),
-                address(self.learn, (_STEP, numba.float64)),
-                address(self.remember, (_STEP,)),
-                address(self.summarise, (_STEP, _MATRIX, _MATRIX, _LINE)),
-                shared,
-            ]
-        )
-
-
-@entry
-def forget(step: RowStep) -> float:
-    """`remember` of a model that keeps nothing of a label but its statistics."""
-    return 0.0
+def addresses(functions: Functions) -> Ints:
+    """Of a model's functions and of `student_t.marginal`, compiled or loaded from the cache."""
+    return np.array(
+        [
+            address(functions.predict, (_STEP,)),
+            address(functions.score, (_STEP,)),
+            address(functions.learn, (_STEP, numba.float64)),
+            address(functions.remember, (_STEP,)),
+            address(functions.summarise, (_STEP, _MATRIX, _MATRIX, _LINE)),
+            address(student_t.marginal, _MARGINAL),
+        ]
+    )
 
 
 @compiled
@@ -185,7 +91,8 @@ def _load(lines: Floats, first: int, slot: int, own: Floats) -> None:
 def _store(own: Floats, first: int, slots: int, lines: Floats) -> None:
     """Put the slots' columns back."""
     for k in range(own.shape[0]):
-        line, values = lines[first + k], own[k]
+        line = lines[first + k]
+        values = own[k]
         for i in range(slots):
             line[i] = values[i]
 
@@ -233,18 +140,17 @@ def advance(
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
     model.params, W) to work in, spare: (model.spare, of `components`), totals: (1 + 2 d).
     """
-    predict, score, learn, remember, summarise, marginal = (
-        functions[0],
-        functions[1],
-        functions[2],
-        functions[3],
-        functions[4],
-        functions[5],
-    )
+    predict = functions[0]
+    score = functions[1]
+    learn = functions[2]
+    remember = functions[3]
+    summarise = functions[4]
+    marginal = functions[5]
     work = memory[: belief.ROWS]
     own = memory[belief.ROWS : belief.ROWS + model.kept]
     params = memory[belief.ROWS + model.kept :]
-    first, width = statistics_line(model.outputs), memory.shape[1]
+    first = statistics_line(model.outputs)
+    width = memory.shape[1]
     at = context_place(model.outputs)
     memory_at = heads.shape[1] - numbers_of_memory(recalled)
     end = at + (memory_at - at) // 2
@@ -252,7 +158,10 @@ def advance(
         table[b, OK] = 0.0
         if not 0 <= rows[b] < lines.shape[0]:
             continue
-        line, head, number, out = lines[rows[b]], heads[rows[b]], inputs[b], table[b]
+        line = lines[rows[b]]
+        head = heads[rows[b]]
+        number = inputs[b]
+        out = table[b]
         context = head[at:end]
         rate = number[OUTLIER_RATE] if model.outliers else 0.0
         labelled = number[LABELLED] > 0
@@ -289,7 +198,8 @@ def advance(
             log_score = call(learn, step, log_score)
         if not (math.isfinite(log_score) and _finite(own, work[belief.SPARE])):
             continue
-        born, lost = 0.0, 0.0
+        born = 0.0
+        lost = 0.0
         if recalled > 0:
             born, lost = regimes.prune(line, slots, slots - 1 - recalled, slot, work)
         belief.keep(line, head, slots, slot, previous, changes, number[ELAPSED], totals, work, out)

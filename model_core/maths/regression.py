@@ -9,7 +9,9 @@ from __future__ import annotations
 from model_core.maths.ops import exp, log, log1p, maximum, sqrt, where
 
 SCALES = (1.0, 9.0, 100.0)  # of the noise's variance: usual, heavy and wild labels
-LEVEL_GAIN, SLOPE_GAIN = 0.1, 0.007  # of a trend, by an error of its forecast
+# Gains of a trend, by an error of its forecast.
+LEVEL_GAIN = 0.1
+SLOPE_GAIN = 0.007
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
 
 

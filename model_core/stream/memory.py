@@ -136,7 +136,9 @@ def _place(
             stored = layout.columns(lines, [columns[m]])
             factor, both = model.pooled(stored, ended, prior, context)
             if factor > best:
-                best, place, pooled = factor, m, both
+                best = factor
+                place = m
+                pooled = both
         if place >= 0:
             ended = pooled
     if place < 0:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_core.compiled import LABEL, LABELLED, OUTLIER_RATE, arithmetic, mixture
+from model_core.compiled import LABEL, LABELLED, OUTLIER_RATE, arithmetic, mixture, student_t
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
+from model_core.compiled.interface import Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole
-from model_core.compiled.models import student_t, walk
-from model_core.compiled.models.student_t import FACTOR, HALF, INVERSE, NORM
+from model_core.compiled.models import walk
 from model_core.compiled.ops import maths
-from model_core.compiled.step import Functions, Model, Noise, RowStep
+from model_core.compiled.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.maths.regression import SCALES
 from model_core.maths.walk import TAILS
 from model_core.upm import averaged
@@ -31,7 +31,8 @@ MANY = len(SCALES)
 FEATURES = tuple(expert.feature for expert in EXPERTS)
 # Columns of a reading: average responsibilities of the scales come first.
 FORECAST = MANY
-_FAMILIES, _REGRESSION = maths("families"), maths("regression")
+_FAMILIES = maths("families")
+_REGRESSION = maths("regression")
 
 
 class Places(NamedTuple):
@@ -112,9 +113,11 @@ def predict(step: RowStep) -> float:
 def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) -> None:
     """Locations and squared scales of all experts but a learned one."""
     at = places_of(d, noise)
-    fixed, every = noise.parts - noise.own, noise.parts
+    fixed = noise.parts - noise.own
+    every = noise.parts
     size = fixed * d
-    alpha, origin = own[5 * size], own[at.origin]
+    alpha = own[5 * size]
+    origin = own[at.origin]
     n = whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
@@ -130,11 +133,15 @@ def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) 
                 for i in range(n):
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
             u[n - 1] = 0.0  # an outlier is of the level's prior
-            beta, spread = own[5 * size + 1 + k], params[at.spreads + o * every + j]
+            beta = own[5 * size + 1 + k]
+            spread = params[at.spreads + o * every + j]
             variance = params[at.variances + o * every + j]
-            level, slope = own[2 * k], own[2 * k + 1]
+            level = own[2 * k]
+            slope = own[2 * k + 1]
             first = 2 * size + 3 * k
-            a, b, c = own[first], own[first + 1], own[first + 2]
+            a = own[first]
+            b = own[first + 1]
+            c = own[first + 2]
             loc = params[location_of(d, noise, o, j)]
             for i in range(n):
                 loc[i], variance[i] = _REGRESSION.forecast(
@@ -154,10 +161,13 @@ def location_of(d: int, noise: Noise, output: int, expert: int) -> int:
 @compiled
 def by_scale(d: int, noise: Noise, o: int, j: int, context: Floats, params: Floats) -> None:
     """Bound an expert's location, and fill the lines of all scales."""
-    at, k = places_of(d, noise), o * noise.parts + j
+    at = places_of(d, noise)
+    k = o * noise.parts + j
     least, most = bounds(d, o, context)
-    loc, first = params[location_of(d, noise, o, j)], student_t.squares_of(d, noise) + k * MANY
-    variance, spread = params[at.variances + k], params[at.spreads + k]
+    loc = params[location_of(d, noise, o, j)]
+    first = student_t.squares_of(d, noise) + k * MANY
+    variance = params[at.variances + k]
+    spread = params[at.spreads + k]
     n = whole(loc)
     for i in range(n - 1):  # but for the outliers'
         loc[i] = max(least, min(most, loc[i]))
@@ -171,15 +181,18 @@ def by_scale(d: int, noise: Noise, o: int, j: int, context: Floats, params: Floa
 @inlined
 def bounds(d: int, output: int, context: Floats) -> tuple[float, float]:
     """Least and greatest forecast of an output."""
-    location, scale = context[1 + output], context[1 + d + output]
-    least, most = context[1 + 2 * d + output], context[1 + 3 * d + output]
+    location = context[1 + output]
+    scale = context[1 + d + output]
+    least = context[1 + 2 * d + output]
+    most = context[1 + 3 * d + output]
     return location + scale * (least - REACH), location + scale * (most + REACH)
 
 
 @inlined
 def trend_of(d: int, output: int, context: Floats) -> float:
     """The trend's forecast of an output, in the stream's units."""
-    least, most = context[1 + 2 * d + output], context[1 + 3 * d + output]
+    least = context[1 + 2 * d + output]
+    most = context[1 + 3 * d + output]
     trend = context[1 + 8 * d + output] + context[1 + 9 * d + output]
     return float(max(least - REACH, min(most + REACH, trend)))
 
@@ -200,8 +213,10 @@ def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats)
 
     Returns the walk's weight.
     """
-    at, n = places_of(d, noise), whole(params[0])
-    weights, shares = student_t.weights_of(d, noise), student_t.shares_of(d, noise)
+    at = places_of(d, noise)
+    n = whole(params[0])
+    weights = student_t.weights_of(d, noise)
+    shares = student_t.shares_of(d, noise)
     for k in range(d * noise.parts):
         arithmetic.exp_of(own[at.logs + k], 0.0, params[weights + k], n)
     for o in range(d):
@@ -215,9 +230,11 @@ def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats)
 @compiled
 def _walk(d: int, noise: Noise, context: Floats, params: Floats) -> None:
     """The walk's forecast in the column before the last: of the first part, whatever the scale."""
-    kept, at = context[1 + 10 * d :], whole(params[0]) - 2
+    kept = context[1 + 10 * d :]
+    at = whole(params[0]) - 2
     params[places_of(d, noise).walk, 0] = kept[walk.WEIGHT]
-    first, weights = student_t.before_locations(d, noise), student_t.weights_of(d, noise)
+    first = student_t.before_locations(d, noise)
+    weights = student_t.weights_of(d, noise)
     squares = student_t.squares_of(d, noise)
     for group in range(2 * d, first, student_t.FREEDOM):
         params[group, at] = 0.5 * TAILS
@@ -235,8 +252,10 @@ def _walk(d: int, noise: Noise, context: Floats, params: Floats) -> None:
 @compiled
 def _walk_density(d: int, noise: Noise, output: int, y: float, params: Floats) -> float:
     """Log density of a label's output by the walk."""
-    at, k = whole(params[0]) - 2, output * noise.parts
-    first, freedom = student_t.before_locations(d, noise), 2 * d
+    at = whole(params[0]) - 2
+    k = output * noise.parts
+    first = student_t.before_locations(d, noise)
+    freedom = 2 * d
     return float(
         _FAMILIES.student_t_log_density(
             y - params[first + k, at],
@@ -251,7 +270,8 @@ def _walk_density(d: int, noise: Noise, output: int, y: float, params: Floats) -
 def score_with_walk(d: int, noise: Noise, log_score: float, params: Floats) -> float:
     """Log score of the answer; the walk's lead before that of the hypotheses is kept."""
     own = params[places_of(d, noise).walk]
-    weight, density = own[0], own[1]
+    weight = own[0]
+    density = own[1]
     own[1] = density - log_score
     return arithmetic.logaddexp(math.log1p(-weight) + log_score, math.log(weight) + density)
 
@@ -278,21 +298,30 @@ def log_density(
     density: Floats,
 ) -> None:
     """Fill the label's log densities, of all outputs, and what it makes likely of each."""
-    at, every = places_of(d, noise), noise.parts
+    at = places_of(d, noise)
+    every = noise.parts
     arithmetic.fill(density, 0.0)
     params[at.walk, 1] = 0.0
     for o in range(d):
         params[at.walk, 1] += _walk_density(d, noise, o, number[LABEL + o], params)
         shares = params[student_t.shares_of(d, noise) + o]
         for j in range(every):
-            k, y, skew = o * every + j, number[LABEL + o], noise.skews[j]
+            k = o * every + j
+            y = number[LABEL + o]
+            skew = noise.skews[j]
             loc = params[location_of(d, noise, o, j)]
             freedom = student_t.freedom_of(d, noise, k)
-            half, norm = params[freedom + HALF], params[freedom + NORM]
-            factor, inverse = params[freedom + FACTOR], params[freedom + INVERSE]
-            variance, spread = params[at.variances + k], params[at.spreads + k]
-            of_expert, first = params[at.experts + k], at.responsibilities + k * MANY
-            one, two, three = params[first], params[first + 1], params[first + 2]
+            half = params[freedom + HALF]
+            norm = params[freedom + NORM]
+            factor = params[freedom + FACTOR]
+            inverse = params[freedom + INVERSE]
+            variance = params[at.variances + k]
+            spread = params[at.spreads + k]
+            of_expert = params[at.experts + k]
+            first = at.responsibilities + k * MANY
+            one = params[first]
+            two = params[first + 1]
+            three = params[first + 2]
             # Two loops: a processor works on several turns of a short one at once.
             for i in range(whole(density)):
                 one[i], two[i], three[i] = _REGRESSION.leads(
@@ -318,7 +347,8 @@ def learn(step: RowStep, log_score: float) -> float:
     model = step.model
     params = step.params
     work = step.work
-    d, noise = model.outputs, model.noise
+    d = model.outputs
+    noise = model.noise
     read(d, noise, work[CHANCE], work[MASS], work[SHARE], params)
     update(d, noise, step.number, step.context[0], work[SHARE], step.own, params)
     return score_with_walk(d, noise, log_score, params)
@@ -331,8 +361,10 @@ def read(d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, para
     chance, mass: probabilities of hypotheses before and given the label. share: responsibilities of
     inliers.
     """
-    at, every = places_of(d, noise), noise.parts
-    average, n = params[at.spare], whole(mass)
+    at = places_of(d, noise)
+    every = noise.parts
+    average = params[at.spare]
+    n = whole(mass)
     for o in range(d):
         reading = params[at.reading + o]
         for c in range(MANY):
@@ -349,7 +381,8 @@ def read(d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, para
 @compiled
 def forecast(chance: Floats, means: Floats) -> float:
     """Average of the hypotheses' means; walk and outliers, in the last columns, do not count."""
-    total, everything = 0.0, 0.0
+    total = 0.0
+    everything = 0.0
     for i in range(whole(chance) - 2):
         total += chance[i] * means[i] if chance[i] > 0 else 0.0
         everything += chance[i]
@@ -368,16 +401,22 @@ def update(
 ) -> None:
     """Conjugate update of all experts but a learned one, and of the probabilities of all."""
     at = places_of(d, noise)
-    fixed, every = noise.parts - noise.own, noise.parts
+    fixed = noise.parts - noise.own
+    every = noise.parts
     size = fixed * d
-    alpha, origin, n = own[5 * size], own[at.origin], whole(share)
-    learned, spare = params[at.spare], params[at.spare + 1 : at.spare + 3]
+    alpha = own[5 * size]
+    origin = own[at.origin]
+    n = whole(share)
+    learned = params[at.spare]
+    spare = params[at.spare + 1 : at.spare + 3]
     for o in range(d):
         y = number[LABEL + o]
         for j in range(fixed):
             k = o * fixed + j
-            u, variance = params[at.features + k], params[at.variances + o * every + j]
-            loc, beta = params[location_of(d, noise, o, j)], own[5 * size + 1 + k]
+            u = params[at.features + k]
+            variance = params[at.variances + o * every + j]
+            loc = params[location_of(d, noise, o, j)]
+            beta = own[5 * size + 1 + k]
             fill_shares(d, noise, o, j, y, share, params, learned)
             for i in range(n):
                 beta[i] += _REGRESSION.scatter(learned[i], y - loc[i], variance[i])
@@ -398,9 +437,12 @@ def fill_shares(
     d: int, noise: Noise, o: int, j: int, y: float, share: Floats, params: Floats, out: Floats
 ) -> None:
     """Of a label, of which an expert learns; share: responsibilities of inliers."""
-    loc, skew = params[location_of(d, noise, o, j)], noise.skews[j]
+    loc = params[location_of(d, noise, o, j)]
+    skew = noise.skews[j]
     first = places_of(d, noise).responsibilities + (o * noise.parts + j) * MANY
-    usual, heavy, wild = params[first], params[first + 1], params[first + 2]
+    usual = params[first]
+    heavy = params[first + 1]
+    wild = params[first + 2]
     for i in range(whole(out)):
         precision = _REGRESSION.precision(usual[i], heavy[i], wild[i])
         out[i] = share[i] * _REGRESSION.side(y - loc[i], skew) * precision
@@ -410,7 +452,10 @@ def fill_shares(
 def _absorb(
     y: float, loc: Floats, share: Floats, u: Floats, level: Floats, slope: Floats, precision: Floats
 ) -> None:
-    n, a, b, c = whole(share), precision[0], precision[1], precision[2]
+    n = whole(share)
+    a = precision[0]
+    b = precision[1]
+    c = precision[2]
     for i in range(n):
         a[i], b[i], c[i] = _REGRESSION.counted(a[i], b[i], c[i], u[i], share[i])
     for i in range(n):
@@ -429,10 +474,13 @@ def reweigh(
     spare: Floats,
 ) -> None:
     """Log of `w exp(density - evidence) + (1 - w) exp(log_weight)`; share: w, spare: two lines."""
-    n, counted, left = whole(share), spare[0], spare[1]
+    n = whole(share)
+    counted = spare[0]
+    left = spare[1]
     if number[OUTLIER_RATE] == 0:  # all of a label counts
         for k in range(densities.shape[0]):
-            density, log_weight = densities[k], log_weights[k]
+            density = densities[k]
+            log_weight = log_weights[k]
             for i in range(n):
                 log_weight[i] = density[i] - evidence[i]
         return
@@ -440,7 +488,8 @@ def reweigh(
         counted[i] = arithmetic.log(share[i])
         left[i] = arithmetic.log(1.0 - share[i])
     for k in range(densities.shape[0]):
-        density, log_weight = densities[k], log_weights[k]
+        density = densities[k]
+        log_weight = log_weights[k]
         for i in range(n):
             log_weight[i] = arithmetic.logaddexp(
                 counted[i] + density[i] - evidence[i], left[i] + log_weight[i]
@@ -465,8 +514,10 @@ def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Float
     if number[LABELLED] == 0:
         return
     for o in range(d):
-        y, reading = number[LABEL + o], params[first + o]
-        expected, share = reading[FORECAST], 0.0
+        y = number[LABEL + o]
+        reading = params[first + o]
+        expected = reading[FORECAST]
+        share = 0.0
         for c in range(MANY - 1):
             share += reading[c]
         # As torch.lerp: what is hardly believed, or hardly not, keeps its digits.
@@ -481,7 +532,8 @@ def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Float
         context[1 + 4 * d + o] = value
         for c in range(MANY):
             context[1 + 5 * d + MANY * o + c] += reading[c]
-        level, slope = context[1 + 8 * d + o], context[1 + 9 * d + o]
+        level = context[1 + 8 * d + o]
+        slope = context[1 + 9 * d + o]
         context[1 + 8 * d + o], context[1 + 9 * d + o] = _REGRESSION.followed(
             level, slope, value, before
         )

@@ -19,6 +19,7 @@ from numba.extending import overload
 from model_core.compiled import LABEL
 from model_core.compiled.belief import SHARE
 from model_core.compiled.families import Answers, answers_of
+from model_core.compiled.interface import Functions, Model, Noise, RowStep, forget
 from model_core.compiled.jit import (
     INLINED,
     Floats,
@@ -31,7 +32,6 @@ from model_core.compiled.jit import (
     whole,
 )
 from model_core.compiled.ops import maths
-from model_core.compiled.step import Functions, Model, Noise, RowStep, forget
 from model_core.maths import counterpart
 from model_core.upm.conjugate import Conjugate
 
@@ -40,7 +40,8 @@ _MODEL_OF: dict[type[Any], type[Conjugate]] = {}  # by statistics: those that `f
 
 def of(model: Conjugate) -> tuple[Model, Functions]:
     """Sizes and functions of a model."""
-    outputs, parts = model.classes or model.y_dim, max(len(model.mixture), 1)
+    outputs = model.classes or model.y_dim
+    parts = max(len(model.mixture), 1)
     answers = answers_of(model.family, bool(model.mixture))
     sizes = Model(
         outputs=model.y_dim,
@@ -83,7 +84,8 @@ def functions_of(kind: type[Conjugate]) -> Functions:
 def _lines(builder: Any, which: Any, outputs: Any, output: Any) -> list[Any]:
     """Line of each statistic of an output, and whether all outputs share it."""
     zero = output.type(0)
-    first, lines = zero, []
+    first = zero
+    lines = []
     for own in cgutils.unpack_tuple(builder, which):
         shared = builder.icmp_signed("==", own, zero)
         lines.append((builder.add(first, builder.select(shared, zero, output)), shared))
@@ -208,7 +210,9 @@ def _predict(which: Any, step: RowStep) -> float:
     model = step.model
     own = step.own
     params = step.params
-    n, parts, outputs = whole(own[0]), model.noise.parts, max(model.classes, model.outputs)
+    n = whole(own[0])
+    parts = model.noise.parts
+    outputs = max(model.classes, model.outputs)
     numbers = model.numbers
     location = step.context[0] if numbers.shape[0] > 0 else 0.0
     for o in range(outputs):

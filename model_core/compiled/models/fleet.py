@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 
-from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
 from model_core.compiled.belief import CHANCE, MASS, SHARE
+from model_core.compiled.interface import Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
-from model_core.compiled.models import averaged, regression, student_t
+from model_core.compiled.models import averaged, regression
 from model_core.compiled.models.averaged import MANY
-from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.upm import fleet
 
 NEVER = -700.0  # log weight of what has none
@@ -47,10 +47,14 @@ def predict(step: RowStep) -> float:
     context = step.context
     own = step.own
     params = step.params
-    d, noise, size = model.outputs, model.noise, model.features
+    d = model.outputs
+    noise = model.noise
+    size = model.features
     averaged.regress(d, noise, context, own, params)
-    at, learned = averaged.places_of(d, noise), noise.parts - 1
-    features, projected = params[at.end : at.end + size], params[at.end + size :]
+    at = averaged.places_of(d, noise)
+    learned = noise.parts - 1
+    features = params[at.end : at.end + size]
+    projected = params[at.end + size :]
     for k in range(size):
         arithmetic.fill(features[k], step.number[LABEL + d + k])
     regression.project(step.lines[statistics_line(d) + model.kept :], features, projected)
@@ -59,10 +63,13 @@ def predict(step: RowStep) -> float:
     for i in range(n):
         gram[i] = gram[i] if gram[i] > 0.0 else 0.0
     for o in range(d):
-        location, scale = context[1 + o], context[1 + d + o]
-        shape, rate = own[at.kept + size * d + o], own[at.kept + size * d + d + o]
+        location = context[1 + o]
+        scale = context[1 + d + o]
+        shape = own[at.kept + size * d + o]
+        rate = own[at.kept + size * d + d + o]
         k = o * (learned + 1) + learned
-        loc, spread = params[averaged.location_of(d, noise, o, learned)], params[at.spreads + k]
+        loc = params[averaged.location_of(d, noise, o, learned)]
+        spread = params[at.spreads + k]
         arithmetic.copy(gram, params[at.variances + k])
         arithmetic.fill(loc, 0.0)
         for a in range(size):
@@ -80,7 +87,9 @@ def predict(step: RowStep) -> float:
 @compiled
 def _exclude(d: int, noise: Noise, o: int, own: Floats, params: Floats) -> None:
     """The learned expert is none of an outlier's: no weight there, and the first one's numbers."""
-    at, every, last = averaged.places_of(d, noise), noise.parts, whole(params[0]) - 1
+    at = averaged.places_of(d, noise)
+    every = noise.parts
+    last = whole(params[0]) - 1
     learned = every - 1
     first = o * every
     left = math.log1p(-math.exp(own[at.logs + first + learned, last]))
@@ -107,19 +116,27 @@ def learn(step: RowStep, log_score: float) -> float:
     own = step.own
     params = step.params
     work = step.work
-    d, noise, size = model.outputs, model.noise, model.features
+    d = model.outputs
+    noise = model.noise
+    size = model.features
     averaged.read(d, noise, work[CHANCE], work[MASS], work[SHARE], params)
     averaged.update(d, noise, number, context[0], work[SHARE], own, params)
-    at, learned = averaged.places_of(d, noise), noise.parts - 1
+    at = averaged.places_of(d, noise)
+    learned = noise.parts - 1
     projected = params[at.end + size :]
-    gram, inlier = projected[size], work[SHARE]
-    share, average, moved = params[at.spare], params[at.spare + 1], params[at.spare + 2]
+    gram = projected[size]
+    inlier = work[SHARE]
+    share = params[at.spare]
+    average = params[at.spare + 1]
+    moved = params[at.spare + 2]
     n = whole(gram)
     arithmetic.fill(average, 0.0)
     for o in range(d):
-        y, scale = number[LABEL + o], context[1 + d + o]
+        y = number[LABEL + o]
+        scale = context[1 + d + o]
         loc = params[averaged.location_of(d, noise, o, learned)]
-        shape, rate = own[at.kept + size * d + o], own[at.kept + size * d + d + o]
+        shape = own[at.kept + size * d + o]
+        rate = own[at.kept + size * d + d + o]
         averaged.fill_shares(d, noise, o, learned, y, inlier, params, share)
         for i in range(n):
             error = (y - loc[i]) / scale
@@ -143,7 +160,9 @@ def remember(step: RowStep) -> float:
     number = step.number
     context = step.context
     params = step.params
-    d, noise, size = model.outputs, model.noise, model.features
+    d = model.outputs
+    noise = model.noise
+    size = model.features
     averaged.advance(d, noise, number, context, params)
     if number[LABELLED] > 0:
         projected = params[averaged.places_of(d, noise).end + size :]

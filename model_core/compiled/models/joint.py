@@ -14,15 +14,15 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
+from model_core.compiled.interface import Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
-from model_core.compiled.models import averaged, student_t, wishart
+from model_core.compiled.models import averaged, wishart
 from model_core.compiled.models.averaged import FORECAST, MANY
 from model_core.compiled.models.wishart import DETERMINANT, HALF, LOCATION, SPREAD, VARIANCE
 from model_core.compiled.ops import maths
-from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.maths.regression import SCALES
 from model_core.upm import joint
 from model_core.upm.base import FARTHEST
@@ -55,7 +55,8 @@ class Places(NamedTuple):
 @either
 def places_of(d: int, noise: Noise) -> Places:
     """By the number of outputs."""
-    p, at = d + 1, averaged.places_of(d, noise)
+    p = d + 1
+    at = averaged.places_of(d, noise)
     inverse = at.kept + p * d
     psi = inverse + p * p
     nu = psi + d * d
@@ -87,23 +88,28 @@ def predict(step: RowStep) -> float:
     context = step.context
     own = step.own
     params = step.params
-    d, noise = model.outputs, model.noise
+    d = model.outputs
+    noise = model.noise
     averaged.regress(d, noise, context, own, params)
     beside = averaged.complete(d, noise, context, own, params)
-    at, n = places_of(d, noise), whole(own[0])
-    more, block = params[at.more : at.block], params[at.block :]
+    at = places_of(d, noise)
+    n = whole(own[0])
+    more = params[at.more : at.block]
+    block = params[at.block :]
     wishart.forecast(
         d, d + 1, context, own[at.matrix :], own[at.inverse :], own[at.psi :], own[at.nu], block
     )
     _spread(d, context, more, block)
-    alone, together = more[WEIGHT], more[WEIGHT + 1]
+    alone = more[WEIGHT]
+    together = more[WEIGHT + 1]
     arithmetic.exp_of(own[at.choice], 0.0, alone, n)
     arithmetic.exp_of(own[at.choice + 1], 0.0, together, n)
     for i in range(n - 2, n):  # walks and outliers are independent for certain
         alone[i] = 1.0
         together[i] = 0.0
     for o in range(d):
-        loc, mean = block[LOCATION + o], more[MEANS + o]
+        loc = block[LOCATION + o]
+        mean = more[MEANS + o]
         least, most = averaged.bounds(d, o, context)
         for i in range(n):
             loc[i] = max(least, min(most, loc[i]))
@@ -124,10 +130,13 @@ def _share(d: int, scale: int, context: Floats) -> float:
 @compiled
 def _spread(d: int, context: Floats, more: Floats, block: Floats) -> None:
     """Squared scales of psi, by scale of the noise and on average."""
-    half, variance, average = block[HALF], block[VARIANCE], block[SPREAD]
+    half = block[HALF]
+    variance = block[VARIANCE]
+    average = block[SPREAD]
     arithmetic.fill(average, 0.0)
     for c in range(MANY):
-        spread, share = more[SPREADS + c], _share(d, c, context)
+        spread = more[SPREADS + c]
+        share = _share(d, c, context)
         for i in range(whole(half)):
             spread[i] = _REGRESSION.squared_scale(0.5 / half[i], variance[i], SCALES[c])
         for i in range(whole(half)):
@@ -142,11 +151,15 @@ def score(step: RowStep) -> float:
     context = step.context
     own = step.own
     params = step.params
-    d, noise, density = model.outputs, model.noise, step.work[EACH]
-    at, last = places_of(d, noise), whole(density) - 1
+    d = model.outputs
+    noise = model.noise
+    density = step.work[EACH]
+    at = places_of(d, noise)
+    last = whole(density) - 1
     averaged.log_density(d, noise, number, context, own, params, density)
     astray = density[last]
-    more, block = params[at.more : at.block], params[at.block :]
+    more = params[at.more : at.block]
+    block = params[at.block :]
     arithmetic.add(density, own[at.choice], more[DENSITY])
     _score_together(d, number, context, more, block, more[DENSITY + 1])
     arithmetic.add(more[DENSITY + 1], own[at.choice + 1], more[DENSITY + 1])
@@ -167,12 +180,14 @@ def _score_together(
     d: int, number: Floats, context: Floats, more: Floats, block: Floats, density: Floats
 ) -> None:
     """Log density by the vector autoregression, and responsibilities of the scales."""
-    places, distance = wishart.block_of(d, d + 1), more[OTHER]
+    places = wishart.block_of(d, d + 1)
+    distance = more[OTHER]
     wishart.distances(
         d, number, block[LOCATION:], block[places.factor :], block[places.errors :], distance
     )
     for c in range(MANY):
-        own, share = more[DENSITIES + c], _share(d, c, context)
+        own = more[DENSITIES + c]
+        share = _share(d, c, context)
         arithmetic.copy(distance, own)
         wishart.log_density(d, block[HALF], more[SPREADS + c], block[DETERMINANT], own)
         arithmetic.shift(own, math.log(share), own, whole(own))
@@ -190,17 +205,17 @@ def learn(step: RowStep, log_score: float) -> float:
     context = step.context
     own = step.own
     params = step.params
-    d, noise, share = model.outputs, model.noise, step.work[SHARE]
+    d = model.outputs
+    noise = model.noise
+    share = step.work[SHARE]
     at = places_of(d, noise)
     more = params[at.more : at.block]
     _read(d, noise, params, step.work)
     averaged.update(d, noise, number, context[0], share, own, params)
     precision = more[ONE]
-    usual, heavy, wild = (
-        more[RESPONSIBILITIES],
-        more[RESPONSIBILITIES + 1],
-        more[RESPONSIBILITIES + 2],
-    )
+    usual = more[RESPONSIBILITIES]
+    heavy = more[RESPONSIBILITIES + 1]
+    wild = more[RESPONSIBILITIES + 2]
     for i in range(whole(share)):
         precision[i] = share[i] * _REGRESSION.precision(usual[i], heavy[i], wild[i])
     wishart.learn(
@@ -217,13 +232,18 @@ def learn(step: RowStep, log_score: float) -> float:
 @compiled
 def _read(d: int, noise: Noise, params: Floats, work: Floats) -> None:
     """Average responsibilities of the scales, whichever an output follows, and the forecasts."""
-    at, share, mass = places_of(d, noise), work[SHARE], work[MASS]
-    more, first = params[at.more : at.block], averaged.places_of(d, noise).reading
-    chance, spare = more[ONE], more[OTHER]
+    at = places_of(d, noise)
+    share = work[SHARE]
+    mass = work[MASS]
+    more = params[at.more : at.block]
+    first = averaged.places_of(d, noise).reading
+    chance = more[ONE]
+    spare = more[OTHER]
     arithmetic.multiply(mass, more[LIKELIHOOD], chance)
     averaged.read(d, noise, work[CHANCE], chance, share, params)
     for c in range(MANY):
-        likelihood, of_scale = more[LIKELIHOOD + 1], more[RESPONSIBILITIES + c]
+        likelihood = more[LIKELIHOOD + 1]
+        of_scale = more[RESPONSIBILITIES + c]
         for i in range(whole(mass)):
             product = mass[i] * share[i] * likelihood[i] * of_scale[i]
             spare[i] = product if mass[i] > 0 else 0.0
@@ -255,7 +275,9 @@ def _watch(d: int, number: Floats, reading: Floats, context: Floats) -> None:
         if number[LABELLED] == 0:
             watched[3 * d + o] = 0.0  # what follows has no neighbour
             continue
-        location, scale, variance = context[1 + o], context[1 + d + o], watched[o]
+        location = context[1 + o]
+        scale = context[1 + d + o]
+        variance = watched[o]
         error = _in_units(number[LABEL + o], location, scale)
         error -= _in_units(reading[o, FORECAST], location, scale)
         z = min(max(error / math.sqrt(variance), -FAR), FAR)
@@ -279,9 +301,12 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     chance = step.work[CHANCE]
     own = step.own
     params = step.params
-    d, noise = model.outputs, model.noise
-    at, n = places_of(d, noise), whole(chance)
-    more, block = params[at.more : at.block], params[at.block :]
+    d = model.outputs
+    noise = model.noise
+    at = places_of(d, noise)
+    n = whole(chance)
+    more = params[at.more : at.block]
+    block = params[at.block :]
     student_t.describe(d, noise, params)
     for o in range(d):
         _variance(o, d, own[at.psi + o * d + o], more, block, params)
@@ -291,7 +316,8 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
             total = _covariance(d, at, a, b, chance, params)
             out[d + a * d + b] += total
             out[d + b * d + a] += total
-    share, squares = more[ONE], more[SQUARES : SQUARES + MANY]
+    share = more[ONE]
+    squares = more[SQUARES : SQUARES + MANY]
     shares = more[DENSITIES]  # which are not needed any more
     for c in range(MANY):
         shares[c] = _share(d, c, step.context)
@@ -313,9 +339,14 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
 @compiled
 def _variance(o: int, d: int, psi: Floats, more: Floats, block: Floats, params: Floats) -> None:
     """Turn an output's variances by independent outputs into those of hypotheses."""
-    alone, together, mean = more[WEIGHT], more[WEIGHT + 1], more[MEANS + o]
-    first, variance, loc = params[o], params[d + o], block[LOCATION + o]
-    half, spread = block[HALF], block[SPREAD]
+    alone = more[WEIGHT]
+    together = more[WEIGHT + 1]
+    mean = more[MEANS + o]
+    first = params[o]
+    variance = params[d + o]
+    loc = block[LOCATION + o]
+    half = block[HALF]
+    spread = block[SPREAD]
     for i in range(whole(mean)):
         apart = first[i] - mean[i]
         variance[i] = alone[i] * (variance[i] + apart * apart) if alone[i] > 0 else 0.0
@@ -328,10 +359,15 @@ def _variance(o: int, d: int, psi: Floats, more: Floats, block: Floats, params: 
 @compiled
 def _covariance(d: int, at: Places, a: int, b: int, chance: Floats, params: Floats) -> float:
     """Average covariance of two outputs within hypotheses."""
-    more, block, n = params[at.more : at.block], params[at.block :], whole(chance)
-    share, spare = more[ONE], more[OTHER]
-    left, right = more[MEANS + a], more[MEANS + b]
-    one, other = block[LOCATION + a], block[LOCATION + b]
+    more = params[at.more : at.block]
+    block = params[at.block :]
+    n = whole(chance)
+    share = more[ONE]
+    spare = more[OTHER]
+    left = more[MEANS + a]
+    right = more[MEANS + b]
+    one = block[LOCATION + a]
+    other = block[LOCATION + b]
     for i in range(n):
         between = (params[a, i] - left[i]) * (params[b, i] - right[i])
         spare[i] = chance[i] * (more[WEIGHT, i] * between)

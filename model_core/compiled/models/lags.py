@@ -14,7 +14,9 @@ from model_core.upm.lags import REACH
 def advance(outputs: int, number: Floats, context: Floats) -> None:
     """Context one observation later: time, location, scale, two labels before (2 d), lags (p d)."""
     context[0] += 1.0
-    d, recent, first = outputs, 1 + 2 * outputs, 1 + 4 * outputs
+    d = outputs
+    recent = 1 + 2 * outputs
+    first = 1 + 4 * outputs
     size = context.shape[0] - first
     if size == 0:
         return
@@ -26,8 +28,10 @@ def advance(outputs: int, number: Floats, context: Floats) -> None:
         value = (number[LABEL + o] - context[1 + o]) / context[1 + d + o]
         if math.isfinite(number[LABEL + o]):
             value = min(max(value, -FARTHEST), FARTHEST)
-        one, two = context[recent + o], context[recent + d + o]
-        low, high = min(one, two) - REACH, max(one, two) + REACH
+        one = context[recent + o]
+        two = context[recent + d + o]
+        low = min(one, two) - REACH
+        high = max(one, two) + REACH
         context[first + o] = max(low, min(high, value))
         context[recent + d + o] = one
         context[recent + o] = value

@@ -6,11 +6,11 @@ for the marginals, then a block.
 
 from __future__ import annotations
 
-from model_core.compiled import arithmetic, mixture
+from model_core.compiled import arithmetic, mixture, student_t
 from model_core.compiled.belief import CHANCE, EACH, SHARE
+from model_core.compiled.interface import ALONE, Functions, Model, RowStep, forget
 from model_core.compiled.jit import Floats, entry
-from model_core.compiled.models import student_t, wishart
-from model_core.compiled.step import ALONE, Functions, Model, RowStep, forget
+from model_core.compiled.models import wishart
 from model_core.upm import multivariate
 from model_core.upm.base import OUTLIER_SPREAD
 
@@ -33,9 +33,12 @@ def predict(step: RowStep) -> float:
     model = step.model
     own = step.own
     params = step.params
-    d, first = model.outputs, student_t.lines_of(model.outputs, model.noise)
-    block, last = params[first:], own.shape[1] - 1
-    psi, nu = own[d + 2 :], own[d + 1]
+    d = model.outputs
+    first = student_t.lines_of(model.outputs, model.noise)
+    block = params[first:]
+    last = own.shape[1] - 1
+    psi = own[d + 2 :]
+    nu = own[d + 1]
     wishart.forecast(d, 1, step.context, own, own[d : d + 1], psi, nu, block)
     squares = wishart.block_of(d, 1).squares
     arithmetic.copy(block[wishart.HALF], params[2 * d])
@@ -65,7 +68,9 @@ def learn(step: RowStep, log_score: float) -> float:
     work = step.work
     d = model.outputs
     block = step.params[student_t.lines_of(d, model.noise) :]
-    kappa, nu, psi = own[d : d + 1], own[d + 1], own[d + 2 :]
+    kappa = own[d : d + 1]
+    nu = own[d + 1]
+    psi = own[d + 2 :]
     share = work[SHARE]
     wishart.learn(d, 1, step.number, step.context, share, share, block, own, kappa, psi, nu)
     return log_score

@@ -10,13 +10,12 @@ and their inverses, then the prior of the classes (J).
 
 from __future__ import annotations
 
-from model_core.compiled import LABEL, LABELLED, arithmetic
+from model_core.compiled import LABEL, LABELLED, arithmetic, student_t
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH, SHARE
+from model_core.compiled.interface import Functions, Model, RowStep
 from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
-from model_core.compiled.models import student_t
 from model_core.compiled.models.regression import numbers
-from model_core.compiled.step import Functions, Model, RowStep
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import pcoc
 from model_core.upm.base import OUTLIER_SPREAD
@@ -52,9 +51,12 @@ def predict(step: RowStep) -> float:
     model = step.model
     own = step.own
     params = step.params
-    classes, size = model.classes, model.features
-    joint, evidence = params[classes + 1 : 2 * classes + 1], params[classes]
-    spare, last = params[2 * classes + 1], whole(evidence) - 1
+    classes = model.classes
+    size = model.features
+    joint = params[classes + 1 : 2 * classes + 1]
+    evidence = params[classes]
+    spare = params[2 * classes + 1]
+    last = whole(evidence) - 1
     sums = step.lines[statistics_line(1) + classes :]
     features = step.number[LABEL + 1 : LABEL + 1 + size]
     _log_classes(model.numbers[4 * classes * size :], own, params, spare)
@@ -73,13 +75,16 @@ def _log_densities(
     j: int, model: Model, features: Floats, counts: Floats, sums: Floats, out: Floats
 ) -> None:
     """Log density of the features with class j; the last column's variances are wider."""
-    size, of_all = model.features, model.classes * model.features
+    size = model.features
+    of_all = model.classes * model.features
     n = whole(out)
     arithmetic.fill(out, size * LOG_2PI)
     for k in range(size):
         at = j * size + k
-        precision, natural = model.numbers[at], model.numbers[of_all + at]
-        noise, inverse = model.numbers[2 * of_all + at], model.numbers[3 * of_all + at]
+        precision = model.numbers[at]
+        natural = model.numbers[of_all + at]
+        noise = model.numbers[2 * of_all + at]
+        inverse = model.numbers[3 * of_all + at]
         own = sums[k]
         for i in range(n):
             cov = 1.0 / (precision + counts[i] * inverse)
@@ -120,7 +125,8 @@ def score(step: RowStep) -> float:
 def learn(step: RowStep, log_score: float) -> float:
     """Count the class."""
     work = step.work
-    counts, share = step.own[int(step.number[LABEL])], work[SHARE]
+    counts = step.own[int(step.number[LABEL])]
+    share = work[SHARE]
     for i in range(whole(share)):
         counts[i] += share[i]
     return log_score
@@ -133,10 +139,12 @@ def remember(step: RowStep) -> float:
     number = step.number
     if not number[LABELLED] > 0:  # as the step has it: the label is an index
         return 0.0
-    size, share = model.features, step.work[SHARE]
+    size = model.features
+    share = step.work[SHARE]
     first = statistics_line(1) + model.classes + int(number[LABEL]) * size
     for k in range(size):
-        line, feature = step.lines[first + k], number[LABEL + 1 + k]
+        line = step.lines[first + k]
+        feature = number[LABEL + 1 + k]
         for i in range(whole(share)):
             line[i] += share[i] * feature
     return 0.0

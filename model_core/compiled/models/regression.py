@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
 from model_core.compiled.belief import CHANCE, EACH, SHARE
+from model_core.compiled.interface import ALONE, Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
-from model_core.compiled.models import lags, student_t
-from model_core.compiled.step import ALONE, Functions, Model, Noise, RowStep
+from model_core.compiled.models import lags
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import alpaca, linear
 from model_core.upm.base import FARTHEST, OUTLIER_SPREAD
@@ -41,7 +41,8 @@ def of(
         size = len(model.prior_mean)
         units = [model.y_offset, model.y_scale]
         if model.noise_variance is None:
-            noise, sizes = Noise(1, 1, 1, np.ones(1)), _sizes(d, size, numbers(*units))
+            noise = Noise(1, 1, 1, np.ones(1))
+            sizes = _sizes(d, size, numbers(*units))
             return sizes._replace(
                 encoded=1, lags=model.lags, past=int(model.lags > 0), noise=noise,
                 params=_params_of(d, size, noise),
@@ -91,7 +92,9 @@ def predict(step: RowStep) -> float:
     context = step.context
     own = step.own
     params = step.params
-    d, n, noise = model.outputs, model.features, model.noise
+    d = model.outputs
+    n = model.features
+    noise = model.noise
     first = student_t.lines_of(d, noise)
     features = params[first : first + n]
     projected = params[first + n : first + 2 * n + 1]
@@ -109,13 +112,15 @@ def predict(step: RowStep) -> float:
     fit(d, own, features, fits)
     gram = projected[n]
     for o in range(d):
-        offset, scale = model.numbers[o], model.numbers[d + o]
+        offset = model.numbers[o]
+        scale = model.numbers[d + o]
         loc = params[student_t.before_locations(d, noise) + o]
         square = params[student_t.before_locations(d, noise) + d + o]
         for i in range(whole(gram)):
             loc[i] = fits[o, i] * scale + offset
         if model.noisy:
-            alpha, beta = own[n * d + o], own[n * d + d + o]
+            alpha = own[n * d + o]
+            beta = own[n * d + d + o]
             for i in range(whole(gram)):
                 square[i] = (1.0 + gram[i]) * (beta[i] / alpha[i]) * (scale * scale)
             arithmetic.copy(alpha, params[student_t.freedom_of(d, noise, o)])
@@ -146,7 +151,8 @@ def _inputs(model: Model, number: Floats, context: Floats, features: Floats) -> 
 @compiled
 def _past(model: Model, context: Floats, features: Floats) -> None:
     """One, the lags, and the sines of a season."""
-    d, season = model.outputs, model.season
+    d = model.outputs
+    season = model.season
     arithmetic.fill(features[0], 1.0)
     for k in range(model.lags * d):
         arithmetic.fill(features[1 + k], context[1 + 4 * d + k])
@@ -175,15 +181,22 @@ def _since(now: float, origin: Floats, feature: Floats) -> None:
 def project(cov: Floats, features: Floats, projected: Floats) -> None:
     """`P f` (n) and, after it, `f' P f`; cov: its n n lines first. Four products at a time."""
     size = features.shape[0]
-    gram, end = projected[size], size - size % 4
+    gram = projected[size]
+    end = size - size % 4
     arithmetic.fill(gram, 0.0)
     for a in range(size):
         out = projected[a]
         arithmetic.fill(out, 0.0)
         for b in range(0, end, 4):
             at = a * size + b
-            one, two, three, four = cov[at], cov[at + 1], cov[at + 2], cov[at + 3]
-            p, q, r, s = features[b], features[b + 1], features[b + 2], features[b + 3]
+            one = cov[at]
+            two = cov[at + 1]
+            three = cov[at + 2]
+            four = cov[at + 3]
+            p = features[b]
+            q = features[b + 1]
+            r = features[b + 2]
+            s = features[b + 3]
             for i in range(whole(out)):
                 out[i] += (p[i] * one[i] + q[i] * two[i]) + (r[i] * three[i] + s[i] * four[i])
         for b in range(end, size):
@@ -205,10 +218,13 @@ def score_normal(step: RowStep) -> float:
     """Log density of all outputs whose noise is known."""
     model = step.model
     params = step.params
-    d, density = model.outputs, step.work[EACH]
+    d = model.outputs
+    density = step.work[EACH]
     first = student_t.before_locations(d, model.noise)
     for o in range(d):
-        y, loc, square = step.number[LABEL + o], params[first + o], params[first + d + o]
+        y = step.number[LABEL + o]
+        loc = params[first + o]
+        square = params[first + d + o]
         for i in range(whole(density)):
             error = y - loc[i]
             density[i] -= 0.5 * (error * error / square[i] + arithmetic.log(square[i]))
@@ -224,19 +240,24 @@ def learn(step: RowStep, log_score: float) -> float:
     own = step.own
     params = step.params
     work = step.work
-    d, n, share = model.outputs, model.features, work[SHARE]
+    d = model.outputs
+    n = model.features
+    share = work[SHARE]
     first = student_t.lines_of(d, model.noise) + n
-    projected, fits = params[first : first + n + 1], params[first + n + 1 :]
+    projected = params[first : first + n + 1]
+    fits = params[first + n + 1 :]
     gain(share, projected)
     for o in range(d):
         label = (step.number[LABEL + o] - model.numbers[o]) / model.numbers[d + o]
-        whitened, scaled = fits[o], projected[n]
+        whitened = fits[o]
+        scaled = projected[n]
         for i in range(whole(share)):
             whitened[i] = scaled[i] * (label - whitened[i])
         for a in range(n):
             arithmetic.add_product(projected[a], whitened, own[a * d + o])
         if model.noisy:
-            alpha, beta = own[n * d + o], own[n * d + d + o]
+            alpha = own[n * d + o]
+            beta = own[n * d + d + o]
             for i in range(whole(share)):
                 beta[i] += 0.5 * (whitened[i] * whitened[i])
                 alpha[i] += 0.5 * share[i]
@@ -277,7 +298,9 @@ def downdate(projected: Floats, cov: Floats) -> None:
     size = projected.shape[0] - 1
     for a in range(size):
         for b in range(size):
-            left, right, line = projected[a], projected[b], cov[a * size + b]
+            left = projected[a]
+            right = projected[b]
+            line = cov[a * size + b]
             for i in range(whole(left)):
                 line[i] -= left[i] * right[i]
 
@@ -287,7 +310,8 @@ def remember(step: RowStep) -> float:
     """The covariance, then time and lags."""
     model = step.model
     number = step.number
-    d, n = model.outputs, model.features
+    d = model.outputs
+    n = model.features
     if number[LABELLED] > 0:
         first = student_t.lines_of(d, model.noise) + n
         downdate(step.params[first : first + n + 1], step.lines[statistics_line(d) + model.kept :])

@@ -40,7 +40,8 @@ def advance(outputs: int, number: Floats, context: Floats, first: int, lead: flo
 
     lead: log density of the label by the walk less that by the hypotheses.
     """
-    kept, d = context[first:], outputs
+    kept = context[first:]
+    d = outputs
     for o in range(d):
         at = FIRST + o
         if number[LABELLED] == 0:

@@ -63,23 +63,28 @@ def forecast(
 
     matrix, inverse, psi: (p d, p p, d d) lines first. nu: a line.
     """
-    at, n = block_of(d, p), whole(nu)
+    at = block_of(d, p)
+    n = whole(nu)
     factorise(p, inverse, block[at.inner :])
     _solve(d, p, context, block[at.inner :], block[at.solved :], block[VARIANCE])
     for o in range(d):
         loc = block[LOCATION + o]
         arithmetic.copy(matrix[o], loc)
         for a in range(1, p):
-            entry, value = matrix[a * d + o], feature(d, context, a)
+            entry = matrix[a * d + o]
+            value = feature(d, context, a)
             for i in range(n):
                 loc[i] += value * entry[i]
-    spread, half, variance = block[SPREAD], block[HALF], block[VARIANCE]
+    spread = block[SPREAD]
+    half = block[HALF]
+    variance = block[VARIANCE]
     for i in range(n):
         half[i] = 0.5 * (nu[i] - (d - 1))
     for i in range(n):
         spread[i] = (1.0 + variance[i]) / (2.0 * half[i])
     for o in range(d):
-        square, diagonal = block[at.squares + o], psi[o * d + o]
+        square = block[at.squares + o]
+        diagonal = psi[o * d + o]
         for i in range(n):
             square[i] = diagonal[i] * spread[i]
     factorise(d, psi, block[at.factor :])
@@ -124,7 +129,8 @@ def factorise(d: int, matrix: Floats, factor: Floats) -> None:
             row = factor[a * d + b]
             arithmetic.copy(matrix[a * d + b], row)
             for c in range(b):
-                left, right = factor[a * d + c], factor[b * d + c]
+                left = factor[a * d + c]
+                right = factor[b * d + c]
                 for i in range(n):
                     row[i] -= left[i] * right[i]
             if a > b:
@@ -151,7 +157,8 @@ def score(d: int, p: int, number: Floats, block: Floats, density: Floats) -> Non
     """Fill the label's log density, its errors and their squared distance in scales."""
     at = block_of(d, p)
     distances(d, number, block[LOCATION:], block[at.factor :], block[at.errors :], density)
-    square, spread = block[SQUARE], block[SPREAD]
+    square = block[SQUARE]
+    spread = block[SPREAD]
     for i in range(whole(density)):
         square[i] = density[i] / spread[i]
     log_density(d, block[HALF], spread, block[DETERMINANT], density)
@@ -168,11 +175,14 @@ def distances(
     n = out.shape[0]
     arithmetic.fill(out, 0.0)
     for a in range(d):
-        residual, loc, pivot = residuals[a], locations[a], factor[a * d + a]
+        residual = residuals[a]
+        loc = locations[a]
+        pivot = factor[a * d + a]
         for i in range(n):
             residual[i] = number[LABEL + a] - loc[i]
         for b in range(a):
-            before, entry = residuals[b], factor[a * d + b]
+            before = residuals[b]
+            entry = factor[a * d + b]
             for i in range(n):
                 residual[i] -= entry[i] * before[i]
         for i in range(n):
@@ -200,7 +210,8 @@ def log_density(
 @inlined
 def _log_gamma_ratio(a: float, d: int) -> float:
     """`lgamma(a + d / 2) - lgamma(a)`: the recurrence's product, and half a step if d is odd."""
-    product, b = 1.0, a
+    product = 1.0
+    b = a
     for _ in range(d // 2):
         product *= b
         b += 1.0
@@ -229,13 +240,17 @@ def learn(
 
     precision: of its noise, times the share.
     """
-    at, n = block_of(d, p), whole(share)
-    gain, product, variance = block[DETERMINANT], block[SQUARE], block[VARIANCE]
+    at = block_of(d, p)
+    n = whole(share)
+    gain = block[DETERMINANT]
+    product = block[SQUARE]
+    variance = block[VARIANCE]
     errors = block[at.errors :]
     for i in range(n):
         gain[i] = precision[i] / (1.0 + precision[i] * variance[i])
     for o in range(d):
-        error, loc = errors[o], block[LOCATION + o]
+        error = errors[o]
+        loc = block[LOCATION + o]
         for i in range(n):
             error[i] = number[LABEL + o] - loc[i]
     for a in range(p):
@@ -245,7 +260,8 @@ def learn(
         for o in range(d):
             arithmetic.add_product(product, errors[o], matrix[a * d + o])
         for b in range(p):
-            squared, entry = feature(d, context, a) * feature(d, context, b), inverse[a * p + b]
+            squared = feature(d, context, a) * feature(d, context, b)
+            entry = inverse[a * p + b]
             for i in range(n):
                 entry[i] += precision[i] * squared
     scatter(d, errors, gain, psi)
@@ -256,10 +272,13 @@ def learn(
 @compiled
 def scatter(d: int, errors: Floats, gain: Floats, psi: Floats) -> None:
     """Add the errors' products to psi, and to its diagonal more than rounding can take away."""
-    n, rounding = gain.shape[0], d * (d + 3) * EPSILON
+    n = gain.shape[0]
+    rounding = d * (d + 3) * EPSILON
     for a in range(d):
         for b in range(d):
-            row, left, right = psi[a * d + b], errors[a], errors[b]
+            row = psi[a * d + b]
+            left = errors[a]
+            right = errors[b]
             for i in range(n):
                 row[i] += left[i] * right[i] * gain[i]
         row = psi[a * d + a]
@@ -272,7 +291,10 @@ def covariance(
     d: int, p: int, a: int, b: int, share: Floats, block: Floats, spare: Floats
 ) -> float:
     """Sum of the covariances of two outputs, b < a, with weights `share`; 0 where there is none."""
-    at, spread, half, n = block_of(d, p), block[SPREAD], block[HALF], whole(share)
+    at = block_of(d, p)
+    spread = block[SPREAD]
+    half = block[HALF]
+    n = whole(share)
     arithmetic.fill(spare, 0.0)
     for c in range(b + 1):
         arithmetic.add_product(block[at.factor + a * d + c], block[at.factor + b * d + c], spare)

@@ -16,12 +16,13 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH
+from model_core.compiled.interface import Noise, RowStep
 from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
 from model_core.compiled.ops import maths
-from model_core.compiled.step import Noise, RowStep
 from model_core.upm.base import OUTLIER_SPREAD
 
-_FAMILIES, _SPECIAL = maths("families"), maths("special")
+_FAMILIES = maths("families")
+_SPECIAL = maths("special")
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
 # unit scale, less half the logarithm of the next row; 1 / degrees; where there are several parts
 # the mean size. `describe` makes FACTOR the variance with unit scale.
@@ -71,30 +72,38 @@ def freedom_of(outputs: int, noise: Noise, k: int) -> int:
 def finish(outputs: int, noise: Noise, params: Floats) -> None:
     """Fill what follows from the degrees of freedom, and means, once all else is there."""
     for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
-        half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
-        inverse, size = params[first + INVERSE], params[first + SIZE]
+        half = params[first + HALF]
+        norm = params[first + NORM]
+        factor = params[first + FACTOR]
+        inverse = params[first + INVERSE]
+        size = params[first + SIZE]
         for i in range(whole(half)):
             norm[i], factor[i], inverse[i] = _SPECIAL.student_t_norm(half[i])
         if noise.parts > 1:
             for i in range(whole(half)):
                 height = arithmetic.exp(norm[i]) * math.sqrt(factor[i])
                 size[i] = height * 2.0 * half[i] / (half[i] - 0.5)
-    parts, first = noise.parts, before_locations(outputs, noise)
-    squares, weights = squares_of(outputs, noise), weights_of(outputs, noise)
+    parts = noise.parts
+    first = before_locations(outputs, noise)
+    squares = squares_of(outputs, noise)
+    weights = weights_of(outputs, noise)
     for o in range(outputs):
-        mean, shares = params[o], params[shares_of(outputs, noise) + o]
+        mean = params[o]
+        shares = params[shares_of(outputs, noise) + o]
         if parts == 1:
             arithmetic.copy(params[first + o], mean)
             continue
         arithmetic.fill(mean, 0.0)
         for k in range(o * parts, o * parts + parts):
-            loc, weight = params[first + k], params[weights + k]
+            loc = params[first + k]
+            weight = params[weights + k]
             arithmetic.add_product(weight, loc, mean)
             skew = noise.skews[k - o * parts]
             if skew != 1.0:
                 size = params[freedom_of(outputs, noise, k) + SIZE]
                 for c in range(noise.kinds):
-                    square, share = params[squares + k * noise.kinds + c], shares[c]
+                    square = params[squares + k * noise.kinds + c]
+                    share = shares[c]
                     for i in range(whole(mean)):
                         offset = size[i] * (skew - 1.0 / skew)
                         mean[i] += weight[i] * (offset * share * math.sqrt(square[i]))
@@ -103,7 +112,8 @@ def finish(outputs: int, noise: Noise, params: Floats) -> None:
 @compiled
 def widen(outputs: int, noise: Noise, params: Floats) -> None:
     """Turn the prior's squared scales into those of outliers."""
-    first, n = squares_of(outputs, noise), whole(params[0])
+    first = squares_of(outputs, noise)
+    n = whole(params[0])
     for k in range(outputs * noise.parts * noise.kinds):
         params[first + k, n - 1] *= OUTLIER_SPREAD
 
@@ -138,7 +148,8 @@ def explain(densities: Floats, top: Floats, out: Floats, shares: Floats) -> None
     _highest(densities, top)
     arithmetic.fill(out, 0.0)
     for k in range(densities.shape[0]):
-        own, share = densities[k], shares[k]
+        own = densities[k]
+        share = shares[k]
         for i in range(n):
             share[i] = arithmetic.exp(own[i] - top[i])
         arithmetic.add(out, share, out)
@@ -154,14 +165,20 @@ def explain(densities: Floats, top: Floats, out: Floats, shares: Floats) -> None
 def score(step: RowStep) -> float:
     """Log density of all outputs, each of one part."""
     params = step.params
-    outputs, noise, each = step.model.outputs, step.model.noise, step.work[EACH]
+    outputs = step.model.outputs
+    noise = step.model.noise
+    each = step.work[EACH]
     first = before_locations(outputs, noise)
     arithmetic.fill(each, 0.0)
     for o in range(outputs):
         at = freedom_of(outputs, noise, o)
-        half, norm, factor = params[at + HALF], params[at + NORM], params[at + FACTOR]
-        inverse, own = params[at + INVERSE], params[first + 2 * outputs + o]
-        loc, square = params[first + o], params[first + outputs + o]
+        half = params[at + HALF]
+        norm = params[at + NORM]
+        factor = params[at + FACTOR]
+        inverse = params[at + INVERSE]
+        own = params[first + 2 * outputs + o]
+        loc = params[first + o]
+        square = params[first + outputs + o]
         for i in range(whole(own)):
             own[i] = _FAMILIES.student_t_log_density(
                 step.number[LABEL + o] - loc[i],
@@ -183,29 +200,37 @@ def describe(outputs: int, noise: Noise, params: Floats) -> None:
     """
     n = whole(params[0])
     for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
-        half, factor = params[first + HALF], params[first + FACTOR]
+        half = params[first + HALF]
+        factor = params[first + FACTOR]
         for i in range(n):
             factor[i] = half[i] / (half[i] - 1.0)
-    parts, at = noise.parts, weights_of(outputs, noise)
-    first, squares = before_locations(outputs, noise), squares_of(outputs, noise)
+    parts = noise.parts
+    at = weights_of(outputs, noise)
+    first = before_locations(outputs, noise)
+    squares = squares_of(outputs, noise)
     for o in range(outputs):
-        mean, variance = params[o], params[outputs + o]
+        mean = params[o]
+        variance = params[outputs + o]
         shares = params[shares_of(outputs, noise) + o]
         if noise.kinds == 1:
             shares[0] = 1.0
         arithmetic.fill(variance, 0.0)
         for k in range(o * parts, o * parts + parts):
-            loc, weight = params[first + k], params[at + k]
+            loc = params[first + k]
+            weight = params[at + k]
             if parts == 1:
                 arithmetic.fill(weight, 1.0)
-            group, skew = freedom_of(outputs, noise, k), noise.skews[k - o * parts]
-            within, size = params[group + FACTOR], params[group + SIZE]
+            group = freedom_of(outputs, noise, k)
+            skew = noise.skews[k - o * parts]
+            within = params[group + FACTOR]
+            size = params[group + SIZE]
             wide = skew * skew - 1.0 + 1.0 / (skew * skew)
             for i in range(n):
                 apart = loc[i] - mean[i]
                 variance[i] += weight[i] * (apart * apart)
             for c in range(noise.kinds):
-                square, share = params[squares + k * noise.kinds + c], shares[c]
+                square = params[squares + k * noise.kinds + c]
+                share = shares[c]
                 for i in range(n):
                     variance[i] += weight[i] * (share * wide * (within[i] * square[i]))
                 if skew == 1.0:
@@ -241,8 +266,11 @@ def gather(
 
     Arguments are as of `mixture.merge`; chance: of the hypotheses.
     """
-    parts, kinds, n = noise.parts, noise.kinds, 0
-    first, squares = before_locations(outputs, noise), squares_of(outputs, noise)
+    parts = noise.parts
+    kinds = noise.kinds
+    n = 0
+    first = before_locations(outputs, noise)
+    squares = squares_of(outputs, noise)
     shares = params[shares_of(outputs, noise) + output]
     for k in range(output * parts, (output + 1) * parts):
         n = mixture.merge(
@@ -273,7 +301,8 @@ def each_output(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> No
     model = step.model
     params = step.params
     chance = step.work[CHANCE]
-    outputs, noise = model.outputs, model.noise
+    outputs = model.outputs
+    noise = model.noise
     count = mixture.order(chance, params[freedom_of(outputs, noise, 0) + HALF], spare)
     allowed = mixture.allowed(levels, count * noise.parts)
     for o in range(outputs):
@@ -296,7 +325,8 @@ def marginal(
     components, merged: its mixture, and how many they are.
     """
     n = mixture.complete(components, merged)
-    first, count = outputs + outputs * outputs, levels.shape[1]
+    first = outputs + outputs * outputs
+    count = levels.shape[1]
     centre = out[output]
     spread = mixture.spread(components, n, centre)
     cdf = np.nan
