@@ -17,7 +17,7 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, OUTLIER_RATE, arithmetic, mixture, student_t
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.interface import Functions, Model, Noise, RowStep
-from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole
+from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole, widest
 from model_core.compiled.models import walk
 from model_core.compiled.ops import maths
 from model_core.compiled.student_t import FACTOR, HALF, INVERSE, NORM
@@ -298,6 +298,7 @@ def log_density(
     density: Floats,
 ) -> None:
     """Fill the label's log densities, of all outputs, and what it makes likely of each."""
+    widest()  # the loops divide and take logarithms more than they load
     at = places_of(d, noise)
     every = noise.parts
     arithmetic.fill(density, 0.0)
