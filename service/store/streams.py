@@ -30,6 +30,7 @@ UNREADABLE = (
     zlib.error,
     struct.error,
     IndexError,
+    RecursionError,
     cramjam.DecompressionError,
 )
 

@@ -414,6 +414,8 @@ def split_columns(body: bytes) -> tuple[int, list[bytes]]:
     while at < len(plain):
         count, length = _RUN.unpack_from(plain, at)
         at += _RUN.size
+        if not count or not length:
+            raise ValueError(f"a run of {count} rows of {length} bytes")
         table = np.frombuffer(plain, np.uint8, count * length, at).reshape(length, count)
         rows += np.ascontiguousarray(table.T).view(f"V{length}")[:, 0].tolist()
         at += count * length
