@@ -51,9 +51,13 @@ class Series(NamedTuple):
         """Return rows [start, stop) in the form the service takes."""
         return [self._observation(row) for row in range(start, min(stop, len(self.y)))]
 
-    def _observation(self, row: int) -> dict[str, Any]:
+    def label(self, row: int) -> float | list[float | None] | None:
+        """Return the label of a row in the form the service takes: one number is no vector."""
         y = self.y[row]
-        observation: dict[str, Any] = {"y": y[0] if y is not None and len(y) == 1 else y}
+        return y[0] if y is not None and len(y) == 1 else y
+
+    def _observation(self, row: int) -> dict[str, Any]:
+        observation: dict[str, Any] = {"y": self.label(row)}
         if self.x is not None:
             observation["x"] = self.x[row]
         if self.axis is not None and self.axis.rfc3339 is not None:

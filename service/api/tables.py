@@ -15,7 +15,8 @@ import numpy as np
 from moca_client.responses import Answer
 from moca_client.series import numbered
 from moca_client.tables import Columns, columns_of
-from service.problems import TYPE_PREFIX, FieldError, InvalidField, MalformedBody, NotInstalled
+from service.api.parsing.bodies import misfit
+from service.problems import TYPE_PREFIX, MalformedBody, NotInstalled
 
 STREAM = "stream"  # column with the names of streams
 LONGEST_TEXT = 1000  # characters of a cell: more than a name or a time has
@@ -124,15 +125,15 @@ def _read(body: bytes, limits: TableLimits, names: Collection[str]) -> Columns:
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise MalformedBody(f"body: invalid Arrow stream: {error}") from None
     if table.num_columns > limits.columns:
-        raise _misfit(f"expected at most {limits.columns} columns, got {table.num_columns}")
+        raise misfit(f"expected at most {limits.columns} columns, got {table.num_columns}")
     known = {*numbered(table.column_names, "y"), *numbered(table.column_names, "x"), *names}
     if unknown := [name for name in table.column_names if name not in known]:
         listed = ", ".join(("y or y1, y2, ...", "x or x1, x2, ...", *names))
-        raise _misfit(f"unknown column {unknown[0]!r}; expected {listed}")
+        raise misfit(f"unknown column {unknown[0]!r}; expected {listed}")
     columns: Columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name in columns:
-            raise _misfit(f"column {name!r} is there twice")
+            raise misfit(f"column {name!r} is there twice")
         _check_kind(pa, name, column, only_numbers=name not in names)
         columns[name] = _cells(pa, name, column)
     return columns
@@ -155,9 +156,9 @@ def _check_messages(pa: Any, body: bytes, most: int) -> None:
             batches += 1
             rows += _count(message)
             if rows > most:
-                raise _misfit(f"expected at most {most} observations per request, got {rows}")
+                raise misfit(f"expected at most {most} observations per request, got {rows}")
     if dictionaries and batches > BATCHES:
-        raise _misfit(f"expected at most {BATCHES} batches with dictionaries, got {batches}")
+        raise misfit(f"expected at most {BATCHES} batches with dictionaries, got {batches}")
 
 
 def _count(message: Any) -> int:
@@ -206,7 +207,7 @@ def _cells(pa: Any, name: str, column: Any) -> list[Any]:
     if pa.types.is_floating(kind):
         column = pa.compute.if_else(pa.compute.is_nan(column), None, column)
         if pa.compute.any(pa.compute.is_inf(column)).as_py():
-            raise _misfit(f"column {name!r}: expected finite numbers")
+            raise misfit(f"column {name!r}: expected finite numbers")
     try:
         if pa.types.is_temporal(kind):
             time = pa.timestamp("us", getattr(kind, "tz", None) or "UTC")
@@ -214,9 +215,9 @@ def _cells(pa: Any, name: str, column: Any) -> list[Any]:
             column = column.cast(options=options)
         cells: list[Any] = column.to_pylist()
     except KeyError as error:  # pyarrow asks pytz, where that is installed
-        raise _misfit(f"column {name!r}: expected a time zone that is known, got {error}") from None
+        raise misfit(f"column {name!r}: expected a time zone that is known, got {error}") from None
     except (ValueError, OverflowError) as error:  # a time after the year 9999, or an unknown zone
-        raise _misfit(f"column {name!r}: {error}") from None
+        raise misfit(f"column {name!r}: {error}") from None
     return cells
 
 
@@ -227,7 +228,7 @@ def _check_kind(pa: Any, name: str, column: Any, only_numbers: bool) -> None:
     if types.is_floating(kind) or types.is_integer(kind) or types.is_null(kind):
         return
     if only_numbers:  # of so many columns texts would be too long
-        raise _misfit(f"column {name!r}: expected numbers, got {kind}")
+        raise misfit(f"column {name!r}: expected numbers, got {kind}")
     if types.is_timestamp(kind) or types.is_date(kind):
         return
     encoded = types.is_dictionary(kind)
@@ -235,12 +236,12 @@ def _check_kind(pa: Any, name: str, column: Any, only_numbers: bool) -> None:
     if not any(
         fits(kind) for fits in (types.is_string, types.is_large_string, types.is_string_view)
     ):
-        raise _misfit(f"column {name!r}: expected numbers, times or text, got {kind}")
+        raise misfit(f"column {name!r}: expected numbers, times or text, got {kind}")
     for part in column.chunks:  # which pyarrow has not of every type
         longest = _longest(pa, part.dictionary if encoded else part)
         if longest > LONGEST_TEXT:
             detail = f"expected at most {LONGEST_TEXT} characters in a cell, got {longest}"
-            raise _misfit(f"column {name!r}: {detail}")
+            raise misfit(f"column {name!r}: {detail}")
 
 
 def _longest(pa: Any, texts: Any) -> int:
@@ -251,10 +252,6 @@ def _longest(pa: Any, texts: Any) -> int:
     views = np.frombuffer(texts.buffers()[1], np.int32).reshape(-1, 4)
     own = views[texts.offset : texts.offset + len(texts), 0]
     return int(own[texts.is_valid().to_numpy(zero_copy_only=False)].max(initial=0))
-
-
-def _misfit(detail: str) -> InvalidField:
-    return InvalidField([FieldError("body", detail)])
 
 
 def pyarrow() -> Any:

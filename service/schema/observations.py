@@ -36,7 +36,8 @@ from service.models.catalogue import REFERENCE
 from service.wire import tags as stream_tags
 from service.wire import timestamps
 
-STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
+STREAM_CHARACTERS = "A-Za-z0-9._:@~-"  # within the brackets of an expression
+STREAM_ID = f"^[{STREAM_CHARACTERS}]{{1,200}}$"
 STREAM_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
 UNKNOWN = "unknown field"
 KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces

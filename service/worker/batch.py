@@ -765,7 +765,7 @@ def _quiet_options(command: ObserveMany) -> bool:
     """Whether rows may be quiet: nothing is named beside the usual answers."""
     if command.belief or (command.settings is not None and command.keys is not None):
         return False
-    return not command.components and command.quantiles is None
+    return not answers.detailed(command)
 
 
 def _is_remembered(task: RowsTask, place: int, stream: Stream) -> bool:

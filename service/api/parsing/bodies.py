@@ -95,18 +95,23 @@ def split(body: bytes, limit: int) -> list[msgspec.Raw]:
     braces = body.count(b"{")
     if braces > MAX_BRACES * limit:
         detail = f"expected at most {limit} observations per request, got about {braces}"
-        raise InvalidField([FieldError("body", detail)])
+        raise misfit(detail)
     try:
         return _cut(body)
     except msgspec.ValidationError as error:
         check_json(body, "body")
         detail = f"expected a list of observations: {error}"
-        raise InvalidField([FieldError("body", detail)]) from None
+        raise misfit(detail) from None
     except (msgspec.DecodeError, RecursionError) as error:
         finite = finite_json(body, limit)
         if finite == body:
             raise malformed(f"Invalid JSON: {error}", "body") from None
     return split(finite, limit)
+
+
+def misfit(detail: str) -> InvalidField:
+    """Return the error of a body that is not what is expected of it as a whole."""
+    return InvalidField([FieldError("body", detail)])
 
 
 def malformed(detail: str, loc: str) -> MalformedBody:

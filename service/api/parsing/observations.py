@@ -24,6 +24,7 @@ from service.api.parsing.bodies import (
     field_errors,
     finite_json,
     malformed,
+    misfit,
     split,
     too_long,
 )
@@ -266,7 +267,7 @@ class ObservationParser:
         limit = self._settings.max_observations
         if count > limit:
             detail = f"expected at most {limit} observations per request, got {count}"
-            raise InvalidField([FieldError("body", detail)])
+            raise misfit(detail)
 
 
 def list_digest(body: bytes, size: int) -> str:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from service.api.parsing.commands import CommandParser
 from service.problems import InvalidField, StartupError
-from service.schema.observations import STREAM_ID, Form, StreamForm
+from service.schema.observations import STREAM_CHARACTERS, STREAM_ID, Form, StreamForm
 from service.schema.queries import RESULT_SERIES
 from service.settings import read_toml
 from service.wire import tags
@@ -38,7 +38,7 @@ def _check_selector(text: str) -> str:
 
 def _check_template(template: str) -> str:
     between = _reference.sub("", template)
-    if not re.fullmatch(r"[A-Za-z0-9._:@~-]*", between):
+    if not re.fullmatch(f"[{STREAM_CHARACTERS}]*", between):
         raise ValueError("expected names of labels in braces, and A-Z a-z 0-9 . _ : @ ~ - between")
     return template
 

@@ -22,9 +22,8 @@ from moca_client.series import (
     streams_of,
 )
 from service.api.http import apart, context_of, json_response, read_kind
-from service.api.parsing.bodies import CSV
-from service.problems import FieldError, InvalidField
-from service.schema.observations import STREAM_ID_RULE, is_stream
+from service.api.parsing.bodies import CSV, misfit
+from service.schema.observations import STREAM_CHARACTERS, STREAM_ID_RULE, is_stream
 from service.schema.queries import FileQuery
 
 # A file of more is for `moca replay`. A cell takes two bytes of it, and 140 of memory: 56 MB.
@@ -32,7 +31,7 @@ MOST_ROWS = 50_000
 MOST_CELLS = 400_000
 MOST_COLUMNS = 1_000
 MOST_STREAMS = 50
-_not_of_ids = re.compile(r"[^A-Za-z0-9._:@~-]+")
+_not_of_ids = re.compile(f"[^{STREAM_CHARACTERS}]+")
 
 
 async def read_file(request: Request, query: Annotated[FileQuery, Query()]) -> Response:
@@ -57,20 +56,20 @@ def streams_in(content: bytes, name: str) -> FileStreams:
         _check("columns", len(table.columns), MOST_COLUMNS)
         series = _series(table, name)
     except SeriesError as error:
-        raise _misfit(str(error)) from None
+        raise misfit(str(error)) from None
     _check("streams", len(series), MOST_STREAMS)
     # Inputs are answered with each of the streams, though a file has them once.
     _check("numbers", sum(map(_numbers, series.values())), MOST_CELLS)
     for stream in series:
         if not is_stream(stream):
-            raise _misfit(f"stream {stream!r}: expected {STREAM_ID_RULE}")
+            raise misfit(f"stream {stream!r}: expected {STREAM_ID_RULE}")
     streams = {stream: _columns(one) for stream, one in series.items()}
     return FileStreams(streams, notices_of(series.values()))
 
 
 def _check(unit: str, count: int, most: int) -> None:
     if count > most:
-        raise _misfit(f"expected at most {most:,} {unit}, got {count:,}: use `moca replay`")
+        raise misfit(f"expected at most {most:,} {unit}, got {count:,}: use `moca replay`")
 
 
 def _series(table: Table, name: str) -> dict[str, Series]:
@@ -80,7 +79,7 @@ def _series(table: Table, name: str) -> dict[str, Series]:
     columns = streams_by_column(table)
     series = {_id_of(name, column): one for column, one in columns.items()}
     if len(series) < len(columns):
-        raise _misfit("two columns would be one stream: rename one, in letters and digits")
+        raise misfit("two columns would be one stream: rename one, in letters and digits")
     return series
 
 
@@ -93,9 +92,5 @@ def _numbers(series: Series) -> int:
 
 
 def _columns(series: Series) -> FileStream:
-    labels = [label[0] if label is not None and len(label) == 1 else label for label in series.y]
+    labels = list(map(series.label, range(len(series.y))))
     return FileStream(labels, series.x, None if series.axis is None else series.axis.rfc3339)
-
-
-def _misfit(detail: str) -> InvalidField:
-    return InvalidField([FieldError("body", detail)])

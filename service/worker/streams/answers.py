@@ -20,7 +20,7 @@ from model_core.stream.series import Taken
 from model_core.stream.slab import MixtureRow, Stepped, SummaryRow
 from model_core.summary import Floats, Summary
 from service.schema.rendering import of_classes, of_numbers
-from service.wire import LEVELS, BeliefSummary, Observe, Record, StoredAnswer
+from service.wire import LEVELS, BeliefSummary, Observe, ObserveMany, Record, StoredAnswer
 from service.wire.answers import SUMMARY_NUMBERS, QuietNumbers
 from service.worker.streams.step_metrics import gathered
 
@@ -169,7 +169,7 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def detailed(request: Observe) -> bool:
+def detailed(request: Observe | ObserveMany) -> bool:
     """Whether a request names more than the usual summary of the predictives."""
     return request.components or request.quantiles is not None
 
