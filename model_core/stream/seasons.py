@@ -85,11 +85,14 @@ def offset(state: Floats | None, ahead: int = 0) -> float:
     return 0.0 if state is None else season.offset(state, ahead)
 
 
+def coming(state: Floats | None, count: int) -> Floats:
+    """Seasons (count,) of the labels to come, as they are known now; 0 without any."""
+    return np.zeros(count) if state is None else season.coming(state, count)
+
+
 def foreseen(state: Floats | None, count: int) -> Floats:
     """Seasons of coming labels, `count` at most: they are known until seasons are looked at."""
-    if state is None:
-        return np.zeros(count)
-    return season.coming(state, min(count, season.left(state)))
+    return coming(state, count if state is None else min(count, season.left(state)))
 
 
 def known_now(periods: SeasonPeriods | None, state: Floats, seq: int, met: Floats) -> Floats:
