@@ -26,7 +26,7 @@ from model_core.belief import NEG_INF, Belief, Growth
 from model_core.lazy import Tensor, torch
 from model_core.upm.base import Floats, Stats, select, tree_map
 
-N = TypeVar("N", Tensor, Floats)
+N = TypeVar("N", Tensor, Floats, float)
 # Places in the numbers of a memory: last position up to which changes are confirmed (-1: not known
 # yet), the next id. Those of stored regimes follow, M each: ids (0: there is none), how often it
 # was seen, and the position of its last observation.
@@ -59,8 +59,12 @@ def size(regimes: int) -> int:
 
 
 def returning(returns: N, changes: N) -> N:
-    """`q` of hypotheses with so many returns among the changes behind them: tensors or arrays."""
-    fresh: N = (changes - returns - 1).clip(min=0)
+    """`q` of hypotheses with so many returns among the changes behind them.
+
+    Tensors, arrays or, as kernels compile it, numbers; all of these know `abs`, and no one maximum.
+    """
+    others = changes - returns - 1
+    fresh = (others + abs(others)) / 2
     return (1 + returns) / (2 + returns + fresh)
 
 

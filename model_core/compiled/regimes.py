@@ -23,8 +23,8 @@ from model_core.compiled.belief import (
     SPARE,
     rates,
 )
-from model_core.compiled.jit import Floats, compiled, totals_place
-from model_core.regimes import OF_HYPOTHESIS, REGIMES
+from model_core.compiled.jit import Floats, compiled, inlined, totals_place
+from model_core.regimes import OF_HYPOTHESIS, REGIMES, returning
 from model_core.regimes import SETTLED as KNOWN
 from model_core.table import (
     BESIDE,
@@ -44,6 +44,7 @@ from model_core.table import (
 # Lines after that of the origin; the statistics of what ended follow.
 RETURNS = 1
 ENDED = 2
+_chance_of_return = inlined(returning)
 UNBORN = -1.0  # run length of a hypothesis that begins with this step
 
 
@@ -79,10 +80,8 @@ def _total(numbers: Floats, regimes: int) -> float:
 
 @compiled
 def _returning(lines: Floats, origin: int, i: int) -> float:
-    """As `regimes.returning`, of the hypothesis in slot i."""
-    returns = float(lines[origin + RETURNS, i])
-    fresh = max(float(lines[CHANGES, i]) - returns - 1.0, 0.0)
-    return (1.0 + returns) / (2.0 + returns + fresh)
+    """`regimes.returning` of the hypothesis in slot i."""
+    return float(_chance_of_return(lines[origin + RETURNS, i], lines[CHANGES, i]))
 
 
 @compiled
