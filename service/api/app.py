@@ -209,7 +209,12 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     ranker = ThreadPoolExecutor(1, "changes")
     stack.callback(ranker.shutdown, wait=False, cancel_futures=True)
     command_parser = CommandParser(settings)
-    event_hub = _follow_events(settings, stack)
+    # Events are read over connections of their own: their reader waits on one of them.
+    waiting, reading = (connect_async(url) for _ in range(2))
+    stack.push_async_callback(_disconnect, waiting, reading)
+    event_hub = EventHub(Feeds(waiting, reading, settings.partitions), settings)
+    stack.push_async_callback(event_hub.close)
+    event_hub.start()
     feed = ChangeFeed(event_hub.feeds)
     incidents = IncidentFeed(store, feed, ranker)
     changes = ChangePages(feed, store, incidents, not settings.no_console, ranker)
@@ -232,16 +237,6 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         series_rules=SeriesRules(settings.prometheus_rules, command_parser),
         thread=thread,
     )
-
-
-def _follow_events(settings: Settings, stack: AsyncExitStack) -> EventHub:
-    """Start the reader of events, with connections of its own: it waits on one of them."""
-    waiting, reading = (connect_async(settings.redis_url or "") for _ in range(2))
-    stack.push_async_callback(_disconnect, waiting, reading)
-    hub = EventHub(Feeds(waiting, reading, settings.partitions), settings)
-    stack.push_async_callback(hub.close)
-    hub.start()
-    return hub
 
 
 async def _disconnect(*clients: redis.asyncio.Redis) -> None:

@@ -64,7 +64,9 @@ class Authenticator:
             return
         sent = scope["state"]["headers"].get(b"authorization")
         if sent is None and not self._required:
-            self._check_host(scope)
+            for name, value in scope["headers"]:
+                if name == b"host" and not is_own_name(value, self._names):
+                    raise Unauthorized(OTHER_NAME)
             return
         if time.monotonic() > self._fresh_until:
             await self._renew()
@@ -93,12 +95,6 @@ class Authenticator:
             except RedisUnavailable as error:
                 log.warning("keys: %s", error.detail)
             await asyncio.sleep(self._cache_s / 2)
-
-    def _check_host(self, scope: Scope) -> None:
-        """Refuse a request without a key that was sent to a name which is not this service's."""
-        for name, value in scope["headers"]:
-            if name == b"host" and not is_own_name(value, self._names):
-                raise Unauthorized(OTHER_NAME)
 
     def _identify(self, sent: bytes | None) -> Key:
         if sent is None:

@@ -96,7 +96,10 @@ class Server(uvicorn.Server):
         """Start the shutdown."""
         if not self.should_exit:
             limit_stop(self._stop_wait_s)
-            self._cancel_startup()
+            starting: asyncio.Task[None] | None = self._app.state.starting
+            if starting is not None:  # it may wait a long time for the store
+                log.info("stopped before startup finished")
+                starting.get_loop().call_soon_threadsafe(starting.cancel)
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -114,13 +117,6 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in (sockets or ()) if self.started else ():
             log.info("listening on %s port %d", *listener.getsockname()[:2])
-
-    def _cancel_startup(self) -> None:
-        """Cancel a startup in progress: it may wait a long time for the store."""
-        starting: asyncio.Task[None] | None = self._app.state.starting
-        if starting is not None:
-            log.info("stopped before startup finished")
-            starting.get_loop().call_soon_threadsafe(starting.cancel)
 
     async def on_tick(self, counter: int) -> bool:
         """Count the open connections, ten times a second."""

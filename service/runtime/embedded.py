@@ -94,15 +94,26 @@ class Embedded:
         # All data of all streams, and hashes of keys: not for other users of this machine.
         (self.data_dir / "store").mkdir(exist_ok=True)
         (self.data_dir / "store").chmod(0o700)
-        self._own()
+        if self._owner is None:
+            owner = self._locked("owner.lock")
+            if owner is None:
+                pid = owner_of(self.data_dir) or "unknown"
+                raise StartupError(
+                    f"data folder {self.data_dir} is already in use by process {pid}: use "
+                    "that service, stop it, or choose another --data-dir"
+                )
+            owner.truncate(0)
+            owner.write(str(os.getpid()).encode())
+            owner.flush()
+            self._owner = owner
         give_up = time.monotonic() + START_WAIT_S
         while (lock := self._lock or self._locked("server.lock")) is None:
             if time.monotonic() > give_up:
                 recorded = _running(self.data_dir)
-                pid = recorded.pid if recorded is not None and recorded.pid else "unknown"
+                server = recorded.pid if recorded is not None and recorded.pid else "unknown"
                 raise StartupError(
                     f"data folder {self.data_dir} is held by a server that does not end "
-                    f"(process {pid}): end that process and start again"
+                    f"(process {server}): end that process and start again"
                 )
             time.sleep(PAUSE_S)
         self._lock = lock
@@ -129,21 +140,6 @@ class Embedded:
         self._owner = None
         self._process = None
         self._let_go()
-
-    def _own(self) -> None:
-        if self._owner is not None:
-            return
-        handle = self._locked("owner.lock")
-        if handle is None:
-            owner = owner_of(self.data_dir) or "unknown"
-            raise StartupError(
-                f"data folder {self.data_dir} is already in use by process {owner}: use "
-                "that service, stop it, or choose another --data-dir"
-            )
-        handle.truncate(0)
-        handle.write(str(os.getpid()).encode())
-        handle.flush()
-        self._owner = handle
 
     def _locked(self, name: str) -> IO[bytes] | None:
         """Lock a file of the folder; None: a living process has the lock."""
@@ -177,7 +173,16 @@ class Embedded:
                 pass_fds=[self._lock.fileno()],
                 start_new_session=True,  # Ctrl-C must not end it before the workers are done
             )
-        self._await_answer(output, give_up)
+        while (info := _answer(self.url)) is None:
+            status = self._process.poll()
+            if status is not None or time.monotonic() > give_up:
+                self._kill()
+                how = "does not respond" if status is None else f"exited with status {status}"
+                end = "\n".join(output.read_text(errors="replace").splitlines()[-5:])
+                raise StartupError(f"the embedded store {how}; the end of {output}:\n{end}")
+            time.sleep(PAUSE_S)
+        self.pid = int(info["process_id"])
+        self._record(Running(str(self.socket), self.pid))
 
     def _let_go(self) -> None:
         if self._life >= 0:
@@ -198,19 +203,6 @@ class Embedded:
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         return ["/bin/sh", "-c", WITH_OWNER, "sh", str(get_binary_path()), *arguments]
-
-    def _await_answer(self, output: Path, give_up: float) -> None:
-        assert self._process is not None
-        while (info := _answer(self.url)) is None:
-            status = self._process.poll()
-            if status is not None or time.monotonic() > give_up:
-                self._kill()
-                how = "does not respond" if status is None else f"exited with status {status}"
-                end = "\n".join(output.read_text(errors="replace").splitlines()[-5:])
-                raise StartupError(f"the embedded store {how}; the end of {output}:\n{end}")
-            time.sleep(PAUSE_S)
-        self.pid = int(info["process_id"])
-        self._record(Running(str(self.socket), self.pid))
 
     def _shut_down(self) -> None:
         give_up = time.monotonic() + STOP_WAIT_S

@@ -66,7 +66,11 @@ class StoreKeeper:
                 log.info("embedded store in %s, process %d", folder, pid)
             with connect(self.url, START_TIMEOUT_S) as client:
                 check_server(client)
-                self._settings = _with_partitions(self._settings, stored_partitions(client))
+                if "partitions" not in self._settings.model_fields_set:
+                    stored = stored_partitions(client)
+                    fresh = max(FEWEST_PARTITIONS, PARTITIONS_OF_A_WORKER * self._settings.workers)
+                    partitions = fresh if stored is None else stored
+                    self._settings = self._settings.model_copy(update={"partitions": partitions})
                 fix_partitions(client, self._settings.partitions)
                 keys_required(self._settings, Keyring(client).any())  # StartupError before the rest
                 if self._embedded is not None:
@@ -140,11 +144,3 @@ def _check_disk(client: redis.Redis, data_dir: Path) -> None:
             f"data folder {data_dir}: the store cannot append to its file, disk full: make room "
             "and start again"
         )
-
-
-def _with_partitions(settings: Settings, stored: int | None) -> Settings:
-    if "partitions" in settings.model_fields_set:
-        return settings
-    fresh = max(FEWEST_PARTITIONS, PARTITIONS_OF_A_WORKER * settings.workers)
-    number = fresh if stored is None else stored
-    return settings.model_copy(update={"partitions": number})

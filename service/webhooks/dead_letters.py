@@ -183,14 +183,18 @@ class Letters:
             return 0
 
     def _letters(self, source: str, entries: Iterable[Any]) -> list[Letter]:
-        return [self._letter(source, id_.decode(), fields or {}) for id_, fields in entries if id_]
-
-    def _letter(self, source: str, id_: str, fields: dict[bytes, bytes]) -> Letter:
-        blob = fields.get(b"e", b"")
-        before = before_of(id_.encode(), fields) or Id.parse(id_)
-        number = fields.get(b"number", b"").decode(errors="backslashreplace")
-        number = number or number_of(self._partitions.get(source, 0), id_)
-        return Letter(source, id_, number, blob, readable(blob, number), before)
+        letters = []
+        for raw_id, stored in entries:
+            if not raw_id:
+                continue
+            id_ = raw_id.decode()
+            fields = stored or {}
+            blob = fields.get(b"e", b"")
+            before = before_of(raw_id, fields) or Id.parse(id_)
+            number = fields.get(b"number", b"").decode(errors="backslashreplace")
+            number = number or number_of(self._partitions.get(source, 0), id_)
+            letters.append(Letter(source, id_, number, blob, readable(blob, number), before))
+        return letters
 
 
 def dead_letters(client: redis.Redis, hook: str | None = None) -> list[Dead]:

@@ -73,7 +73,15 @@ class StoreMonitor:
         if self.down_since:
             log.warning("store reachable again")
         self.down_since = 0.0
-        self._note(health)
+        self._streams = health.streams
+        share = health.used_memory / health.maxmemory if health.maxmemory else 0.0
+        self.memory_short = share > self._settings.memory_shed_fraction
+        metrics.REDIS_UP.set(1)
+        metrics.REDIS_MEMORY_RATIO.set(share)
+        metrics.REDIS_USED_MEMORY.set(health.used_memory)
+        metrics.UNOWNED_PARTITIONS.set(len(health.unowned))
+        for gauge, pending in zip(self._lag, health.pending, strict=True):
+            gauge.set(pending)
         return health
 
     async def look_for_canaries(self) -> None:
@@ -107,14 +115,3 @@ class StoreMonitor:
             metrics.OLDEST_PENDING.set(condition.oldest_pending_s)
             metrics.REDIS_APPEND_ONLY.set(condition.append_only)
             metrics.REDIS_APPEND_ONLY_FAILING.set(condition.append_only_failing)
-
-    def _note(self, health: Health) -> None:
-        share = health.used_memory / health.maxmemory if health.maxmemory else 0.0
-        self._streams = health.streams
-        self.memory_short = share > self._settings.memory_shed_fraction
-        metrics.REDIS_UP.set(1)
-        metrics.REDIS_MEMORY_RATIO.set(share)
-        metrics.REDIS_USED_MEMORY.set(health.used_memory)
-        metrics.UNOWNED_PARTITIONS.set(len(health.unowned))
-        for gauge, pending in zip(self._lag, health.pending, strict=True):
-            gauge.set(pending)

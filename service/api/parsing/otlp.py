@@ -116,7 +116,11 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
 
     max_points: of all metrics. Points that no stream can have are refused one by one.
     """
-    request = _of_json(body, max_points) if media == JSON else _of_protobuf(body, max_points)
+    if media == JSON:
+        request = _of_json(body, max_points)
+    else:
+        _COUNTS.check(body, "Request", max_points)
+        request = parse_message(_CLASS["Request"], body, "ExportMetricsServiceRequest")
     write = RemoteWrite([], [], 0, 0, 0)
     samples = 0
     for resource in request.resource_metrics:
@@ -133,11 +137,6 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
             f"expected at most {max_points} data points, got {samples}: {MAX_SAMPLES_ADVICE}"
         )
     return write._replace(samples=samples)
-
-
-def _of_protobuf(body: bytes, max_points: int) -> Any:
-    _COUNTS.check(body, "Request", max_points)
-    return parse_message(_CLASS["Request"], body, "ExportMetricsServiceRequest")
 
 
 def _of_json(body: bytes, max_points: int) -> Any:

@@ -96,9 +96,17 @@ class StreamAssignment:
             try:
                 instant = self._instants.get(ms)
                 if instant is None:
-                    _check_time(ms, now_ms)
+                    if ms > now_ms + MAX_AHEAD_MS:
+                        ahead_s = (ms - now_ms) // 1000
+                        raise ValueError(
+                            f"expected at most 600 s after now, got {ahead_s} s: set the clocks"
+                        )
                     instant = self._instants[ms] = rendering.instant(ms)
-                yield _observation(value, instant)
+                if value is not None and abs(value) > MAX_LABEL:
+                    raise ValueError(
+                        f"expected a value of at most {MAX_LABEL:g} in size, got {value:g}"
+                    )
+                yield wire.Observation(value, None, instant)
             except (ValueError, OverflowError, OSError) as error:
                 self._reject(
                     1, f"{_label_text(series.labels)}: sample with timestamp {ms}: {error}"
@@ -107,18 +115,6 @@ class StreamAssignment:
     def _reject(self, count: int, reason: str) -> None:
         self.rejected += count
         self.reason = self.reason or reason
-
-
-def _check_time(ms: int, now_ms: int) -> None:
-    if ms > now_ms + MAX_AHEAD_MS:
-        ahead_s = (ms - now_ms) // 1000
-        raise ValueError(f"expected at most 600 s after now, got {ahead_s} s: set the clocks")
-
-
-def _observation(value: float | None, instant: str) -> wire.Observation:
-    if value is not None and abs(value) > MAX_LABEL:
-        raise ValueError(f"expected a value of at most {MAX_LABEL:g} in size, got {value:g}")
-    return wire.Observation(value, None, instant)
 
 
 def _label_text(labels: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -205,11 +205,8 @@ def _read(path: Path) -> RulesForm:
     try:
         return RulesForm.model_validate(read_toml(path, "the rules of series"))
     except ValidationError as error:
-        raise StartupError(f"{path}: {_faults(error.errors())}") from None
-
-
-def _faults(errors: Sequence[Any]) -> str:
-    return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors)
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        raise StartupError(f"{path}: {'; '.join(faults)}") from None
 
 
 def _rule(path: Path | None, index: int, form: RuleForm, parser: CommandParser) -> _Rule:

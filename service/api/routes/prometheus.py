@@ -205,7 +205,13 @@ class StreamWrite:
             part = self._parts.pop(0)
             result = yield wire.Ingest(self._stream, list(part), settings=self._settings)
             if isinstance(result, wire.Outcome) and result.status < 400:
-                self._succeed(_decode_ingested(result.body[-1]))
+                done = _decode_ingested(result.body[-1])
+                repeated = min(self._repeats, done.skipped)
+                self._repeats -= repeated
+                self._tally.add("applied", done.applied)
+                self._tally.add("skipped", done.skipped - repeated)
+                if done.rejected:
+                    self._tally.fail("rejected", done.rejected, self._reason(done.reason))
                 continue
             if isinstance(result, ServiceError):
                 document = result.document()
@@ -215,14 +221,6 @@ class StreamWrite:
                 self._fail_all_left("deferred", part, document["detail"])
             else:
                 self._refuse(part, document)
-
-    def _succeed(self, done: Ingested) -> None:
-        repeated = min(self._repeats, done.skipped)
-        self._repeats -= repeated
-        self._tally.add("applied", done.applied)
-        self._tally.add("skipped", done.skipped - repeated)
-        if done.rejected:
-            self._tally.fail("rejected", done.rejected, self._reason(done.reason))
 
     def _refuse(self, part: Sequence[wire.Observation], problem: dict[str, Any]) -> None:
         """Go on with the halves of a part; each half that is not refused is applied."""

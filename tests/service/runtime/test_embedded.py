@@ -138,7 +138,7 @@ def test_a_folder_that_another_process_holds_is_refused_by_its_number(store, mon
     pid = store.pid
     left = Embedded(store.data_dir)
     monkeypatch.setattr(embedded, "START_WAIT_S", 0.2)
-    monkeypatch.setattr(left, "_own", lambda: None)  # as if that owner were gone, but its server
+    left._owner = store._owner  # as if that owner were gone, but not its server
     with pytest.raises(StartupError, match=f"process {pid}"):
         left.start()
 
