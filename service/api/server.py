@@ -10,6 +10,7 @@ import gc
 import logging
 import resource
 import socket
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from service.tasks import end
 
 log = logging.getLogger(__name__)
 
+ACCEPT_PAUSE_S = 1.0  # after an error that another try at once would meet again: too many files
 RESERVED_FILES = 256  # the store's connections, logs, and connections being refused
 
 
@@ -68,6 +70,63 @@ class JoiningTransport:
         self._waiting = []
 
 
+class Listener:
+    """A listening socket, of which each turn of the event loop accepts all connections that wait.
+
+    uvloop's own accepts one a turn. The turns of a busy process take long: connections waited for
+    seconds, and their clients' first requests with them, or were dropped as the queue overflowed.
+    """
+
+    def __init__(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Begin. protocol: makes that of a connection."""
+        self._socket = listener
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        self._watch()
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._loop.remove_reader(self._socket)
+        if self._pause is not None:
+            self._pause.cancel()
+
+    async def wait_closed(self) -> None:
+        """Return once what was accepted is handed over."""
+        await asyncio.gather(*self._opening)
+
+    def _watch(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(BACKLOG):
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:  # it is gone already
+                continue
+            except OSError as error:
+                log.error("cannot accept connections for %g s: %s", ACCEPT_PAUSE_S, error)
+                self._loop.remove_reader(self._socket)
+                self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._watch)
+                return
+            task = self._loop.create_task(self._open(connection))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, connection)
+        except OSError:  # it is gone already
+            connection.close()
+
+
 class Server(uvicorn.Server):
     """Uvicorn that drains requests at shutdown, but closes event streams first."""
 
@@ -76,7 +135,6 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             cast(Any, app.middleware_stack),  # it is outside of FastAPI's own layers
             http=HttpProtocol,
-            backlog=BACKLOG,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -103,7 +161,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, unless a signal came first.
+        """Start to serve on the sockets, unless a signal came first.
 
         Freezes the objects loaded so far, which are permanent: a full garbage collection of them
         would block the event loop for 0.1 s.
@@ -114,9 +172,15 @@ class Server(uvicorn.Server):
         gc.freeze()
         # The socket listens only now: until the store is reachable, connections are refused at
         # once, and clients may try another process.
-        await super().startup(sockets)
+        await super().startup([])
         for listener in (sockets or ()) if self.started else ():
+            self.servers.append(cast(asyncio.Server, Listener(listener, self._protocol)))
             log.info("listening on %s port %d", *listener.getsockname()[:2])
+
+    def _protocol(self) -> asyncio.Protocol:
+        """Return uvicorn's side of a new connection."""
+        state = self.lifespan.state
+        return HttpProtocol(self.config, self.server_state, app_state=state)
 
     async def on_tick(self, counter: int) -> bool:
         """Count the open connections, ten times a second."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gzip
 import json
 import socket
@@ -12,6 +13,7 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
+import uvloop
 
 from service.api import http, server
 from service.api.app import create_app
@@ -243,6 +245,50 @@ def test_connections_over_the_limit_end_with_their_answer_and_far_over_it_are_re
         assert answers == [(503, "close"), (200, "close"), (200, "close"), (200, None), (200, None)]
         until(lambda: metrics.CONNECTIONS._value.get() == MOST)
     assert metrics.LOAD_SHED.labels("connections")._value.get() == before + 1
+
+
+def test_one_turn_of_the_event_loop_accepts_all_connections_that_wait():
+    made = []
+
+    async def accept():
+        with socket.socket() as listener, contextlib.ExitStack() as stack:
+            listener.bind(("127.0.0.1", 0))
+            listening = server.Listener(listener, lambda: Mock(connection_made=made.append))
+            for _ in range(50):
+                stack.enter_context(socket.create_connection(listener.getsockname()))
+            for _ in range(5):  # it is accepted, a task is made of it, which begins, and has it
+                await asyncio.sleep(0)
+            listening.close()
+            await listening.wait_closed()
+            assert len(made) == 50
+            for transport in made:
+                transport.abort()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the service has it
+        runner.run(accept())
+
+
+async def test_without_files_to_open_connections_wait(monkeypatch, caplog):
+    class FullOnce(socket.socket):
+        tries = 0
+
+        def accept(self):
+            self.tries += 1
+            if self.tries == 1:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    monkeypatch.setattr(server, "ACCEPT_PAUSE_S", 0.01)
+    made = asyncio.Event()
+    protocol = Mock(connection_made=lambda transport: (transport.abort(), made.set()))
+    with FullOnce() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listening = server.Listener(listener, lambda: protocol)
+        with socket.create_connection(listener.getsockname()):
+            await asyncio.wait_for(made.wait(), PATIENCE_S)
+        listening.close()
+        await listening.wait_closed()
+    assert "cannot accept connections for 0.01 s: [Errno 24] Too many open files" in caplog.text
 
 
 def test_the_limit_on_open_files_bounds_connections(monkeypatch, caplog):
