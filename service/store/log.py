@@ -356,8 +356,8 @@ class Log:
         self._pipe.close()
         self._waits.close()
 
-    def heartbeat(self, ttl_ms: int) -> list[str]:
-        """Say that this worker lives for another `ttl_ms`; return the ids of all that live.
+    def heartbeat(self) -> list[str]:
+        """Say that this worker lives for as long as a lease; return the ids of all that live.
 
         One that declined a partition does not say so: the others have to make room for all.
         """
@@ -368,7 +368,7 @@ class Log:
             if self.declined:
                 pipe.zrem(keys.WORKERS, self.worker_id)
             else:
-                pipe.zadd(keys.WORKERS, {self.worker_id: now_ms + ttl_ms})
+                pipe.zadd(keys.WORKERS, {self.worker_id: now_ms + self.ttl_ms})
             pipe.zremrangebyscore(keys.WORKERS, "-inf", now_ms)
             pipe.zrange(keys.WORKERS, 0, -1)
             living = pipe.execute()[2]

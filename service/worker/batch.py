@@ -268,22 +268,17 @@ class CommandBatch:
                 own = task.task(row)
                 own.take(model, answers.parts if len(part) else (), len(part))
                 self._wake(own, len(part), entered.steps.get(run))
-        if task.command.keys is not None:
-            for row, run in zip(rows.tolist(), runs.tolist(), strict=True):
-                if row not in task.tasks:
-                    self._remember_row(task, row, wave.streams[run])
-
-    def _remember_row(self, task: RowsTask, row: int, stream: Stream) -> None:
-        """Keep the answers to a quiet row, if it has a key."""
         keys = task.command.keys
-        digests = task.command.digests
-        key = None if keys is None else keys[row]
-        if key is not None:
-            digest = None if digests is None else digests[row]
-            answers = task.quiet_answers(row)
+        if keys is not None:
+            digests = task.command.digests or [None] * len(keys)
             time_ms = task.envelope.time_ms
-            record = IdempotencyRecord(digest or "", time_ms, 200, [], answers, key_field(key))
-            self._keep(stream, record)
+            for row, run in zip(rows.tolist(), runs.tolist(), strict=True):
+                key = keys[row]
+                if key is not None and row not in task.tasks:
+                    digest = digests[row] or ""
+                    answers = task.quiet_answers(row)
+                    record = IdempotencyRecord(digest, time_ms, 200, [], answers, key_field(key))
+                    self._keep(wave.streams[run], record)
 
     def _wait(self, key: Key, task: CommandTask) -> StreamQueue:
         queue = self._queues.get(key)
@@ -328,7 +323,8 @@ class CommandBatch:
         for queue in waiting:
             run = self._run(queue)
             if run is not None:
-                if _with_beliefs(queue):
+                command = queue.tasks[0].command
+                if isinstance(command, Observe) and command.belief:
                     self._quiet_runs([(queue, run)], believed=True)
                 else:
                     runs.append((queue, run))
@@ -424,13 +420,10 @@ class CommandBatch:
         """
         queue.awake = True
         queue.pace = min(2 * queue.pace, AT_ONCE)
-        queue.stream.wake()
-        if step is not None:
-            self._enter_step(queue, command, step)
-
-    def _enter_step(self, queue: StreamQueue, command: Observe, step: Step) -> None:
-        """Apply a queue's next observation, which its row was stepped by already."""
         stream = queue.stream
+        stream.wake()
+        if step is None:
+            return
         seen = command.observations[queue.at : queue.at + 1]
         head = stream.live()
         (record,) = self._records(stream, head, seen, queue.tasks[0].envelope.time_ms)
@@ -743,12 +736,6 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
     if head.settings.interval is not None or stream.broken or stream.unserved or stream.buffer:
         return False
     return plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)
-
-
-def _with_beliefs(queue: StreamQueue) -> bool:
-    """Whether the belief after each of a queue's next observations is wanted."""
-    command = queue.tasks[0].command
-    return isinstance(command, Observe) and command.belief
 
 
 def _may_be_quiet(command: Observe, envelope: Envelope) -> bool:

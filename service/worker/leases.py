@@ -11,7 +11,6 @@ from math import ceil
 from typing import NamedTuple
 
 import redis
-from redis.exceptions import OutOfMemoryError
 
 from service.observability import metrics
 from service.store.log import Lease, Log
@@ -154,21 +153,6 @@ class Leases:
         if (held := len(self.held())) != self._said:
             logger.info("owns %d partitions", held)
             self._said = held
-
-
-class Census:
-    """Number of live workers, from their heartbeats in the store."""
-
-    def __init__(self) -> None:
-        self._last = 1
-
-    def count(self, log: Log) -> int:
-        """Say that this worker lives; return how many do."""
-        try:
-            self._last = len(log.heartbeat(log.ttl_ms))
-        except OutOfMemoryError:  # a full store takes no heartbeat, but must be worked off
-            logger.warning("the store's memory is full")
-        return self._last
 
 
 def share(partitions: int, workers: int) -> int:

@@ -22,7 +22,7 @@ from service.worker.background_jobs import BackgroundJobs, is_background
 from service.worker.batch import CommandBatch
 from service.worker.commit import Committer, commit_of, refused
 from service.worker.garbage_collection import Collector
-from service.worker.leases import Census, Leases, share
+from service.worker.leases import Leases, share
 from service.worker.results import Results
 from service.worker.self_test import rehearse
 from service.worker.streams.changes import Changes
@@ -59,7 +59,6 @@ class Worker:
         self._jobs = BackgroundJobs(self.engine, self._tracer)
         self.engine.busy = self._jobs
         self.collector: Collector | None = None  # of a process that does nothing else
-        self._census = Census()
         self.offsets: dict[int, Offset] = {}
         self._results: dict[int, Results] = {}
         self._blame = True
@@ -67,7 +66,8 @@ class Worker:
         self._stopping = False
         self._maintained = 0.0
         self._hurry_until = 0.0
-        self._usual = 1  # workers alive, as of the last quiet time
+        self._living = 1  # workers, as of the last heartbeat
+        self._usual = 1  # and as of the last quiet time
 
     def _log(self) -> Log:
         assert self.settings.redis_url is not None, "a worker needs a Redis URL"
@@ -249,7 +249,7 @@ class Worker:
     def _maintain(self) -> None:
         """Keep an even share of the partitions."""
         self._settle()
-        fair_share = share(self.settings.partitions, self._living())
+        fair_share = share(self.settings.partitions, self._count_workers())
         self.log.give_back()
         self.engine.ahead_ms = self.log.ahead_ms
         for partition in list(self.offsets)[fair_share:]:
@@ -275,17 +275,20 @@ class Worker:
         self._maintained = 0.0
         self._hurry_until = time.monotonic() + HURRY_S
 
-    def _living(self) -> int:
+    def _count_workers(self) -> int:
         """Workers to share with: those that lost the store as well are back in a moment.
 
         Without them the first to return would take all partitions, and hand half over at once.
         """
-        living = self._census.count(self.log)
+        try:
+            self._living = len(self.log.heartbeat())
+        except redis.OutOfMemoryError:  # a full store takes no heartbeat, but must be worked off
+            logger.warning("the store's memory is full")
         now = time.monotonic()
         if now > self._hurry_until:
-            self._usual = living
+            self._usual = self._living
         recent = now < self._hurry_until - HURRY_S + RETURN_S
-        return max(living, self._usual) if recent else living
+        return max(self._living, self._usual) if recent else self._living
 
     def _take(self, lease: Lease) -> None:
         self.leases.hold(lease)

@@ -291,24 +291,19 @@ def _check_record(record: Record) -> None:
     _check_hazard(record.hazard)
     _range("previous start", record.previous_start, -1, max(record.seq - 1, 0))
     _check_override(record.belief_override, record.seq)
-    _check_forecast(record)
+    labels = numbers(record.y)
+    if record.uncorrected is not None and labels:
+        # Its error is recalled, by an interval and a median of each output.
+        levels = record.quantiles or {}
+        for values in (record.uncorrected, levels.get(LOWER, []), levels.get(UPPER, [])):
+            if len(values) != len(labels):
+                detail = f"expected {len(labels)} numbers of each quantile, got {len(values)}"
+                raise BadSnapshot(f"forecast at seq {record.seq}: {detail}")
     if record.time is not None:
         try:
             timestamps.parse(record.time)
         except ValueError as error:
             raise BadSnapshot(f"time: {error}") from None
-
-
-def _check_forecast(record: Record) -> None:
-    """Of a record whose error is recalled: an interval and a median of each output."""
-    labels = numbers(record.y)
-    if record.uncorrected is None or not labels:
-        return
-    levels = record.quantiles or {}
-    for values in (record.uncorrected, levels.get(LOWER, []), levels.get(UPPER, [])):
-        if len(values) != len(labels):
-            detail = f"expected {len(labels)} numbers of each quantile, got {len(values)}"
-            raise BadSnapshot(f"forecast at seq {record.seq}: {detail}")
 
 
 def _check_override(stated: list[tuple[int, float]] | None, seq: int) -> None:

@@ -94,19 +94,17 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
 
     def wake(self, streams: Iterable[Stream]) -> None:
         """Begin filtering where no warm-up is needed, or none any more."""
-        ready = [(stream, None) for stream in streams if self._needs_no_warmup(stream)]
+        ready = []
+        for stream in streams:
+            head = stream.live()
+            if head.warm or head.y_dim is None:
+                continue
+            moments = warmup.given(self._engine.catalogue.of(head), head.stated)
+            if moments is not None:
+                head.location, head.scale = moments
+                ready.append((stream, None))
         for slab, group in by_slab(ready, self._engine.slab):
             self.begin(slab, [stream for stream, _ in group])
-
-    def _needs_no_warmup(self, stream: Stream) -> bool:
-        """Whether the stream's prior is known before its first label."""
-        head = stream.live()
-        if head.warm or head.y_dim is None:
-            return False
-        moments = warmup.given(self._engine.catalogue.of(head), head.stated)
-        if moments is not None:
-            head.location, head.scale = moments
-        return moments is not None
 
     def begin(self, slab: Slab, chosen: Sequence[Stream]) -> list[list[Moved] | None]:
         """As any pipeline does; the records that waited are replayed."""

@@ -407,7 +407,11 @@ def _labels(table: Table, wave: Wave) -> _Labels:
     own = table.of(places)
     seqs = own["position"]["seq"].astype(np.int64)
     owner = np.arange(len(places))
-    hazards = _hazards(table, places, own)
+    # None: their model's own.
+    hazards: list[Hazard | None] = [None if h != h else h for h in own["hazard"].tolist()]
+    if table.hazards:
+        known = zip(places.tolist(), hazards, strict=True)
+        hazards = [table.hazards.get(at, hazard) for at, hazard in known]
     offset = _offsets(wave, own["seasonal"])
     if wave.in_runs:
         owner = owner.repeat(wave.counts)
@@ -480,15 +484,6 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
         numbers = _enter(table, wave, counts, labels.part(chosen), stepped.part(chosen))
     held = beliefs.of_room(room[: len(chosen)]) if wave.believed else None
     return Entered(firsts, counts, numbers, steps, present, held)
-
-
-def _hazards(table: Table, places: Ints, own: Rows) -> list[Hazard | None]:
-    """Hazards of streams; None: their model's own."""
-    hazards = [None if hazard != hazard else hazard for hazard in own["hazard"].tolist()]
-    if table.hazards:
-        pairs = zip(places.tolist(), hazards, strict=True)
-        return [table.hazards.get(at, hazard) for at, hazard in pairs]
-    return hazards
 
 
 def _stepped(slab: Slab, rows: Sequence[int], labels: _Labels, room: Floats) -> Stepped:

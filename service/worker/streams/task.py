@@ -335,12 +335,21 @@ class RowsTask:
         """What is stored and published: one for all that came to the same, or are quiet."""
         outcomes: list[Outcome] = []
         number = self.envelope.number
+        full = self.command.full
         row = self.first
         for model, count in self._stretches():
             if model is not None and self.command.settings is not None:
                 _join(outcomes, Outcome(number, 200, [_counted(1, 0, [])], row=row, rows=count))
             elif model is not None:
-                quiet = self._quiet_rows(model, row - self.first, count)
+                places = slice(row - self.first, row - self.first + count)
+                seasons = [self.seasons.get(place) for place in range(places.start, places.stop)]
+                quiet = QuietRows(
+                    model,
+                    full,
+                    self.firsts[places].tolist(),
+                    quiet_bytes(self.numbers[places], full),
+                    seasons if any(seasons) else None,
+                )
                 outcomes.append(Outcome(number, 200, [], None, row=row, quiet=quiet))
             else:
                 for other in range(row, row + count):
@@ -361,15 +370,6 @@ class RowsTask:
                 yield model, most
                 count -= most
             yield model, count
-
-    def _quiet_rows(self, model: str, at: int, count: int) -> QuietRows:
-        """Answers to quiet rows of one observation each, by place from `first` on."""
-        full = self.command.full
-        part = slice(at, at + count)
-        numbers = quiet_bytes(self.numbers[part], full)
-        seasons = [self.seasons.get(place) for place in range(at, at + count)]
-        present = seasons if any(seasons) else None
-        return QuietRows(model, full, self.firsts[part].tolist(), numbers, present)
 
 
 def _join(outcomes: list[Outcome], outcome: Outcome) -> None:
