@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -28,9 +28,8 @@ from rich.table import Table
 from moca_client import Client, ClientError, Problem
 from moca_client.errors import SeqConflict
 from moca_client.replayed import BeliefRow, Replayed
-from moca_client.responses import Answer, Changepoints
+from moca_client.responses import Answer, Changepoints, StreamSummary
 from moca_client.series import Series, notices_of, read_series
-from moca_client.stream_settings import StreamSettings
 from moca_client.tables import (
     answer_columns,
     describe_evidence,
@@ -41,9 +40,9 @@ from moca_client.tables import (
 )
 
 READY_WAIT_S = 10.0
-BATCH = 1000  # observations in a request
+BATCH = 500  # observations in a request: at most 512 are one command of the service
 IN_FLIGHT = 2  # requests
-Post = Callable[[], list[Answer]]
+HEAD_START_S = 0.02  # of a request on the next, which is not to overtake it
 HINDSIGHT_WAIT_S = 10.0
 HINDSIGHT_POLL_S = 0.2
 # The package that writes a kind of file, and the extra that installs it.
@@ -92,11 +91,12 @@ def replay(
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
-        replayed.settings = prepare(client, stream, wanted, existing)
+        prepared = prepare(client, stream, wanted, existing)
+        replayed.settings = prepared.settings
         import_soon(files)
         try:
             with collecting_nothing():
-                _stream(client, replayed, batch, belief, console)
+                _stream(client, replayed, prepared.seq, batch, belief, console)
         except (ReplayError, KeyboardInterrupt):
             if replayed.answers:  # keep what the service has applied and answered
                 _write(replayed, files)
@@ -260,8 +260,8 @@ def collecting_nothing() -> Iterator[None]:
 
 def prepare(
     client: Client, stream: str, settings: Mapping[str, Any], existing: str
-) -> StreamSettings:
-    """Create the stream, or treat an existing one as `existing` says; returns its settings."""
+) -> StreamSummary:
+    """Create the stream, or treat an existing one as `existing` says; returns its summary."""
     try:
         seq = client.stream(stream).seq
         if existing == "replace":
@@ -274,45 +274,44 @@ def prepare(
     except Problem as problem:
         if problem.status != 404:
             raise
-    return client.put_stream(stream, settings).settings
+    return client.put_stream(stream, settings)
 
 
-def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, console: Console) -> None:
+def _stream(
+    client: Client, replayed: Replayed, seq: int, batch: int, belief: bool, console: Console
+) -> None:
     """Send every row, then ask for the events; `replayed` holds whatever was answered.
 
-    A request is on its way while the one before is computed and answered. It names the position
-    that its rows are to have: it is refused where the one before was, and sent again where it has
-    overtaken it.
+    A request is on its way while the one before is computed and answered. Each names the position
+    that its rows are to have, from `seq` on, and is refused where it has overtaken another: then
+    it is sent again after that one is answered, and the others one at a time.
     """
     rows = len(replayed.series.y)
     with progress_bar(console, "observations") as progress, ThreadPoolExecutor(IN_FLIGHT) as pool:
         task = progress.add_task(replayed.stream, total=rows)
-        progress.advance(task, post_rows(client, replayed, 0, batch, belief))
-        first_seq = replayed.first_seq
-        starts = range(batch, rows, batch)
-        sent: deque[tuple[Future[list[Answer]], Post]] = deque()
-        for at, start in enumerate(starts):
-            for later in starts[at + len(sent) : at + IN_FLIGHT]:
-                post = partial(_post, client, replayed, later, batch, belief, first_seq + later)
-                sent.append((pool.submit(post), post))
-            own, again = sent.popleft()
-            progress.advance(task, _take(replayed, start, batch, partial(_answered, own, again)))
+        sent: deque[Future[list[Answer]]] = deque()
+        in_flight = IN_FLIGHT
+        unsent = 0
+        while (start := len(replayed.answers)) < rows:
+            while unsent < rows and len(sent) < in_flight:
+                wait(sent, HEAD_START_S)
+                post = partial(_post, client, replayed, unsent, batch, belief, seq + unsent)
+                sent.append(pool.submit(post))
+                unsent += batch
+            own = sent.popleft()
+            if isinstance(own.exception(), SeqConflict):
+                wait(sent)  # they were refused, too
+                sent.clear()
+                in_flight = 1
+                unsent = start + batch
+                own = pool.submit(_post, client, replayed, start, batch, belief, seq + start)
+            progress.advance(task, _take(replayed, start, batch, own.result))
     ask_changes(client, replayed)
 
 
-def _answered(sent: Future[list[Answer]], again: Post) -> list[Answer]:
-    """The answers to a request; the ones before it are answered."""
-    try:
-        return sent.result()
-    except SeqConflict:  # it was there before the one before it
-        return again()
-
-
-def post_rows(
-    client: Client, replayed: Replayed, start: int, batch: int, belief: bool = False
-) -> int:
+def post_rows(client: Client, replayed: Replayed, start: int, batch: int) -> int:
     """Post the rows from `start` on, at most `batch`; returns how many were answered."""
-    return _take(replayed, start, batch, lambda: _post(client, replayed, start, batch, belief))
+    return _take(replayed, start, batch, lambda: _post(client, replayed, start, batch))
 
 
 def _post(
@@ -320,7 +319,7 @@ def _post(
     replayed: Replayed,
     start: int,
     batch: int,
-    belief: bool,
+    belief: bool = False,
     seq: int | None = None,
 ) -> list[Answer]:
     """Post rows; seq: position that the first of them is to have."""
@@ -330,7 +329,9 @@ def _post(
     return client.observe(replayed.stream, observations, detail="full", belief=belief)
 
 
-def _take(replayed: Replayed, start: int, batch: int, answers_of: Post) -> int:
+def _take(
+    replayed: Replayed, start: int, batch: int, answers_of: Callable[[], list[Answer]]
+) -> int:
     """Take the answers to rows over; returns how many there are."""
     stop = min(start + batch, len(replayed.series.y))
     where = f"rows {start + 1} to {stop}"

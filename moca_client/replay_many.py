@@ -19,6 +19,7 @@ from rich.table import Table
 
 from moca_client import Client
 from moca_client.replay import (
+    BATCH,
     READY_WAIT_S,
     ReplayError,
     ask_changes,
@@ -52,7 +53,7 @@ def replay_many(
     model: str | None = None,
     settings: Mapping[str, Any] | None = None,
     out: Path | None = None,
-    batch: int = 1000,
+    batch: int = BATCH,
     plots: int = PLOTS,
     existing: Literal["refuse", "append", "replace"] = "refuse",
     console: Console | None = None,
@@ -79,7 +80,8 @@ def replay_many(
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
         for replayed in replays:
-            replayed.settings = prepare(client, replayed.stream, wanted, existing)
+            prepared = prepare(client, replayed.stream, wanted, existing)
+            replayed.settings = prepared.settings
         import_soon(files)
         with collecting_nothing():
             try:

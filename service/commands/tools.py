@@ -100,7 +100,7 @@ def replay(
             "changes; 0: no pictures.",
         ),
     ] = 5,
-    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 500,
     belief: Annotated[
         bool,
         typer.Option(help="Of one stream: request the run-length belief (for the heat map)."),

@@ -318,15 +318,15 @@ class ShiftService(ClientOfItself):
 
     def put_stream(self, name, settings):
         self.settings = settings
-        return StreamSummary(name, "averaged", 0, settings=settings)
+        return StreamSummary(name, "averaged", self.seq, settings=settings)
 
     def delete_stream(self, name):
         self.settings, self.seq = None, 0
 
     def observe(self, name, rows, detail, belief):
         assert detail == "full"  # the file has every column
-        self.waits.pop(rows[0].get("seq"), lambda: None)()
-        if rows[0].get("seq") not in (None, self.seq):
+        self.waits.pop(rows[0]["seq"], lambda: None)()
+        if rows[0]["seq"] != self.seq:
             self.conflicts += 1
             raise problem_of(409, {"type": "x/seq-conflict", "seq": self.seq})
         if self.seq == self.refused_from:
@@ -405,7 +405,7 @@ def test_replay(service, shift, tmp_path):
     )
     assert (replayed.stream, service.settings) == ("a-shift", {"model": "gaussian", "scale": 1.0})
     assert [len(body) for body in service.bodies] == [33, 33, 14]
-    assert service.bodies[0][0] == {"y": 0.5, "time": "1900-01-01T00:00:00Z"}
+    assert service.bodies[0][0] == {"y": 0.5, "time": "1900-01-01T00:00:00Z", "seq": 0}
     assert [event.start for event in replayed.events] == [40]
     assert replayed.when(40) == "1940"
     said = console.file.getvalue()
@@ -446,22 +446,22 @@ def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(service, sh
 
 
 def test_a_list_that_overtakes_the_one_before_is_sent_again(service, shift, tmp_path):
-    """The first says where the others belong, and two are on their way at a time."""
+    """Two are on their way at a time; the others keep their order."""
     overtaken = threading.Event()
     service.waits = {20: lambda: overtaken.wait(10)}
-    conflict = service.observe
+    observe = service.observe
 
-    def observe(name, rows, **options):
+    def observed(name, rows, **options):
         try:
-            return conflict(name, rows, **options)
+            return observe(name, rows, **options)
         finally:
-            if rows[0].get("seq") == 40:
+            if rows[0]["seq"] == 40:
                 overtaken.set()
 
-    service.observe = observe
+    service.observe = observed
     replayed = replay(shift, out=tmp_path / "a.csv", batch=20, console=quiet())
-    assert service.conflicts == 1
-    assert [body[0].get("seq") for body in service.bodies] == [None, 20, 40, 60]
+    assert service.conflicts == 2  # of what overtook, and of what was sent behind it
+    assert [body[0]["seq"] for body in service.bodies] == [0, 20, 40, 60]
     assert [answer.seq for answer in replayed.answers] == list(range(80))
 
 
