@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from model_core import correction, horizon, summary
 from model_core.filter import FilterState, Inputs, Prior
@@ -55,16 +55,13 @@ def ahead(
     coming: inputs of the first of them. offsets: (T,) their seasons. The last label counts for each
     of them as for the next one.
     """
-    mixtures = _mixtures(slab, row, coming, offsets)
-    return [summarised(slab, row, mixture, levels)[0] for mixture in mixtures]
-
-
-def _mixtures(slab: Slab, row: int, coming: Inputs, offsets: Floats) -> Iterator[Mixture]:
     state = slab.state(row)
     prior = slab.prior(row)
     steps = horizon.mixtures(slab.model, state, prior, coming, len(offsets))
-    for mixture, offset in zip(steps, offsets.tolist(), strict=True):
-        yield _shifted(mixture, offset)
+    return [
+        summarised(slab, row, _shifted(mixture, offset), levels)[0]
+        for mixture, offset in zip(steps, offsets.tolist(), strict=True)
+    ]
 
 
 def _shifted(mixture: Mixture, offset: float) -> Mixture:

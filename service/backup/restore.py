@@ -19,7 +19,7 @@ import redis
 
 from model_core.stream_settings import DEFAULTS
 from service.backup.file import BackupError, Fields, Kept, Manifest, Reader, StoredFeed
-from service.store import keys
+from service.store import health, keys
 from service.store.api_keys import KEYS, USED, VERSION
 from service.store.health import PARTITIONS, RESTORING, stored_partitions
 from service.store.log import Commit, Effect, Lease, Log, index_effects
@@ -71,12 +71,7 @@ class Restore:
     def check(self) -> None:
         """Raise BackupError where nothing may be written, before anything is."""
         self._nobody_works()
-        with self._client.pipeline(transaction=False) as pipe:
-            for partition in self._every:
-                pipe.hmget(keys.meta(partition), ["in", "done"])
-                pipe.hlen(keys.heads(partition))
-            counts = pipe.execute()
-        waiting = sum(int(into or 0) - int(done or 0) for into, done in counts[::2])
+        waiting = health.waiting(self._client, self._target.partitions)
         if waiting:
             raise BackupError(
                 f"{waiting} accepted observations are still pending in this store's log and "
@@ -84,10 +79,11 @@ class Restore:
                 "processed"
             )
         unended = self._client.hexists(keys.CONFIG, RESTORING)
-        if any(counts[1::2]) and not (unended or self._target.replace):
+        streams = health.stored_streams(self._client, self._target.partitions)
+        if streams and not (unended or self._target.replace):
             raise BackupError(
-                f"this store has {sum(counts[1::2]) // 2} streams, including deleted ones; use "
-                "--replace to replace them with the backup"
+                f"this store has {streams} streams, including deleted ones; use --replace to "
+                "replace them with the backup"
             )
         # It takes no less than its bytes.
         limit = cast(Any, self._client.info("memory"))["maxmemory"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +22,7 @@ from service.backup.file import (
     Writer,
 )
 from service.models import catalogue
-from service.store import keys
+from service.store import health, keys
 from service.store.api_keys import KEYS, USED
 from service.store.health import RESTORING, check_formats, stored_partitions
 from service.store.streams import (
@@ -31,6 +30,7 @@ from service.store.streams import (
     UnreadablePart,
     decoded,
     head_of,
+    idempotency_of,
     state,
     stored_head,
 )
@@ -75,7 +75,7 @@ class Backup:
                 "back up"
             )
         check_formats(self._client, partitions)
-        waiting = self._waiting(partitions)
+        waiting = health.waiting(self._client, partitions)
         self._take_streams(partitions)
         for partition in range(partitions):
             self._take_feed(partition)
@@ -104,17 +104,8 @@ class Backup:
         self._writer.finish(manifest)
         return manifest
 
-    def _waiting(self, partitions: int) -> int:
-        with self._client.pipeline(transaction=False) as pipe:
-            for partition in range(partitions):
-                pipe.hmget(keys.meta(partition), ["in", "done"])
-            return sum(int(into or 0) - int(done or 0) for into, done in pipe.execute())
-
     def _take_streams(self, partitions: int) -> None:
-        with self._client.pipeline(transaction=False) as pipe:
-            for partition in range(partitions):
-                pipe.hlen(keys.heads(partition))
-            total = sum(pipe.execute()) // 2
+        total = health.stored_streams(self._client, partitions)
         done = 0
         for partition in range(partitions):
             # Of one partition at a time: a stream made after this look is not in the backup.
@@ -209,11 +200,12 @@ def _checked(
     )
     for part, field, decode, blob in _parts(kept):
         decoded(decode, blob, part, name, field)
+    idempotency_of(name, idempotency)
     return kept
 
 
 def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
-    """Yield kind, field, decoder and bytes of each part; idempotency records know their field."""
+    """Yield kind, field, decoder and bytes of each part but idempotency records."""
     for blob in kept.tail:
         yield "tail", "", wire.decode_block, blob
     for part, decode, stored in (
@@ -225,13 +217,3 @@ def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
     ):
         for field, blob in stored.items():
             yield part, field.decode(errors="backslashreplace"), decode, blob
-    for name, blob in kept.idempotency.items():
-        yield "idempotency", "", partial(_outcome, name), blob
-
-
-def _outcome(field: bytes, body: bytes) -> wire.IdempotencyRecord:
-    """Decode a record, which knows its field."""
-    record = wire.decode_idempotency(body)
-    if record.field != field:
-        raise wire.Damaged("its field does not match")
-    return record

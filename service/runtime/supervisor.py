@@ -41,6 +41,7 @@ from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
+PROGRAM = (sys.executable, "-m", "service.commands.main")
 TICK_S = 0.1
 KILL_AFTER_S = 2.0  # a child ends a stop that takes too long by itself, and says what it waits for
 READY_TIMEOUT_S = 2.0
@@ -77,9 +78,9 @@ class Stop(NamedTuple):
 class Supervisor:
     """Runs everything of one machine until it is told to stop.
 
-    `environ` is what the children's environment starts from, `program` what runs `moca`.
-    `on_ready` is called once, in a thread of its own and with the service's URL, when `/readyz`
-    first says yes. `webhook_timeout_s` is the longest attempt of a webhook: a stop waits for it.
+    `environ` is what the children's environment starts from. `on_ready` is called once, in a thread
+    of its own and with the service's URL, when `/readyz` first says yes. `webhook_timeout_s` is the
+    longest attempt of a webhook: a stop waits for it.
     """
 
     def __init__(
@@ -87,14 +88,13 @@ class Supervisor:
         settings: Settings,
         environ: Mapping[str, str],
         on_ready: Callable[[str], None] | None = None,
-        program: Sequence[str] = (sys.executable, "-m", "service.commands.main"),
-        webhook_timeout_s: float = 0.0,
+        *,
+        webhook_timeout_s: float,
     ) -> None:
         self.settings = settings
         self._webhook_timeout_s = webhook_timeout_s
         self._environ = environ
         self._on_ready = on_ready
-        self._program = program
         self._store = StoreKeeper(settings)
         self._events: queue.SimpleQueue[Exited | Stop] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -142,7 +142,7 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         descriptors = [self._life]
-        command = [*self._program, child.command, "--parent-fd", str(self._life)]
+        command = [*PROGRAM, child.command, "--parent-fd", str(self._life)]
         if child.command == "api":
             descriptors.append(self._socket.fileno())
             command += ["--listen-fd", str(self._socket.fileno())]
@@ -181,7 +181,10 @@ class Supervisor:
             return Stop(f"{child.name} cannot run with this configuration, see above", refused=True)
         pause_s = child.backoff.next_s(now := time.monotonic())
         child.due = now + pause_s
-        log.warning("%s %s; restarting in %.1f s", child.name, _ended(status), pause_s)
+        how = f"exited with {status}"
+        if status < 0:
+            how = f"was killed by {signal.Signals(-status).name}"
+        log.warning("%s %s; restarting in %.1f s", child.name, how, pause_s)
         return None
 
     def _clean_up(self, child: Child) -> None:
@@ -258,12 +261,6 @@ def _by_itself(status: int) -> bool:
     1 may be its watchdog's, which also ends one that was stopped for long and goes on.
     """
     return status > 1 or -status in FATAL
-
-
-def _ended(status: int) -> str:
-    return (
-        f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with {status}"
-    )
 
 
 def _is_ready(url: str) -> bool:

@@ -82,6 +82,23 @@ def fix_partitions(client: redis.Redis, partitions: int) -> None:
         )
 
 
+def waiting(client: redis.Redis, partitions: int) -> int:
+    """Number of observations that were accepted and not applied yet."""
+    with client.pipeline(transaction=False) as pipe:
+        for partition in range(partitions):
+            pipe.hmget(keys.meta(partition), ["in", "done"])
+        return sum(int(appended or 0) - int(done or 0) for appended, done in pipe.execute())
+
+
+def stored_streams(client: redis.Redis, partitions: int) -> int:
+    """Number of streams that have a head, deleted ones among them."""
+    with client.pipeline(transaction=False) as pipe:
+        for partition in range(partitions):
+            pipe.hlen(keys.heads(partition))
+        fields = sum(map(int, pipe.execute()))
+    return -(-fields // 2)  # a head has two; half of one counts
+
+
 class Health(NamedTuple):
     """State of the store; lists are by partition."""
 

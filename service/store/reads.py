@@ -24,6 +24,7 @@ from service.store.streams import (
     first_of,
     head_of,
     hindsight_of,
+    idempotency_of,
     in_tail,
     state,
     stored_head,
@@ -131,7 +132,8 @@ class AsyncStore:
             None if held is None else decoded(state, held, "checkpoint", stream, named),
             [by_seq[seq] for seq in sorted(by_seq)],
             all_decoded(wire.decode_event, events, "event", stream),
-            _outcomes(idempotency, stream),
+            # Without checksums: they may get another stream.
+            {f: wire.encode(r) for f, r in idempotency_of(stream, idempotency).items()},
             all_decoded(wire.decode_change, changes, "change", stream),
             all_decoded(wire.decode_event, anomalies, "anomaly", stream),
         )
@@ -400,17 +402,6 @@ class AsyncStore:
     async def health(self) -> Health:
         """Ask the store how it is; raises a RedisError when it does not answer."""
         return await health(self._client, self._partitions)
-
-
-def _outcomes(stored: dict[bytes, bytes], stream: str) -> dict[bytes, bytes]:
-    """Encoded idempotency records by field, without checksums: they may get another stream."""
-    encoded = {}
-    for field, blob in stored.items():
-        record = decoded(wire.decode_idempotency, blob, "idempotency", stream)
-        if record.field != field:
-            raise UnreadablePart(f"an idempotency record of {stream!r} has another stream's name")
-        encoded[field] = wire.encode(record)
-    return encoded
 
 
 def _check_complete(

@@ -200,14 +200,7 @@ class Store:
         """Read one idempotency record."""
         key = keys.idempotency(partition, stream)
         blob = cast(bytes | None, self._client.hget(key, field))
-        if blob is None:
-            return None
-        record = decoded(wire.decode_idempotency, blob, "idempotency", stream)
-        if record.field != field:
-            raise UnreadablePart(
-                f"the stored idempotency record of {stream!r} belongs to another key"
-            )
-        return cast(wire.IdempotencyRecord, record)
+        return None if blob is None else idempotency_of(stream, {field: blob})[field]
 
     def staged(self, partition: int, token: str) -> bytes | None:
         """Read a snapshot that the API left for this partition."""
@@ -257,6 +250,21 @@ def hindsight_of(stream: str, blob: bytes | None) -> wire.StoredHindsight | None
     if blob is None:
         return None
     return cast(wire.StoredHindsight, decoded(wire.decode_hindsight, blob, "hindsight", stream))
+
+
+def idempotency_of(
+    stream: str, stored: Mapping[bytes, bytes]
+) -> dict[bytes, wire.IdempotencyRecord]:
+    """Decode idempotency records by field; raises UnreadablePart, also for one of another field."""
+    records = {}
+    for field, blob in stored.items():
+        record = decoded(wire.decode_idempotency, blob, "idempotency", stream)
+        if record.field != field:
+            raise UnreadablePart(
+                f"the stored idempotency record of {stream!r} belongs to another key"
+            )
+        records[field] = record
+    return records
 
 
 def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "") -> Any:

@@ -17,7 +17,7 @@ from service import wire
 from service.store import keys
 from service.store.log import Effect, index_effects
 from service.store.shards import Argument
-from service.store.streams import CHUNK, Store, UnreadablePart, decoded, packed_state
+from service.store.streams import CHUNK, Store, idempotency_of, packed_state
 from service.wire import (
     Event,
     Head,
@@ -390,14 +390,7 @@ class Stream:
 
     def recall(self, stored: dict[bytes, bytes]) -> None:
         """Take stored keyed outcomes over, oldest first; raises UnreadablePart."""
-        records: dict[bytes, IdempotencyRecord] = {}
-        for field, blob in stored.items():
-            record = decoded(wire.decode_idempotency, blob, "idempotency", self.name)
-            if record.field != field:
-                raise UnreadablePart(
-                    f"the stored idempotency record of {self.name!r} belongs to another key"
-                )
-            records[field] = record
+        records = idempotency_of(self.name, stored)
         if records:
             by_time = sorted(records.items(), key=lambda pair: pair[1].time_ms)
             self.remembered = {**self.remembered, **dict(by_time)}
