@@ -162,13 +162,21 @@ def context_of(request: Request) -> Context:
 
 
 class Admission:
-    """What one process has room for. The server sets its connections and their limit."""
+    """What one process has room for. The server sets its connections, their limit and requests."""
 
     def __init__(self, overload: Overload) -> None:
         self.connections: Collection[Any] = ()
         self.max_connections: float = math.inf
-        self.requests = 0  # in flight
+        self.requests: Collection[Any] = ()  # in flight
         self.overload = overload
+
+    def refusal(self, method: str) -> Overloaded | TooManyConnections | None:
+        """Return why there is no room for one more request; None: there is."""
+        if len(self.connections) > self.max_connections + SPARE_CONNECTIONS:
+            return TooManyConnections("connection limit of this API process reached")
+        if method != "POST":
+            return None
+        return self.overload.early(len(self.requests), time.monotonic())
 
 
 class Durations:
@@ -221,6 +229,30 @@ class RequestMiddleware:
         self._tracer = app.state.tracer
         self._durations: Durations = app.state.durations
 
+    def refuse(self, scope: Scope, at_once: bool) -> Response | None:
+        """Return the answer to a request for which there is no room; None: it is to be called.
+
+        Of a request only the head is known. Under overload refusals are most answers: what they
+        cost is taken from the others. One with a line in the log or a trace, or not to be answered
+        at once, is called, and refused then. Posts of observations are refused, and whatever is far
+        over the limit of connections. Requests of web pages, which have an origin, pass the layer
+        of CORS if there is one.
+        """
+        error = self._admission.refusal(scope["method"])
+        if error is None:
+            return None
+        began = time.perf_counter()
+        added = self._begin(scope)
+        if isinstance(error, Overloaded) and self._match(scope) is None:
+            return None
+        if self._log is not None or self._tracer is not None or not at_once:
+            scope["state"]["refusal"] = error
+            return None
+        response = _refused(scope, error)
+        response.raw_headers += added
+        self._record(scope, _method_of(scope), response.status_code, began, None, None)
+        return response
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection of the server."""
         scope["app"] = self._api
@@ -228,24 +260,15 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        state = scope.setdefault("state", {})
-        state["context"] = self._state.context
-        state["headers"] = dict(reversed(scope["headers"]))  # the first of a name counts
-        sent_id = header(scope, b"x-request-id")
-        request_id = sent_id if sent_id and _acceptable_id(sent_id) else b"%016x" % _random_bits(64)
-        state["request_id"] = request_id.decode()
-        method: str = scope["method"] if scope["method"] in METHODS else "other"
+        added = self._begin(scope)
+        state = scope["state"]
+        method = _method_of(scope)
         status = 0
         trace = self._tracer and self._tracer.request(method, header(scope, b"traceparent"))
         traffic = None
         if self._log is not None:
             traffic = Traffic()
             receive, send = traffic.count(receive, send)
-
-        admission = self._admission
-        # A connection over the limit is closed once it has an answer.
-        over = len(admission.connections) > admission.max_connections
-        added = [(b"x-request-id", request_id), *([CLOSE] if over else [])]
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -254,7 +277,6 @@ class RequestMiddleware:
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 
-        admission.requests += 1
         try:
             response = await self._direct(scope, receive)
             if response is None:
@@ -270,32 +292,43 @@ class RequestMiddleware:
                 await problem(defect)(scope, receive, answer)
             raise
         finally:
-            admission.requests -= 1
             self._record(scope, method, status or 500, began, trace, traffic)
+
+    def _begin(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """Put what all layers read into the request's state; return headers of any answer."""
+        state = scope.setdefault("state", {})
+        state["context"] = self._state.context
+        state["headers"] = dict(reversed(scope["headers"]))  # the first of a name counts
+        sent_id = header(scope, b"x-request-id")
+        request_id = sent_id if sent_id and _acceptable_id(sent_id) else b"%016x" % _random_bits(64)
+        state["request_id"] = request_id.decode()
+        # A connection over the limit is closed once it has an answer.
+        over = len(self._admission.connections) > self._admission.max_connections
+        return [(b"x-request-id", request_id), *([CLOSE] if over else [])]
+
+    def _match(self, scope: Scope) -> Route | None:
+        """Return the route of a post of observations, with its parameters set; None of others."""
+        match = _observations(scope["path"]) if scope["method"] == "POST" else None
+        if match is None or (self._has_cors and header(scope, b"origin") is not None):
+            return None
+        stream = match[1]
+        scope["path_params"] = {} if stream is None else {"stream": stream}
+        route = scope["route"] = self._routes["observe_many" if stream is None else "observe"]
+        return route
 
     async def _direct(self, scope: Scope, receive: Receive) -> Response | None:
         """Return the answer to a request that passes no other layer; None for any other.
 
         It is refused, or posts observations. For these, which are most, the layers between cost a
-        fifth more: they find the route and handle errors that this one handles itself. Requests
-        of web pages, which have an origin, pass the layer of CORS if there is one.
+        fifth more: they find the route and handle errors that this one handles itself.
         """
-        admission = self._admission
-        if len(admission.connections) > admission.max_connections + SPARE_CONNECTIONS:
-            return _refused(
-                scope, TooManyConnections("connection limit of this API process reached")
-            )
-        match = _observations(scope["path"]) if scope["method"] == "POST" else None
-        if match is None or (self._has_cors and header(scope, b"origin") is not None):
+        route = self._match(scope)
+        refusal = scope["state"].get("refusal")
+        if refusal is not None:
+            return _refused(scope, refusal)
+        if route is None:
             return None
-        stream = match[1]
-        route = self._routes["observe_many" if stream is None else "observe"]
-        scope["path_params"] = {} if stream is None else {"stream": stream}
-        scope["route"] = route
-        overloaded = admission.overload.early(admission.requests - 1, time.monotonic())
-        if overloaded is not None:
-            return _refused(scope, overloaded)
-        if stream is not None:
+        if scope["path_params"]:
             return await route.respond(scope, self._post, scope, receive)
         return await route.respond(scope, route.endpoint, Request(scope, receive))
 
@@ -319,6 +352,12 @@ class RequestMiddleware:
             trace.end(route, status)
         if self._log is not None and traffic is not None:
             self._log.write(scope, status, seconds, traffic)
+
+
+def _method_of(scope: Scope) -> str:
+    """Return a method as a label."""
+    method: str = scope["method"]
+    return method if method in METHODS else "other"
 
 
 def _refused(scope: Scope, error: Overloaded | TooManyConnections) -> Response:

@@ -16,9 +16,17 @@ from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.responses import Response
+from starlette.types import Scope
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
-from service.api.http import Context
+from service.api.http import CLOSE, Context, RequestMiddleware
 from service.observability import metrics
 from service.runtime.process import BACKLOG, STOP_WAIT_S, limit_stop
 from service.settings import Settings
@@ -31,11 +39,37 @@ RESERVED_FILES = 256  # the store's connections, logs, and connections being ref
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Uvicorn's side of a connection, with the head and the body of an answer in one write."""
+    """Uvicorn's side of a connection, with the head and the body of an answer in one write.
+
+    What is refused is answered without a task. refuse: `RequestMiddleware.refuse`.
+    """
+
+    def __init__(
+        self, refuse: Callable[[Scope, bool], Response | None], config: Config, *arguments: Any
+    ) -> None:
+        super().__init__(config, *arguments)
+        self._refuse = refuse
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin."""
         super().connection_made(cast(asyncio.Transport, JoiningTransport(transport)))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Begin to answer a request, whose body may still come."""
+        # The end of an answer begins the next request that is there: refusing thousands at once
+        # would be calls within each other.
+        response = self._refuse(cast(Scope, cycle.scope), not self.pipeline)
+        if response is None:
+            super()._start_asgi_task(cycle, app)
+            return
+        cycle.response_started = cycle.response_complete = True
+        lines = [STATUS_LINE[response.status_code]]
+        for name, value in (*cycle.default_headers, *response.raw_headers):
+            lines += (name, b": ", value, b"\r\n")
+        self.transport.write(b"".join((*lines, b"\r\n", response.body)))
+        if CLOSE in response.raw_headers or not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
 
 
 class JoiningTransport:
@@ -134,7 +168,6 @@ class Server(uvicorn.Server):
         drain_s = int(settings.request_deadline_s) + 1
         config = uvicorn.Config(
             cast(Any, app.middleware_stack),  # it is outside of FastAPI's own layers
-            http=HttpProtocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -147,7 +180,9 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._stop_wait_s = drain_s + STOP_WAIT_S
+        self._refuse = cast(RequestMiddleware, app.middleware_stack).refuse
         app.state.admission.connections = self.server_state.connections
+        app.state.admission.requests = self.server_state.tasks
         app.state.admission.max_connections = open_connections(settings.max_connections)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -180,7 +215,7 @@ class Server(uvicorn.Server):
     def _protocol(self) -> asyncio.Protocol:
         """Return uvicorn's side of a new connection."""
         state = self.lifespan.state
-        return HttpProtocol(self.config, self.server_state, app_state=state)
+        return HttpProtocol(self._refuse, self.config, self.server_state, state)
 
     async def on_tick(self, counter: int) -> bool:
         """Count the open connections, ten times a second."""

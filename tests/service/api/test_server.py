@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import socket
+import threading
 import time
 from http.client import HTTPConnection
 from pathlib import Path
@@ -32,6 +33,12 @@ MOST = 16
 @pytest.fixture
 def api(served, tmp_path):
     return served(access_log=str(tmp_path / "log"), max_connections=MOST, max_body_bytes=10_000)
+
+
+@pytest.fixture(params=["at once", "with a line in the log"])
+def shedding(request, served, tmp_path):
+    log = "" if request.param == "at once" else str(tmp_path / "log")
+    return served(access_log=log, max_connections=MOST)
 
 
 class Connection:
@@ -188,10 +195,14 @@ def test_an_idle_connection_is_kept_for_the_keep_alive_and_does_not_delay_the_st
 # --- overload -----------------------------------------------------------------------------------
 
 
-def test_a_refusal_before_the_body_is_read(api, tmp_path):
+def test_a_refusal_before_the_body_is_read(shedding, tmp_path):
+    route = "/v1/streams/{stream}/observations"
+    labels = f'method="POST",route="{route}",status="429"'
+    answered = f"moca_http_request_duration_seconds_count{{{labels}}}"
     before = metrics.LOAD_SHED.labels("wait")._value.get()
-    refuse(api)
-    with Connection(api) as connection:
+    counted = shedding.metric(answered)
+    refuse(shedding)
+    with Connection(shedding) as connection:
         connection.write(HEAD + b"Content-Length: 8\r\n\r\n")  # no body yet
         status, headers, document = connection.answer()
         assert (status, headers["retry-after"], headers["x-request-id"]) == (429, "3", "mine")
@@ -201,23 +212,51 @@ def test_a_refusal_before_the_body_is_read(api, tmp_path):
         connection.write(b'{"y": 1}')
         connection.post()
         assert connection.answer()[0] == 429
-        refuse(api, False)
+        refuse(shedding, False)
         connection.post()
         status, _, document = connection.answer()
         assert (status, document["seq"]) == (200, 0)
     assert metrics.LOAD_SHED.labels("wait")._value.get() == before + 2
-    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    assert [(line["status"], line["request_id"]) for line in lines[:2]] == [(429, "mine")] * 2
-    assert lines[0]["route"] == "/v1/streams/{stream}/observations"
+    until(lambda: shedding.metric(answered) == counted + 2)
+    if (tmp_path / "log").exists():
+        lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+        lines = [line for line in lines if line["route"] == route]
+        assert [(line["status"], line["request_id"]) for line in lines[:2]] == [(429, "mine")] * 2
 
 
-def test_only_observations_are_refused_early(api):
-    refuse(api)
-    with api.client() as client:
+def test_requests_that_wait_behind_one_another_are_refused_in_their_order(shedding):
+    with Connection(shedding) as connection:
+        head = HEAD.replace(b"mine", b"id-%d")
+        many = [head % i + b'Content-Length: 8\r\n\r\n{"y": 1}' for i in range(2000)]
+        connection.write(many[0])
+        assert connection.answer()[0] == 200
+        refuse(shedding)
+        writer = threading.Thread(target=connection.write, args=many)
+        writer.start()
+        for i in range(2000):
+            status, headers, _ = connection.answer()
+            assert (status, headers["x-request-id"]) == (429, f"id-{i}")
+        writer.join()
+        refuse(shedding, False)
+        connection.post()
+        assert connection.answer()[0] == 200
+
+
+def test_a_refusal_ends_a_connection_that_is_to_end(shedding):
+    refuse(shedding)
+    with Connection(shedding) as connection:
+        connection.post(b'{"y": 1}', b"Connection: close\r\n")
+        assert connection.answer()[0] == 429
+        assert connection.rest() == b""
+
+
+def test_only_observations_are_refused_early(shedding):
+    refuse(shedding)
+    with shedding.client() as client:
         for method, path in (("GET", "/livez"), ("GET", "/v1/streams"), ("PUT", "/v1/streams/s")):
             assert client.request(method, path).is_success
         assert client.post("/v1/observations", json=[]).status_code == 429
-    with Connection(api) as connection:  # who waits for 100 Continue never sends the body
+    with Connection(shedding) as connection:  # who waits for 100 Continue never sends the body
         connection.write(HEAD + b"Expect: 100-continue\r\nContent-Length: 8\r\n\r\n")
         status, headers, _ = connection.answer()
         assert (status, headers["connection"]) == (429, "close")
@@ -225,13 +264,13 @@ def test_only_observations_are_refused_early(api):
 
 
 def test_connections_over_the_limit_end_with_their_answer_and_far_over_it_are_refused(
-    api, monkeypatch, caplog
+    shedding, monkeypatch
 ):
     monkeypatch.setattr(http, "SPARE_CONNECTIONS", 2)
     before = metrics.LOAD_SHED.labels("connections")._value.get()
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(Connection(api)) for _ in range(MOST + 3)]
-        until(lambda: len(api.server.server_state.connections) == MOST + 3)
+        opened = [stack.enter_context(Connection(shedding)) for _ in range(MOST + 3)]
+        until(lambda: len(shedding.server.server_state.connections) == MOST + 3)
         answers = []
         for connection in opened[:5]:
             connection.post()
