@@ -67,6 +67,7 @@ PATHS = {"born_previous_start", "event_previous_start", "best_start"}
 # responsibilities are an ulp off: that many numbers are rounded on the way. Close to one, a
 # responsibility leaves few digits of its rest. Apart by `LOST`, nothing is left to compare.
 ULP, ROUNDINGS, LOST = 2.0**-52, 100, 1e-6
+STREAMS = 3  # of a batch that is stepped both ways
 
 
 def model_of(name: str) -> UnderlyingModel:
@@ -178,6 +179,10 @@ class Pair:
         wanted = {"levels": NORMAL, **wanted}
         return self.kernel.advance(self.held, rows, packed, seen.hazard, WINDOW, **wanted)
 
+    def among(self, rows: slice) -> FilterState:
+        """Eager state of some of the streams."""
+        return moca.rebuild(self.eager, [leaf[rows] for leaf in moca.leaves(self.eager)])
+
     def broke_a_tie(self) -> bool:
         """Whether another of equals is kept: rounding decides on those."""
         both = self.own.belief, self.eager.belief
@@ -230,11 +235,6 @@ def alive(pair: Pair, row: int) -> list[torch.Tensor]:
     return [lines[:, ~lines[0].isneginf()].clone(), heads.clone()]
 
 
-def _less_responsible(*arguments):
-    likelihood, inlier = label_likelihood(*arguments)
-    return likelihood, inlier * (1 - ULP / 2)
-
-
 def run_beside(model, seed, hypotheses, hazard, steps, **told) -> int:
     """Steps that were compared; a series in which the eager filter refuses a label ends there.
 
@@ -242,34 +242,30 @@ def run_beside(model, seed, hypotheses, hazard, steps, **told) -> int:
     """
     # What only one hypothesis is left to explain, however far off, moves features' weights as far.
     tolerance = 1e-10 if model.kind == "fleet" else 1e-11
-    batch = 3
-    rng, pair = np.random.default_rng(seed), Pair(model, batch, hypotheses)
-    nudged = [pair.eager, pair.eager]
+    rng, pair = np.random.default_rng(seed), Pair(model, STREAMS, hypotheses)
+    # Nudged streams are stepped in one batch with those that they stand beside, which come first.
+    first, *nudged = (slice(i * STREAMS, (i + 1) * STREAMS) for i in range(ways_of(model)))
+    together = Pair(model, ways_of(model) * STREAMS, hypotheses)
     # What is an outlier to all hypotheses tells as much before a change as after it.
     paths = not (model.kind == "pcoc" or is_normal(model))
     for at in range(steps):
-        wide = tolerance, tolerance
-        seen = observed(model, rng, batch, at, hazard=np.tile(hazard, (batch, 1)), **told)
-        pair.eager, info, expected = pair.eagerly(pair.eager, seen)
+        seen = observed(model, rng, STREAMS, at, hazard=np.tile(hazard, (STREAMS, 1)), **told)
+        with patch.object(moca, "label_likelihood", _less_responsible):
+            among = both_ways(seen, at, ways_of(model))
+            together.eager, info, numbers = together.eagerly(together.eager, among)
+        pair.eager, expected = together.among(first), numbers[first]
         table, summary = pair.advance(seen)
         if not (expected[:, OK] > 0).all() or pair.broke_a_tie():
             return at
-        if model.label == "real":
-            stepped = both_ways(pair, nudged, seen, at)
-            nudged = [state for state, _, _ in stepped]
-            tolerance = max(tolerance, *(ROUNDINGS * apart(near, expected) for *_, near in stepped))
-            if tolerance > LOST:
-                return at
-            nearby = zip(*(moments(one.predictive) for _, one, _ in stepped), strict=True)
-            wide = tuple(
-                max(tolerance, *(ROUNDINGS * apart(one.numpy(), own.numpy()) for one in ones))
-                for ones, own in zip(nearby, moments(info.predictive), strict=True)
-            )
+        tolerance = max(tolerance, rounded(numbers, nudged))
+        if tolerance > LOST:
+            return at
         check_table(table, expected, tolerance, paths)
-        # Moments of outliers lose a digit in either.
-        check_summary(model, info.predictive, seen, summary, 10 * tolerance, wide)
-    if model.label == "real":
-        off = max(apart(own, eager) for state in nudged for _, own, eager in pair.beside(state))
+        if at % 2 or at == 0:
+            # Moments of outliers lose a digit in either.
+            check_summary(model, info.predictive, nudged, seen, summary, 10 * tolerance)
+    for rows in nudged:
+        off = max(apart(own, eager) for _, own, eager in pair.beside(together.among(rows)))
         tolerance = max(tolerance, ROUNDINGS * off)
     for leaf, own, eager in pair.beside(pair.own):
         if paths or leaf != "previous_start":
@@ -277,18 +273,27 @@ def run_beside(model, seed, hypotheses, hazard, steps, **told) -> int:
     return steps
 
 
-def both_ways(pair, nudged, seen, at):
-    """Steps of two states by labels that differ in the last bit, up and down in turn.
+def ways_of(model: UnderlyingModel) -> int:
+    """Steps of a stream: as it is, and of real labels with those nudged either way."""
+    return 3 if model.label == "real" else 1
+
+
+def both_ways(seen: Seen, at: int, ways: int) -> Seen:
+    """Labels as they are, then twice such as differ in the last bit, up and down in turn.
 
     In turn: what all labels have in common cancels out. A label that rounding leaves as it is one
     way, and on which all depends, moves the other way.
     """
-    stepped = []
-    for i, state in enumerate(nudged):
-        by = 1 + (ULP if at % 2 == i else -ULP)
-        with patch.object(moca, "label_likelihood", _less_responsible):
-            stepped.append(pair.eagerly(state, seen._replace(y=seen.y * by)))
-    return stepped
+    up = ULP if at % 2 == 0 else -ULP
+    y = np.concatenate([seen.y * way for way in (1.0, 1 + up, 1 - up)[:ways]])
+    return Seen(*(np.concatenate([each] * ways) for each in seen))._replace(y=y)
+
+
+def _less_responsible(*arguments):
+    """Responsibilities of inliers that are half an ulp less, but for the first streams."""
+    likelihood, inlier = label_likelihood(*arguments)
+    inlier[STREAMS:] *= 1 - ULP / 2
+    return likelihood, inlier
 
 
 def check_table(own, expected, tolerance: float, paths: bool = True) -> None:
@@ -299,16 +304,20 @@ def check_table(own, expected, tolerance: float, paths: bool = True) -> None:
     close(own[:, len(readout.NUMBERS) :], expected[:, len(readout.NUMBERS) :], tolerance, "totals")
 
 
-def moments(mixture):
-    return mixture.mean(), mixture.covariance()
+def rounded(numbers, nudged: list[slice]) -> float:
+    """What rounding may make of the numbers of streams, by those of the nudged ones."""
+    return max((ROUNDINGS * apart(numbers[rows], numbers[:STREAMS]) for rows in nudged), default=0)
 
 
-def check_summary(model, mixture, seen, summary, tolerance, wide=(0.0, 0.0)) -> None:
-    """wide: a tenth of tolerances of moments, to which all but excluded parts may add most."""
-    close(summary.mean, mixture.mean(), max(10 * wide[0], tolerance), "mean")
+def check_summary(model, predictive, nudged, seen, summary, tolerance) -> None:
+    """nudged: to moments all but excluded parts may add most, and round."""
+    mixture = predictive.rows(slice(STREAMS))
+    wide = 10 * rounded(predictive.mean().numpy(), nudged)
+    close(summary.mean, mixture.mean(), max(wide, tolerance), "mean")
     if model.label == "class":
         return
-    close(summary.covariance, mixture.covariance(), max(10 * wide[1], tolerance), "covariance")
+    wide = 10 * rounded(predictive.covariance().numpy(), nudged)
+    close(summary.covariance, mixture.covariance(), max(wide, tolerance), "covariance")
     known = torch.tensor(np.where(seen.labelled[:, None], seen.y, np.nan))
     discrete, near = model.label in ("count", "binary"), 10 * tolerance
     exact = MERGED if model.label == "real" else 2e-10

@@ -185,6 +185,11 @@ class Bench:
 
     def outcome(self, partition, number, row=0):
         """The outcome of a command, or of one of its rows, if it has one."""
+        self._read_results(partition)
+        return self._answers.get((partition, number, row))
+
+    def _read_results(self, partition):
+        """Keep what a partition's results have that was not read yet."""
         key = keys.results(partition, INCARNATION)
         for id_, fields in self.client.xrange(key, min=f"({self._read.get(partition, '0-0')}"):
             place = self._read[partition] = id_.decode()
@@ -197,7 +202,6 @@ class Bench:
                     place = (partition, each.number, own.row)
                     first = self._answers.setdefault(place, answered)
                     assert first == answered, "answered twice, and not alike"
-        return self._answers.get((partition, number, row))
 
     def _command(self, number, row):
         """The command of an outcome, or what a row of it stands for."""
@@ -208,14 +212,15 @@ class Bench:
 
     def outcomes(self, numbers):
         """Step the worker until every command is answered."""
-        outcomes = [None] * len(numbers)
+        places = [(*number, 0)[:3] for number in numbers]  # of a command, or of one of its rows
+        partitions = {place[0] for place in places}
         turn = 0
         end = math.inf  # patience begins after the first turn, which may load a kernel
         while True:
-            for i, number in enumerate(numbers):
-                outcomes[i] = outcomes[i] or self.outcome(*number)
-            if None not in outcomes:
-                return outcomes
+            for partition in partitions:
+                self._read_results(partition)
+            if all(place in self._answers for place in places):
+                return [self._answers[place] for place in places]
             assert time.monotonic() < end, f"no answer after {PATIENCE_S:g} s"
             self.turn(maintain=turn % 4 == 0)
             turn += 1
