@@ -99,9 +99,12 @@ class Mixture(NamedTuple):
             kept = (parameter[row : row + 1, at] for parameter in self.components.parameters())
             yield Mixture(log_weight[at].unsqueeze(0), self.components.rebuilt(*kept))
 
-    def shifted(self, by: Tensor) -> Mixture:
-        """Predictive of labels that are larger by `by` (B,); of families with a location."""
-        return Mixture(self.log_weight, self.components.shifted(by))
+    def shifted(self, by: float) -> Mixture:
+        """Predictive of labels that are larger by a number; of families with a location."""
+        if not by:
+            return self
+        each = torch.full_like(self.log_weight[:, 0], by)
+        return Mixture(self.log_weight, self.components.shifted(each))
 
     def picked(self, draws: int, generator: torch.Generator | None = None) -> Components:
         """Components (B, draws) that are drawn by their weights."""

@@ -59,14 +59,9 @@ def ahead(
     prior = slab.prior(row)
     steps = horizon.mixtures(slab.model, state, prior, coming, len(offsets))
     return [
-        summarised(slab, row, _shifted(mixture, offset), levels)[0]
+        summarised(slab, row, mixture.shifted(offset), levels)[0]
         for mixture, offset in zip(steps, offsets.tolist(), strict=True)
     ]
-
-
-def _shifted(mixture: Mixture, offset: float) -> Mixture:
-    by = torch.full_like(mixture.log_weight[:, 0], offset)
-    return mixture.shifted(by) if offset else mixture
 
 
 def drawn(
@@ -83,7 +78,7 @@ def drawn(
     summaries = []
     labels = []
     for (mixture, y), offset in zip(steps, offsets.tolist(), strict=True):
-        predicted, applied = summarised(slab, row, _shifted(mixture, offset), levels)
+        predicted, applied = summarised(slab, row, mixture.shifted(offset), levels)
         summaries.append(predicted)
         labels.append(moved(y + offset if offset else y, applied))
     return summaries, torch.stack(labels, 1)

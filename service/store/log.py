@@ -37,7 +37,7 @@ from service.store.shards import (
     reply_of,
     send,
 )
-from service.wire import FORMAT, Head, StreamSettings
+from service.wire import FORMAT, Head, StreamSettings, grouped
 
 logger = logging.getLogger(__name__)
 LENT_S = 1.0  # then the pool has a look at the connection, which it does for each call otherwise
@@ -340,15 +340,13 @@ class Log:
         leases = [_keys(commit.partition)[0] for commit in commits]
         groups: list[list[int]] = []
         for names in self.client.shards.groups(dict.fromkeys(leases)):
-            room = 0
             own = set(names)
-            for at in [at for at, lease in enumerate(leases) if lease in own]:
-                size = 1 + len(commits[at].effects) + len(commits[at].pushed)
-                if size > room:
-                    groups.append([])
-                    room = MOST_EFFECTS
-                groups[-1].append(at)
-                room -= size
+            places = [at for at, lease in enumerate(leases) if lease in own]
+            groups += grouped(
+                places,
+                lambda at: 1 + len(commits[at].effects) + len(commits[at].pushed),
+                MOST_EFFECTS,
+            )
         return groups
 
     def close(self) -> None:

@@ -8,8 +8,9 @@ The order of their fields is part of the stored format: another one needs anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import add
+from typing import TypeVar
 from zlib import crc32
 
 import msgspec
@@ -85,6 +86,7 @@ from service.wire.stored_records import (
     encode_row,
 )
 
+T = TypeVar("T")
 FORMAT = 24  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
@@ -109,6 +111,20 @@ def units(command: Command | ObserveMany) -> int:
     if isinstance(command, Observe):
         return len(command.observations)
     return len(command.y) // 8 if isinstance(command, ObserveMany) else 1
+
+
+def grouped(items: Iterable[T], size: Callable[[T], int], most: int) -> list[list[T]]:
+    """Cut items, in order, into groups of at most `most` together; a larger item is alone."""
+    groups: list[list[T]] = []
+    room = 0
+    for item in items:
+        own = size(item)
+        if not groups or own > room:
+            groups.append([])
+            room = most
+        groups[-1].append(item)
+        room -= own
+    return groups
 
 
 # --- checksums ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -98,18 +98,5 @@ def _bodies(outcomes: Sequence[Outcome]) -> list[bytes]:
     body = wire.encode(outcomes)
     if len(body) <= PIECE_BYTES or len(outcomes) == 1:
         return [body]
-    pieces = _pieces([wire.encode(outcome) for outcome in outcomes])
+    pieces = wire.grouped([wire.encode(outcome) for outcome in outcomes], len, PIECE_BYTES)
     return [wire.encode([msgspec.Raw(outcome) for outcome in piece]) for piece in pieces]
-
-
-def _pieces(outcomes: Iterable[bytes]) -> list[list[bytes]]:
-    """Group encoded outcomes, in order, so that no group is longer than need be."""
-    pieces: list[list[bytes]] = []
-    room = 0
-    for outcome in outcomes:
-        if len(outcome) > room:
-            pieces.append([])
-            room = max(PIECE_BYTES, len(outcome))
-        pieces[-1].append(outcome)
-        room -= len(outcome)
-    return pieces

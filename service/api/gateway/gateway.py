@@ -392,7 +392,7 @@ class Gateway:
             by_choice[self._canary_version(command)].append(i)
         most_units = min(MOST_UNITS, self._settings.max_pending)
         for choice, places in by_choice.items():
-            for part in _parts(commands, places, most_units):
+            for part in wire.grouped(places, lambda at: wire.units(commands[at]), most_units):
                 yield choice, part
 
     def _encode(
@@ -530,22 +530,6 @@ class Gateway:
                 deadline_s = pending.group.deadline - pending.group.since
                 waited = f"no answer within {deadline_s:g} s"
                 pending.fail(_unanswered(pending, waited))
-
-
-def _parts(
-    commands: Sequence[wire.Command], places: Iterable[int], most_units: int
-) -> list[list[int]]:
-    """Cut places of commands into parts of at most so many observations, or of one command."""
-    parts: list[list[int]] = []
-    room = 0
-    for place in places:
-        units = wire.units(commands[place])
-        if units > room:
-            parts.append([])
-            room = most_units
-        parts[-1].append(place)
-        room -= units
-    return parts
 
 
 def _partitions(commands: Iterable[PendingCommand]) -> set[int]:

@@ -177,9 +177,7 @@ def _predicted(
     """
     if described(command) or not slab.in_series:
         mixture, run_lengths = _mixture(slab, row, records)
-        if offset:
-            mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset))
-        return _described(slab, row, mixture, run_lengths, command)
+        return _described(slab, row, mixture.shifted(offset), run_lengths, command)
     coming = step_inputs.columns_of(slab.model, records)
     steps = slab.tried(row, coming)
     if not all(step.readout.ok for step in steps):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from moca_client import responses
-from model_core.lazy import torch
 from model_core.stream.state import KnownRegime
 from service.problems import NotInstalled, UnknownRegime
 from service.wire import LEVELS, NameRegime, Regimes
@@ -82,7 +81,4 @@ def _predicted(engine: Engine, stream: Stream) -> list[responses.Predictive]:
     except NotInstalled:
         return []
     assert stream.slab is not None
-    mixture = stream.slab.in_regimes(stream.row)
-    if offset := stream.offset():
-        mixture = mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset))
-    return summarise(mixture, LEVELS)
+    return summarise(stream.slab.in_regimes(stream.row).shifted(stream.offset()), LEVELS)

@@ -114,12 +114,21 @@ def test_a_silent_process_keeps_its_number_alone(monkeypatch):
 
 
 def test_pieces_of_outcomes_are_as_long_as_need_be(monkeypatch):
-    monkeypatch.setattr(results, "PIECE_BYTES", 10)
-    lengths = [4, 4, 3, 20, 2, 8, 1]
-    pieces = results._pieces([b"x" * length for length in lengths])
-    assert [[len(outcome) for outcome in piece] for piece in pieces] == [
-        [4, 4], [3], [20], [2, 8], [1],
-    ]  # fmt: skip
+    monkeypatch.setattr(results, "PIECE_BYTES", 100)
+    outcomes = [wire.Outcome(n, 200, [b"x" * n]) for n in (40, 40, 30, 200, 20, 20, 10, 90)]
+    pieces = [wire.decode_results(body) for body in results._bodies(outcomes)]
+    assert [outcome for piece in pieces for outcome in piece] == outcomes
+    encoded = [[len(wire.encode(outcome)) for outcome in piece] for piece in pieces]
+    assert all(sum(piece) <= 100 or len(piece) == 1 for piece in encoded)
+    following = [piece[0] for piece in encoded[1:]]
+    assert all(sum(one) + then > 100 for one, then in zip(encoded, following, strict=False))
+
+
+def test_groups_are_in_order_and_as_large_as_may_be():
+    sizes = [0, 4, 4, 3, 20, 0, 2, 8, 1]
+    groups = wire.grouped(sizes, int, 10)
+    assert groups == [[0, 4, 4], [3], [20], [0, 2, 8], [1]]
+    assert wire.grouped([], int, 10) == []
 
 
 def test_order_is_the_logs_whatever_the_clock_of_an_api(bench):
