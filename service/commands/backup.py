@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from service.commands.options import fail, input_file, store_errors, with_settings
+from service.commands.common import fail, input_file
+from service.commands.options import store_errors, with_settings
 from service.settings import Settings
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from rich.table import Table
 
 from moca_client.tables import describe_evidence
 from model_core.suggestions import did_you_mean
-from service.commands.options import fail
-from service.wire import timestamps
+from service.commands.common import fail
 
 if TYPE_CHECKING:
     from moca_client import Client
@@ -157,6 +156,8 @@ def print_table(made: Table) -> None:
 
 def short_utc(time: str) -> str:
     """Return an RFC 3339 time in UTC, to the minute, or the second where it has one."""
+    from service.wire import timestamps  # takes longer than most commands
+
     whole, _ = timestamps.parse(time)
     try:
         text = whole.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")

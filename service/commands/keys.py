@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service import api_keys
+from service.commands.common import fail
 from service.commands.connection import print_table, table
-from service.commands.options import fail, store_errors, with_settings
+from service.commands.options import store_errors, with_settings
 from service.settings import Settings
 
 if TYPE_CHECKING:

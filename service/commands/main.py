@@ -1,71 +1,127 @@
-"""The console script `moca`. The only place that reads the environment."""
+"""The console script `moca`. The only place that reads the environment.
+
+Commands are imported when they run, or are shown: many take longer to import than to run.
+"""
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points, version
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pkgutil import resolve_name
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
-from service.commands import (
-    backup,
-    calendar,
-    changes,
-    demo,
-    keys,
-    observing,
-    run,
-    streams,
-    tools,
-    webhooks,
-)
-from service.commands.options import show_all
+from service.commands.common import show_all
 
-app = typer.Typer(
-    name="moca",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,  # its tracebacks show local values, such as passwords in URLs
-    help="Online changepoint detection and forecasting for data streams.",
-)
 RUN = "Run"
 STREAMS = "Streams"
 MODELS = "Models"
 OPERATE = "Operate"
-app.command(rich_help_panel=RUN)(run.serve)
-app.command(rich_help_panel=RUN)(demo.demo)
-# Hidden are commands that few need: `--help-all` has them.
-for _process in (run.stop, run.api, run.worker, webhooks.webhooks):
-    app.command(rich_help_panel=RUN, hidden=True)(_process)
-app.command(context_settings=observing.NEGATIVE, rich_help_panel=STREAMS)(observing.observe)
-for _ask in (
-    observing.changepoints,
-    changes.changes,
-    changes.incidents,
-    tools.replay,
-):
-    app.command(rich_help_panel=STREAMS)(_ask)
-for _seldom in (observing.follow, observing.predict, tools.mcp):
-    app.command(rich_help_panel=STREAMS, hidden=True)(_seldom)
-app.add_typer(streams.app, name="streams", rich_help_panel=STREAMS)
-app.add_typer(calendar.app, name="calendar", rich_help_panel=STREAMS, hidden=True)
-app.add_typer(streams.snapshots, name="snapshot", rich_help_panel=STREAMS, hidden=True)
-app.command(rich_help_panel=MODELS)(tools.models)
-app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
-app.command(rich_help_panel=OPERATE, hidden=True)(backup.backup)
-app.command(rich_help_panel=OPERATE, hidden=True)(backup.restore)
-app.add_typer(tools.bench, name="bench", rich_help_panel=OPERATE, hidden=True)
-# The offline jobs: the service does not import them, they are found as installed.
-for _command in sorted(entry_points(group="moca.commands"), key=lambda entry: entry.name):
-    _found = _command.load()
-    if isinstance(_found, typer.Typer):
-        app.add_typer(_found, name=_command.name, rich_help_panel=MODELS, hidden=True)
-    else:
-        app.command(_command.name, rich_help_panel=MODELS, hidden=_command.name != "train")(_found)
+
+
+class Place(NamedTuple):
+    """Where a command is, and the panel of `--help` that it is in; hidden: `--help-all` has it."""
+
+    where: str
+    panel: str
+    hidden: bool = False
+    context_settings: dict[str, Any] | None = None
+
+
+_NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
+_PLACES = {
+    "serve": Place("service.commands.run:serve", RUN),
+    "demo": Place("service.commands.demo:demo", RUN),
+    "stop": Place("service.commands.run:stop", RUN, True),
+    "api": Place("service.commands.run:api", RUN, True),
+    "worker": Place("service.commands.run:worker", RUN, True),
+    "webhooks": Place("service.commands.webhooks:webhooks", RUN, True),
+    "observe": Place("service.commands.observing:observe", STREAMS, context_settings=_NEGATIVE),
+    "changepoints": Place("service.commands.observing:changepoints", STREAMS),
+    "changes": Place("service.commands.changes:changes", STREAMS),
+    "incidents": Place("service.commands.changes:incidents", STREAMS),
+    "replay": Place("service.commands.replay:replay", STREAMS),
+    "follow": Place("service.commands.observing:follow", STREAMS, True),
+    "predict": Place("service.commands.observing:predict", STREAMS, True),
+    "mcp": Place("service.commands.tools:mcp", STREAMS, True),
+    "models": Place("service.commands.tools:models", MODELS),
+    "backup": Place("service.commands.backup:backup", OPERATE, True),
+    "restore": Place("service.commands.backup:restore", OPERATE, True),
+    "streams": Place("service.commands.streams:app", STREAMS),
+    "calendar": Place("service.commands.calendar:app", STREAMS, True),
+    "snapshot": Place("service.commands.streams:snapshots", STREAMS, True),
+    "keys": Place("service.commands.keys:app", OPERATE),
+    "bench": Place("service.commands.tools:bench", OPERATE, True),
+}
+
+
+class Commands(Mapping[str, Any]):
+    """The commands by their names, those of `moca.commands` that are installed among them."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    @cached_property
+    def _places(self) -> dict[str, Place]:
+        from importlib.metadata import entry_points
+
+        # The offline jobs: the service does not import them, they are found as installed.
+        installed = sorted(entry_points(group="moca.commands"), key=lambda entry: entry.name)
+        return _PLACES | {
+            entry.name: Place(entry.value, MODELS, hidden=entry.name != "train")
+            for entry in installed
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a command, imported; KeyError: there is none of this name."""
+        if name not in self._loaded:
+            # To look for what is installed takes as long as other commands run.
+            place = _PLACES.get(name) or self._places[name]
+            found = resolve_name(place.where)
+            alone = typer.Typer()
+            if isinstance(found, typer.Typer):
+                alone.add_typer(found, name=name, rich_help_panel=place.panel, hidden=place.hidden)
+            else:
+                alone.command(
+                    name,
+                    rich_help_panel=place.panel,
+                    hidden=place.hidden,
+                    context_settings=place.context_settings,
+                )(found)
+            self._loaded[name] = typer.main.get_group(alone).commands[name]
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+class Program(TyperGroup):
+    """The command `moca`."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = Commands()  # type: ignore[assignment]
+
+
+app = typer.Typer(
+    name="moca",
+    cls=Program,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # its tracebacks show local values, such as passwords in URLs
+    help="Online changepoint detection and forecasting for data streams.",
+)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(version("moca-service"))
         raise typer.Exit
 

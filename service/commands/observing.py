@@ -27,6 +27,7 @@ from moca_client.tables import (
     describe_start,
 )
 from service.commands.changes import EventState
+from service.commands.common import fail
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -44,12 +45,10 @@ from service.commands.connection import (
     print_json,
     table,
 )
-from service.commands.options import fail
 
 if TYPE_CHECKING:
     from moca_client.subscriptions import Followed, Message
 
-NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500
 MISSING = frozenset({"null", "none", "nan", "na"})  # labels, or outputs, in words
 _LINE = "{:>8}  {:>12}  {:>10}  {:>9}  {:>8}  {}"

@@ -7,13 +7,14 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterator
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from model_core.suggestions import did_you_mean
+from service.commands.common import HELP_ALL, fail
 from service.problems import StartupError
 from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings
@@ -50,17 +51,6 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def input_file(help: str) -> Any:
-    """Return the argument for a file that a command reads."""
-    return typer.Argument(exists=True, dir_okay=False, readable=True, help=help, show_default=False)
-
-
-def fail(message: str, status: int = 2) -> NoReturn:
-    """Report on standard error why the command cannot run, and exit."""
-    typer.secho(f"moca: {message}", err=True, fg="red")
-    raise typer.Exit(status)
-
-
 @contextlib.contextmanager
 def store_errors() -> Iterator[None]:
     """Exit with one line about a store, or a configuration, that cannot be used."""
@@ -72,28 +62,6 @@ def store_errors() -> Iterator[None]:
         fail(str(error), EXIT_REFUSED)
     except redis.RedisError as error:
         fail(f"the store cannot be reached: {error}", 1)
-
-
-def show_all(context: typer.Context, wanted: bool) -> None:
-    """Print the help of a command with all of its options and subcommands, and exit."""
-    if not wanted:
-        return
-    command: Any = context.command
-    for part in (*command.params, *getattr(command, "commands", {}).values()):
-        part.hidden = part.help is None  # what processes pass to one another
-    typer.echo(command.get_help(context))
-    raise typer.Exit
-
-
-HELP_ALL = inspect.Parameter(
-    "help_all",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool,
-        typer.Option("--help-all", help="Show all options.", callback=show_all, is_eager=True),
-    ],
-)
 
 
 def with_settings(

@@ -16,7 +16,8 @@ from typing import Annotated
 
 import typer
 
-from service.commands.options import SERVE, fail, store_errors, with_settings
+from service.commands.common import fail
+from service.commands.options import SERVE, store_errors, with_settings
 from service.runtime.access_policy import depends_on_keys, keys_required
 from service.runtime.process import (
     WORKER_STOP_S,

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from moca_client.responses import Predictive, RememberedRegime, StreamSummary
 from moca_client.tables import describe_evidence, describe_regime, describe_season
+from service.commands.common import fail, input_file
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
@@ -28,7 +29,6 @@ from service.commands.connection import (
     setting,
     table,
 )
-from service.commands.options import fail, input_file
 
 app = typer.Typer(no_args_is_help=True, help="List, show, create, change and delete streams.")
 snapshots = typer.Typer(no_args_is_help=True, help="Export and import a stream's state.")

@@ -1,18 +1,16 @@
-"""`moca models`, `replay`, `mcp` and `bench`: tools around the service."""
+"""`moca models`, `mcp` and `bench`: tools around the service."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from service.commands.connection import DEFAULT_URL, ApiKey, GivenSettings, Url, print_json, table
-from service.commands.connection import setting as _setting
-from service.commands.options import fail, input_file, with_settings
+from service.commands.common import fail, names
+from service.commands.connection import DEFAULT_URL, ApiKey, Url, print_json, table
+from service.commands.options import with_settings
 from service.settings import Settings
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the service on this machine.")
@@ -40,118 +38,6 @@ def models(
         about = f"not usable: {model.error}" if model.error else model.description
         made.add_row(model.reference, model.kind, inputs, labels, str(hazard), about)
     Console().print(made)
-
-
-def replay(
-    file: Annotated[Path, input_file("CSV or Parquet file, one observation per row.")],
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
-    stream: Annotated[
-        str | None,
-        typer.Option(help="Stream to post to.", show_default="the file's name"),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model.", show_default="the service's default"),
-    ] = None,
-    setting: GivenSettings = None,
-    out: Annotated[
-        Path,
-        typer.Option(help="Folder for the results, or one .csv, .parquet or .png file."),
-    ] = Path(),
-    y: Annotated[
-        str | None,
-        typer.Option(help="Label columns, comma-separated.", show_default="y, y1, y2, ..."),
-    ] = None,
-    x: Annotated[
-        str | None,
-        typer.Option(help="Input columns, comma-separated.", show_default="x, x1, x2, ..."),
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            help="Time column.",
-            show_default="time, timestamp, datetime, date, year, or the only one of times",
-        ),
-    ] = None,
-    time_format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORMAT",
-            help="Form of its times, as `%d/%m/%Y %H:%M`.",
-            show_default="as the column shows it",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="Column that names the stream of each row: all of them.",
-            show_default="one stream",
-        ),
-    ] = None,
-    wide: Annotated[
-        bool, typer.Option("--wide", help="Each label column is a stream: all of them.")
-    ] = False,
-    plots: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="With --by or --wide: pictures of so many streams, those with the largest "
-            "changes; 0: no pictures.",
-        ),
-    ] = 5,
-    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 500,
-    belief: Annotated[
-        bool,
-        typer.Option(help="Of one stream: request the run-length belief (for the heat map)."),
-    ] = True,
-    append: Annotated[bool, typer.Option("--append", help="Append to an existing stream.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Delete the stream first.")] = False,
-) -> None:
-    """Replay a file through a running service; write the answers and a plot."""
-    from moca_client import ClientError
-    from moca_client.replay import ReplayError
-    from moca_client.replay import replay as replay_one
-    from moca_client.replay_many import replay_many
-    from moca_client.series import (
-        ColumnRoles,
-        SeriesError,
-        read_series,
-        read_table,
-        streams_by_column,
-        streams_of,
-    )
-
-    if append and replace:
-        fail("--append and --replace exclude each other")
-    if sum((stream is not None, by is not None, wide)) > 1:
-        fail("--stream, --by and --wide exclude each other: columns name the streams of the latter")
-    if (wide or by is not None) and out.suffix.lower() in {".csv", ".parquet", ".png"}:
-        fail(f"--out: expected a folder with --by or --wide, got {out}")
-    roles = ColumnRoles(_names(y), _names(x), time, time_format)
-    run: Callable[..., Any]
-    try:
-        if by is not None:
-            streams = streams_of(read_table(file), by, roles)
-            run = functools.partial(replay_many, streams=streams, plots=plots)
-        elif wide:
-            streams = streams_by_column(read_table(file), roles)
-            run = functools.partial(replay_many, streams=streams, plots=plots)
-        else:
-            series = read_series(file, roles)
-            run = functools.partial(replay_one, stream=stream, series=series, belief=belief)
-        run(
-            file=file,
-            url=url,
-            api_key=api_key,
-            model=model,
-            settings=dict(_setting(text) for text in setting or []),
-            out=out,
-            batch=batch,
-            existing="append" if append else "replace" if replace else "refuse",
-        )
-    except (ReplayError, SeriesError, ClientError, OSError) as error:
-        fail(str(error), 1)
 
 
 def mcp(url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:
@@ -219,7 +105,7 @@ def bench_serve(
 
     plan = ServePlan(seconds, connections, streams, rounds, lists, replay)
     try:
-        results = run(plan, _names(model), url, workers)
+        results = run(plan, names(model), url, workers)
         if json_file is not None:
             write_json(json_file, results)
     except (BenchError, ClientError, OSError) as error:
@@ -249,7 +135,7 @@ def bench_step(
         fail(f"--streams: expected comma-separated integers such as 1,16,256, got {streams!r}")
     try:
         results = run(
-            models=_names(model),
+            models=names(model),
             batches=batches,
             max_hypotheses=max_hypotheses,
             early=early,
@@ -260,7 +146,3 @@ def bench_step(
             write_json(json_file, results)
     except (BenchError, OSError) as error:
         fail(str(error), 1)
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]

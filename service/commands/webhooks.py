@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from service.commands.common import fail
 from service.commands.connection import print_table, table
-from service.commands.options import fail, store_errors, with_settings
+from service.commands.options import store_errors, with_settings
 from service.commands.run import ParentFd, begin
 from service.settings import WEBHOOKS, Settings, names_for
 

@@ -1,6 +1,8 @@
 """The command line: complete help, settings from options and environment, clear refusals."""
 
 import csv
+import subprocess
+import sys
 from importlib import resources
 
 import pytest
@@ -29,6 +31,20 @@ def test_help_shows_the_ten_or_so_that_matter(moca, words, shown, hidden):
     assert "--help-all" in few
     assert hidden in moca(*words, "--help-all").output
     assert sum(flag(name) in few for name in Settings.model_fields) < 16
+
+
+def test_a_command_of_the_client_imports_nothing_of_the_service():
+    """Settings, models and the other commands take as long to import as it runs."""
+    program = """
+import sys
+from service.commands.main import app
+app(["replay", "--help"], standalone_mode=False)
+print(*(name for name in sys.modules if name.startswith(("service.", "model_core.", "training"))))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    imported = ran.stdout.splitlines()[-1].split()
+    own = [f"service.commands.{name}" for name in ("main", "common", "replay", "connection")]
+    assert {*imported} == {"service.commands", "model_core.suggestions", *own}
 
 
 def every_option(command):

@@ -1,0 +1,46 @@
+"""Refusals, `--help-all` and files: what commands have alike, those that need no settings too."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+
+def input_file(help: str) -> Any:
+    """Return the argument for a file that a command reads."""
+    return typer.Argument(exists=True, dir_okay=False, readable=True, help=help, show_default=False)
+
+
+def fail(message: str, status: int = 2) -> NoReturn:
+    """Report on standard error why the command cannot run, and exit."""
+    typer.secho(f"moca: {message}", err=True, fg="red")
+    raise typer.Exit(status)
+
+
+def show_all(context: typer.Context, wanted: bool) -> None:
+    """Print the help of a command with all of its options and subcommands, and exit."""
+    if not wanted:
+        return
+    command: Any = context.command
+    for part in (*command.params, *getattr(command, "commands", {}).values()):
+        part.hidden = part.help is None  # what processes pass to one another
+    typer.echo(command.get_help(context))
+    raise typer.Exit
+
+
+HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option("--help-all", help="Show all options.", callback=show_all, is_eager=True),
+    ],
+)
+
+
+def names(text: str | None) -> list[str] | None:
+    """Read names between commas."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]

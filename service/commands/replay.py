@@ -1,0 +1,126 @@
+"""`moca replay`: a file through a running service."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.commands.common import fail, input_file, names
+from service.commands.connection import DEFAULT_URL, ApiKey, GivenSettings, Url
+from service.commands.connection import setting as read_setting
+
+
+def replay(
+    file: Annotated[Path, input_file("CSV or Parquet file, one observation per row.")],
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    stream: Annotated[
+        str | None,
+        typer.Option(help="Stream to post to.", show_default="the file's name"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model.", show_default="the service's default"),
+    ] = None,
+    setting: GivenSettings = None,
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for the results, or one .csv, .parquet or .png file."),
+    ] = Path(),
+    y: Annotated[
+        str | None,
+        typer.Option(help="Label columns, comma-separated.", show_default="y, y1, y2, ..."),
+    ] = None,
+    x: Annotated[
+        str | None,
+        typer.Option(help="Input columns, comma-separated.", show_default="x, x1, x2, ..."),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="Time column.",
+            show_default="time, timestamp, datetime, date, year, or the only one of times",
+        ),
+    ] = None,
+    time_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="Form of its times, as `%d/%m/%Y %H:%M`.",
+            show_default="as the column shows it",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that names the stream of each row: all of them.",
+            show_default="one stream",
+        ),
+    ] = None,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Each label column is a stream: all of them.")
+    ] = False,
+    plots: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="With --by or --wide: pictures of so many streams, those with the largest "
+            "changes; 0: no pictures.",
+        ),
+    ] = 5,
+    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 500,
+    belief: Annotated[
+        bool,
+        typer.Option(help="Of one stream: request the run-length belief (for the heat map)."),
+    ] = True,
+    append: Annotated[bool, typer.Option("--append", help="Append to an existing stream.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete the stream first.")] = False,
+) -> None:
+    """Replay a file through a running service; write the answers and a plot."""
+    from moca_client import ClientError
+    from moca_client.replay import ReplayError
+    from moca_client.replay import replay as replay_one
+    from moca_client.replay_many import replay_many
+    from moca_client.series import (
+        ColumnRoles,
+        SeriesError,
+        read_series,
+        read_table,
+        streams_by_column,
+        streams_of,
+    )
+
+    if append and replace:
+        fail("--append and --replace exclude each other")
+    if sum((stream is not None, by is not None, wide)) > 1:
+        fail("--stream, --by and --wide exclude each other: columns name the streams of the latter")
+    if (wide or by is not None) and out.suffix.lower() in {".csv", ".parquet", ".png"}:
+        fail(f"--out: expected a folder with --by or --wide, got {out}")
+    roles = ColumnRoles(names(y), names(x), time, time_format)
+    run: Callable[..., Any]
+    try:
+        if by is not None:
+            streams = streams_of(read_table(file), by, roles)
+            run = functools.partial(replay_many, streams=streams, plots=plots)
+        elif wide:
+            streams = streams_by_column(read_table(file), roles)
+            run = functools.partial(replay_many, streams=streams, plots=plots)
+        else:
+            series = read_series(file, roles)
+            run = functools.partial(replay_one, stream=stream, series=series, belief=belief)
+        run(
+            file=file,
+            url=url,
+            api_key=api_key,
+            model=model,
+            settings=dict(read_setting(text) for text in setting or []),
+            out=out,
+            batch=batch,
+            existing="append" if append else "replace" if replace else "refuse",
+        )
+    except (ReplayError, SeriesError, ClientError, OSError) as error:
+        fail(str(error), 1)
