@@ -20,7 +20,7 @@ from service.problems import MissingScope, RateExceeded, RedisUnavailable, Unaut
 from service.runtime.access_policy import is_own_name, names_of
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring
-from service.store.shards import AsyncStoreClient, Script, ScriptCall
+from service.store.shards import UNREACHABLE, AsyncStoreClient, Script, ScriptCall
 from service.tasks import bounded
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Authenticator:
             self._refreshing = asyncio.ensure_future(self._read())
         try:
             await bounded(self._refreshing, TIMEOUT_S)
-        except (redis.RedisError, OSError, TimeoutError) as error:
+        except UNREACHABLE as error:
             raise RedisUnavailable(f"the store does not respond: {error}") from error
 
     async def _read(self) -> None:
@@ -140,7 +140,7 @@ class Authenticator:
         self._unsaved = {}
         try:
             await bounded(self._keyring.note_used(unsaved), TIMEOUT_S)
-        except (redis.RedisError, OSError, TimeoutError) as error:
+        except UNREACHABLE as error:
             log.warning("could not save API-key last-used times: %s", error)
 
 

@@ -117,7 +117,7 @@ class Backup:
 
     def _take_stream(self, partition: int, stored_name: bytes) -> None:
         """Read a stream as of one commit; that it cannot be read is noted."""
-        name = stored_name.decode(errors="backslashreplace")
+        name = keys.text_of(stored_name)
         if name.encode() != stored_name:
             self._skipped[name] = "its name is damaged"
             return
@@ -216,4 +216,4 @@ def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
         ("anomaly", wire.decode_event, kept.anomalies),
     ):
         for field, blob in stored.items():
-            yield part, field.decode(errors="backslashreplace"), decode, blob
+            yield part, keys.text_of(field), decode, blob

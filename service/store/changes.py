@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 
 from model_core.incidents import DAY_S, Tagged
 from service import wire
+from service.store import keys
 from service.store.feed import Feeds, Reread
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, UnreadablePart, head_of
@@ -145,7 +146,7 @@ def _members(stored: Mapping[bytes, StoredHead | None]) -> tuple[dict[str, Membe
     members = {}
     unreadable = []
     for name, parts in stored.items():
-        stream = name.decode(errors="backslashreplace")
+        stream = keys.text_of(name)
         try:
             head = head_of(stream, parts) if parts else None
         except UnreadablePart:

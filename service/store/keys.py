@@ -67,6 +67,11 @@ def names_of(fields: Iterable[bytes]) -> list[bytes]:
     return list(dict.fromkeys(field.removesuffix(b"\0") for field in fields))
 
 
+def text_of(stored: bytes) -> str:
+    """Return a stored name or field for people to read; a damaged one as far as it goes."""
+    return stored.decode(errors="backslashreplace")
+
+
 def names(p: int) -> str:
     """Return the sorted set (all scores 0) of the ids of living streams."""
     return f"moca:{{{p}}}:names"

@@ -121,7 +121,9 @@ class AsyncStore:
             raise UnreadablePart(
                 f"the checkpoint of {stream!r} at seq {head.checkpoint} is missing"
             )
-        records = [r for n, chunk in history.items() for r in unseal(stream, _text(n), chunk)]
+        records = [
+            r for n, chunk in history.items() for r in unseal(stream, keys.text_of(n), chunk)
+        ]
         records += in_tail(stream, tail)
         by_seq = {record.seq: record for record in records if record.seq < head.seq}
         return StreamSnapshot(
@@ -253,7 +255,7 @@ class AsyncStore:
             if horizon is None:
                 break
             low = b"(" + horizon
-        ids = [_text(id_) for id_ in page[:limit]]
+        ids = [keys.text_of(id_) for id_ in page[:limit]]
         return ids, ids[-1] if len(page) > limit and ids else None
 
     async def count(self, prefix: str) -> int:
@@ -333,7 +335,7 @@ class AsyncStore:
         async with self._client.pipeline(transaction=False) as pipe:
             for partition in range(self._partitions):
                 pipe.zrangebyscore(keys.due(partition), "-inf", now_ms, 0, most)
-            return [_text(name) for row in await pipe.execute() for name in row]
+            return [keys.text_of(name) for row in await pipe.execute() for name in row]
 
     async def canaries(self) -> tuple[dict[str, Canary], list[str]]:
         """Return all canaries by the name of their model, and those that cannot be read."""
@@ -347,7 +349,7 @@ class AsyncStore:
         by_name = {}
         unreadable = []
         for field, blob in (await cast(Any, self._client.hgetall(key))).items():
-            name = _text(field)
+            name = keys.text_of(field)
             try:
                 by_name[name] = decoded(decode, blob, part, name)
             except UnreadablePart:
@@ -431,11 +433,6 @@ def _check_complete(
 def _bounds(prefix: str) -> tuple[bytes, bytes]:
     """Return the lexical bounds of names that start with a prefix."""
     return b"[" + prefix.encode(), b"(" + prefix.encode() + b"\xff" if prefix else b"+"
-
-
-def _text(name: bytes) -> str:
-    """Return a name of a list; a damaged one is shown as far as it goes."""
-    return name.decode(errors="backslashreplace")
 
 
 # --- rows of lists -------------------------------------------------------------------------------

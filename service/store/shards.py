@@ -43,6 +43,7 @@ REDIRECTIONS = 16  # of one command: more means a redirect loop
 AGAIN_PAUSE_S = 0.05  # before a command whose keys are on their way between servers
 PART = 32_768  # bytes sent at once
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
+UNREACHABLE = (redis.RedisError, OSError)  # what may go wrong with a store, a timeout as well
 EVERYWHERE = ("CLIENT", "CONFIG", "FLUSHALL", "SCRIPT")  # without a key, and for each shard
 
 Words = Sequence[Any]  # a command

@@ -285,6 +285,5 @@ def reading(part: str, owner: str) -> Iterator[None]:
 def all_decoded(decode: Any, stored: Mapping[bytes, bytes], part: str, owner: str) -> list[Any]:
     """Decode the values of a hash; raises UnreadablePart where one of them cannot be read."""
     return [
-        decoded(decode, blob, part, owner, field.decode(errors="backslashreplace"))
-        for field, blob in stored.items()
+        decoded(decode, blob, part, owner, keys.text_of(field)) for field, blob in stored.items()
     ]

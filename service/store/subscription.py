@@ -18,7 +18,7 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError, ResponseError
 
-from service.store.shards import AsyncStoreClient
+from service.store.shards import UNREACHABLE, AsyncStoreClient
 from service.tasks import Begun, end, is_cancelled
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Subscriptions:
             while not is_cancelled():
                 try:
                     await self._place()
-                except (redis.RedisError, OSError) as error:
+                except UNREACHABLE as error:
                     self._lose(error)
                     await asyncio.sleep(PAUSE_S)
                     continue
@@ -147,7 +147,7 @@ class _Link:
         """Subscribe more channels, now or as soon as there is a connection."""
         self.channels.update(channels)
         self._unsent += channels
-        with contextlib.suppress(redis.RedisError, OSError):  # its own task sees that as well
+        with contextlib.suppress(*UNREACHABLE):  # its own task sees that as well
             await self._send()
 
     def drop(self, channel: str) -> None:
@@ -161,7 +161,7 @@ class _Link:
             await self._send()
             while not self.task.cancelling():  # the library may drop a cancellation
                 await self._take(await self._next())
-        except (redis.RedisError, OSError) as error:
+        except UNREACHABLE as error:
             self.error = error
         finally:
             await self._close()

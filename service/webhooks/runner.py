@@ -31,7 +31,7 @@ from service.store.connection import START_TIMEOUT_S, connect, connect_async
 from service.store.feed import Feeds
 from service.store.health import check_server, fix_partitions
 from service.store.reads import AsyncStore
-from service.store.shards import AsyncStoreClient
+from service.store.shards import UNREACHABLE, AsyncStoreClient
 from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
@@ -114,7 +114,7 @@ class Runner:
             while not is_cancelled():
                 try:
                     await self._turn()
-                except (redis.RedisError, OSError) as error:
+                except UNREACHABLE as error:
                     log.warning("webhook %s: restarting: %r", self._hook.name, error)
                 await asyncio.sleep(PAUSE_S)
         finally:

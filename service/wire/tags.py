@@ -8,7 +8,7 @@ expressions are RE2's, match whole values, and take time linear in them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -82,9 +82,9 @@ def exported(name: str, taken: Container[str]) -> str:
     return name
 
 
-def selected(selectors: Iterable[str], stream: str, tags: Mapping[str, str]) -> bool:
-    """Whether a stream fits one of several selectors at least."""
-    return any(parse(text).fits(stream, tags) for text in selectors)
+def selected(selectors: Sequence[str], stream: str, tags: Mapping[str, str]) -> bool:
+    """Whether a stream fits one of several selectors at least; any does where there are none."""
+    return not selectors or any(parse(text).fits(stream, tags) for text in selectors)
 
 
 @lru_cache(maxsize=256)

@@ -48,7 +48,7 @@ from service.store import append, keys
 from service.store.append import Appended, Appender, Queued, entry_of
 from service.store.keys import partition_of
 from service.store.reads import AsyncStore
-from service.store.shards import AsyncStoreClient
+from service.store.shards import UNREACHABLE, AsyncStoreClient
 from service.store.streams import UnreadablePart, decoded
 from service.store.subscription import Subscriptions
 from service.tasks import bounded, end, forget, is_cancelled
@@ -524,7 +524,7 @@ class Gateway:
                 continue
             try:
                 await bounded(self._replies.read(_partitions(overdue)), LAST_READ_S)
-            except (redis.RedisError, OSError, TimeoutError) as error:
+            except UNREACHABLE as error:
                 log.warning("could not read outcomes before the deadline: %s", error)
             for pending in overdue:
                 deadline_s = pending.group.deadline - pending.group.since
@@ -662,7 +662,7 @@ class PartitionQueue:
             self._refuse(self._batch, MemoryShort("the store's memory is full"))
             self._batch = []
             return
-        if isinstance(error, redis.RedisError | OSError):
+        if isinstance(error, UNREACHABLE):
             self.failing_since = self.failing_since or time.monotonic()
             metrics.REPEATED_APPENDS.inc()
             self._again = trial.get_loop().call_later(self._pause_s, self._try, True)
@@ -826,7 +826,7 @@ class Replies:
             self._behind = set()
             try:
                 await self.read(behind)
-            except (redis.RedisError, OSError) as error:
+            except UNREACHABLE as error:
                 log.warning("replies: cannot read outcomes: %s", error)
                 await asyncio.sleep(READ_PAUSE_S)
                 self._fall_behind(behind)

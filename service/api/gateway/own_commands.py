@@ -11,12 +11,11 @@ import logging
 import time
 from typing import Literal, NamedTuple
 
-import redis
-
 from service import wire
 from service.api.gateway.gateway import Gateway
 from service.problems import ServiceError
 from service.store.reads import AsyncStore
+from service.store.shards import UNREACHABLE
 from service.tasks import bounded, end
 
 log = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ class Expiry:
                 now_ms = time.time_ns() // 1_000_000
                 due = await bounded(self._store.expired(now_ms, EXPIRED_AT_ONCE), TIMEOUT_S)
                 await asyncio.gather(*(self._expire(stream) for stream in due))
-            except (redis.RedisError, OSError, TimeoutError) as error:
+            except UNREACHABLE as error:
                 log.info("cannot read expired streams: %s", error)
 
     async def _expire(self, stream: str) -> None:

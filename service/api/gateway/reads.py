@@ -11,12 +11,12 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
-import redis
 
 from service import wire
 from service.observability import metrics
 from service.problems import CorruptState, FieldError, InvalidField, RedisUnavailable
 from service.store import streams
+from service.store.shards import UNREACHABLE
 from service.tasks import bounded
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ async def from_store(read: Awaitable[T], bound: bool = True) -> T:
     """
     try:
         return cast(T, await bounded(read, TIMEOUT_S)) if bound else await read
-    except (redis.RedisError, OSError, TimeoutError) as error:
+    except UNREACHABLE as error:
         raise RedisUnavailable(f"the store does not respond: {error}") from error
     except streams.UnreadablePart as error:
         log.warning("%s", error)

@@ -7,14 +7,13 @@ import contextlib
 import logging
 import time
 
-import redis
-
 from service.calendar import Calendar
 from service.models.catalogue import Canary
 from service.observability import metrics
 from service.settings import Settings
 from service.store.health import Health
 from service.store.reads import AsyncStore
+from service.store.shards import UNREACHABLE
 from service.tasks import bounded
 
 log = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class StoreMonitor:
         """Return the store's health; None when it does not respond."""
         try:
             health: Health = await bounded(self._store.health(), TIMEOUT_S)
-        except (redis.RedisError, OSError, TimeoutError) as error:
+        except UNREACHABLE as error:
             if not self.down_since:
                 log.warning("store unreachable: %s", error)
                 self.down_since = time.monotonic()
@@ -86,7 +85,7 @@ class StoreMonitor:
 
     async def look_for_canaries(self) -> None:
         """Read the canaries; keep the known ones if the store does not respond."""
-        with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
+        with contextlib.suppress(*UNREACHABLE):
             canaries, unreadable = await bounded(self._store.canaries(), TIMEOUT_S)
             kept = {name: self.canaries[name] for name in unreadable if name in self.canaries}
             self.canaries = canaries | kept
@@ -95,7 +94,7 @@ class StoreMonitor:
 
     async def look_for_windows(self) -> None:
         """Read the calendar; keep the known windows if the store does not respond."""
-        with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
+        with contextlib.suppress(*UNREACHABLE):
             await bounded(self.read_windows(), TIMEOUT_S)
 
     async def read_windows(self) -> Calendar:
@@ -110,7 +109,7 @@ class StoreMonitor:
 
     async def look_closer(self) -> None:
         """Update the metrics of the store's condition, if it responds."""
-        with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
+        with contextlib.suppress(*UNREACHABLE):
             condition = await bounded(self._store.condition(), TIMEOUT_S)
             metrics.OLDEST_PENDING.set(condition.oldest_pending_s)
             metrics.REDIS_APPEND_ONLY.set(condition.append_only)

@@ -16,6 +16,7 @@ from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import SortedPages, from_store
 from service.problems import FieldError, InvalidField
 from service.schema.commands import OverviewQuery
+from service.store import keys
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, UnreadablePart, decoded
 from service.wire import tags
@@ -73,7 +74,7 @@ async def select(
                 except UnreadablePart:
                     unreadable.append(name)
                     stream_tags = None if match else {}
-            if stream_tags is not None and (not match or tags.selected(match, name, stream_tags)):
+            if stream_tags is not None and tags.selected(match, name, stream_tags):
                 if len(rows) == limit:
                     return SelectedPage(rows, rows[-1].stream, unreadable)
                 rows.append(SelectedStream(name, stream_tags, head))
@@ -126,7 +127,7 @@ class Ranking:
         # Bytes of UTF-8 have the order of the code points.
         ranked = (((-values.get(name, -math.inf), name), name) for _, name in names)
         page, cursor = _pages.page(ranked, query.sort, query.cursor, query.limit)
-        return RankedPage(list(map(_text, page)), len(names), cursor)
+        return RankedPage(list(map(keys.text_of, page)), len(names), cursor)
 
     async def _by(self, sort: str, names: Sequence[StoredName]) -> Mapping[bytes, float]:
         if sort == "change":
@@ -163,11 +164,7 @@ def _probabilities(blobs: Mapping[bytes, bytes | None]) -> dict[bytes, float]:
         if blob is not None:
             # The overview names one that cannot be read, where it is on a page.
             with contextlib.suppress(UnreadablePart):
-                position = decoded(wire.decode_position, blob, "position", _text(name))
+                position = decoded(wire.decode_position, blob, "position", keys.text_of(name))
                 probability = position.changed_probability
         probabilities[name] = -1.0 if probability is None else probability
     return probabilities
-
-
-def _text(name: bytes) -> str:
-    return name.decode(errors="backslashreplace")

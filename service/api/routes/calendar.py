@@ -51,9 +51,7 @@ async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query(
     if query.stream is not None:
         head = await head_of(context, query.stream)
         own = head.settings.tags
-        windows = [
-            one for one in windows if not one.match or tags.selected(one.match, query.stream, own)
-        ]
+        windows = [one for one in windows if tags.selected(one.match, query.stream, own)]
     names = {one.name for one in windows}
     times = [
         responses.WindowTime(

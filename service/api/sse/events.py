@@ -15,8 +15,6 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-import redis
-
 from moca_client.responses import MESSAGES
 from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.reads import from_store
@@ -26,6 +24,7 @@ from service.problems import RedisUnavailable
 from service.schema.rendering import event_state, instant
 from service.settings import Settings
 from service.store.feed import Feeds
+from service.store.shards import UNREACHABLE
 from service.tasks import bounded, end, is_cancelled
 from service.wire.event_cursor import Positions
 from service.wire.event_entries import START, FeedEntry, Filter, Id
@@ -108,7 +107,7 @@ class EventHub:
             try:
                 await self._read()
                 reached = True
-            except (redis.RedisError, OSError) as error:
+            except UNREACHABLE as error:
                 if reached and not self.closing:
                     log.warning("events: connection lost: %s", error)
                 reached = False

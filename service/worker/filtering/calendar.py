@@ -24,11 +24,7 @@ def marked(stream: Stream, command: Observe, envelope: Envelope) -> Observe:
         return command
     given = command.settings.get("tags") if isinstance(command, Ingest) else None
     own = stream.live().settings.tags if stream.alive else given or {}
-    spans = [
-        span
-        for span in envelope.planned
-        if not span.match or tags.selected(span.match, stream.name, own)
-    ]
+    spans = [span for span in envelope.planned if tags.selected(span.match, stream.name, own)]
     if not spans:
         return command
     observations = [_marked(seen, spans, envelope.time_ms) for seen in command.observations]

@@ -36,6 +36,7 @@ def test_selectors_select_as_prometheus_does():
     for selector, fits in SELECTORS.items():
         assert tags.parse(selector).fits("pump-7", NODE) is fits, selector
         assert tags.selected(["none", selector], "pump-7", NODE) is fits, selector
+    assert tags.selected([], "pump-7", NODE)
 
 
 def test_what_is_no_selector_is_refused():
