@@ -147,7 +147,7 @@ class AsyncStore:
 
         Raises UnreadablePart.
         """
-        start = max(start, head.seq - head.settings.history, 0)
+        start = max(start, head.retained_from)
         stop = min(stop, head.seq)
         if start >= stop:
             return []
@@ -276,7 +276,7 @@ class AsyncStore:
         async with self._client.pipeline(transaction=False) as pipe:
             for partition, stream, head in heads:
                 # What a commit seals after `head` was read is missing from the tail, then there.
-                first = _first(head, labels)
+                first = max(head.retained_from, head.seq - labels)
                 pipe.lrange(keys.tail(partition, stream), -max(1, head.seq - first), -1)
                 last = max(first, head.seq - 1)
                 chunks = range(chunk_of(stream, first), chunk_of(stream, last) + 1)
@@ -420,7 +420,7 @@ def _check_complete(
     for number in absent:
         if head.oldest <= number < chunk_of(stream, head.sealed):
             raise UnreadablePart(f"chunk {number} of {stream!r} is missing")
-    first = max(wanted.start, head.seq - head.settings.history, first_of(stream, head.oldest))
+    first = max(wanted.start, head.retained_from, first_of(stream, head.oldest))
     if chunk_of(stream, first) == head.oldest and first < head.sealed:
         # It may begin with an observation that never was here: that of an imported stream.
         first = min((record.seq for record in records), default=wanted.stop)
@@ -491,7 +491,7 @@ def _labels(
     chunks: Iterable[bytes | None],
     labels: int,
 ) -> list[Label]:
-    first = _first(head, labels)
+    first = max(head.retained_from, head.seq - labels)
     numbers = count_from(chunk_of(stream, first))
     records = [
         r for n, blob in zip(numbers, chunks, strict=False) if blob for r in unseal(stream, n, blob)
@@ -499,11 +499,6 @@ def _labels(
     records += in_tail(stream, tail)
     by_seq = {record.seq: record for record in records if first <= record.seq < head.seq}
     return [_one(by_seq[seq].y) for seq in sorted(by_seq)]
-
-
-def _first(head: wire.Head, labels: int) -> int:
-    """Position of the first of the last labels."""
-    return max(0, head.seq - min(labels, head.settings.history))
 
 
 def _one(label: wire.Label) -> Label:

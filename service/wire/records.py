@@ -146,6 +146,11 @@ class Head(Position, array_like=True, gc=False):
         """What the next step is to be read for."""
         return self.track.watch(self.settings.threshold)
 
+    @property
+    def retained_from(self) -> int:
+        """Position of the first observation that its `history` has room for."""
+        return max(0, self.seq - self.settings.history)
+
     def named(self, regime: KnownRegime | None) -> KnownRegime | None:
         """Return a regime with the name that it was given, if it is a remembered one."""
         if regime is None or regime.id is None:

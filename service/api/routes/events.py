@@ -230,7 +230,7 @@ def _first(stream: str, head: wire.Head, place: tuple[str, str | None] | None) -
         return head.seq
     seq, generation = place
     if generation is None and seq == ALL_OBSERVATIONS:
-        return max(0, head.seq - head.settings.history)
+        return head.retained_from
     at = int(seq) + 1
     if differs(head, head.generation if generation is None else int(generation), at):
         raise StreamReplaced(

@@ -120,7 +120,7 @@ async def history(
     """Return recent observations with their answers, oldest first, page by page."""
     context = context_of(request)
     head = await head_of(context, stream)
-    first = max(0, head.seq - head.settings.history)
+    first = head.retained_from
     start = max(first, head.seq - query.limit if query.start is None else query.start)
     stop = min(head.seq, start + query.limit)
     records = await _records(context, stream, head, start, stop)
@@ -151,9 +151,8 @@ async def _path(context: Context, stream: str, head: wire.Head) -> list[wire.Rec
 
     A long history is not read whole: following the pointers takes one chunk for each regime.
     """
-    oldest = max(0, head.seq - head.settings.history)
     first: list[wire.Record] = []
-    for at in range(oldest, head.seq, CHUNK):
+    for at in range(head.retained_from, head.seq, CHUNK):
         first = await _records(context, stream, head, at, at + CHUNK)
         if first:
             break

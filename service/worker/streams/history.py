@@ -153,7 +153,7 @@ class Tail:
     def _last(self, head: Head, store: Store, most: int) -> list[bytes | Record]:
         """Rows as of `retained`; records that are not encoded yet."""
         phase = self.phase
-        first = max(0, head.seq - min(head.settings.history, most))
+        first = max(head.retained_from, head.seq - most)
         wanted = range((first + phase) // CHUNK, (head.sealed - 1 + phase) // CHUNK + 1)
         missing = [number for number in wanted if number not in self.sealing]
         stored = store.chunks(self.partition, self.stream, missing)
@@ -225,7 +225,7 @@ class Tail:
             self.sealing = {**self.sealing, number: blob}
             effects.append(("HSET", key, str(number), blob))
             head.sealed = end
-        oldest = min((max(0, head.seq - head.settings.history) + phase) // CHUNK, complete)
+        oldest = min((head.retained_from + phase) // CHUNK, complete)
         if head.oldest < oldest:
             effects.append(("HDEL", key, *map(str, range(head.oldest, oldest))))
             head.oldest = oldest
