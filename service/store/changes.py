@@ -12,7 +12,7 @@ from service import wire
 from service.store import keys
 from service.store.feed import Feeds, Reread
 from service.store.reads import AsyncStore
-from service.store.streams import StoredHead, UnreadablePart, head_of
+from service.store.streams import StoredHead, living_heads
 from service.tasks import bounded
 from service.wire.change_index import ChangeIndex
 from service.wire.event_entries import CHANGES, Id
@@ -143,20 +143,13 @@ class IncidentFeed:
 
 def _members(stored: Mapping[bytes, StoredHead | None]) -> tuple[dict[str, Member], list[str]]:
     """Return what heads say, and the names of damaged ones."""
-    members = {}
-    unreadable = []
-    for name, parts in stored.items():
-        stream = keys.text_of(name)
-        try:
-            head = head_of(stream, parts) if parts else None
-        except UnreadablePart:
-            unreadable.append(stream)
-            continue
-        if head is not None and not head.deleted:
-            settings = head.settings
-            members[stream] = Member(
-                settings.model, settings.tags, _per_day(head), settings.threshold
-            )
+    heads, unreadable = living_heads({keys.text_of(name): own for name, own in stored.items()})
+    members = {
+        stream: Member(
+            head.settings.model, head.settings.tags, _per_day(head), head.settings.threshold
+        )
+        for stream, head in heads.items()
+    }
     return members, unreadable
 
 

@@ -26,6 +26,7 @@ from service.store.streams import (
     hindsight_of,
     idempotency_of,
     in_tail,
+    living_heads,
     state,
     stored_head,
     unseal,
@@ -270,7 +271,7 @@ class AsyncStore:
         self, streams: Sequence[tuple[int, str]], labels: int
     ) -> tuple[list[Row], list[str]]:
         """Return heads and last labels of streams that are there, and who cannot be read."""
-        heads, unreadable = _decoded(streams, await self.heads(streams))
+        heads, unreadable = _present(streams, await self.heads(streams))
         if not labels:
             return [Row(stream, head, []) for _, stream, head in heads], unreadable
         async with self._client.pipeline(transaction=False) as pipe:
@@ -292,7 +293,7 @@ class AsyncStore:
 
         heads: as `heads` returned them.
         """
-        present, unreadable = _decoded(streams, heads)
+        present, unreadable = _present(streams, heads)
         async with self._client.pipeline(transaction=False) as pipe:
             for partition, stream, _ in present:
                 pipe.lindex(keys.tail(partition, stream), -1)
@@ -450,23 +451,13 @@ def _last(
     return next((record for record in records if record.seq == seq), None)
 
 
-def _decoded(
+def _present(
     streams: Sequence[tuple[int, str]], stored: Mapping[str, StoredHead | None]
 ) -> tuple[list[tuple[int, str, wire.Head]], list[str]]:
     """Return the heads of those that are there, in the order asked for, and who cannot be read."""
-    heads = []
-    unreadable = []
-    for partition, stream in streams:
-        if (parts := stored[stream]) is None:
-            continue
-        try:
-            head = head_of(stream, parts)
-        except UnreadablePart:
-            unreadable.append(stream)
-            continue
-        if not head.deleted:
-            heads.append((partition, stream, head))
-    return heads, unreadable
+    heads, unreadable = living_heads({stream: stored[stream] for _, stream in streams})
+    present = [(partition, name, heads[name]) for partition, name in streams if name in heads]
+    return present, unreadable
 
 
 def _rows(

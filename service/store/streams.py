@@ -126,6 +126,23 @@ def head_of(stream: str, stored: StoredHead) -> wire.Head:
     return wire.joined(settled, position)
 
 
+def living_heads(stored: Mapping[str, StoredHead | None]) -> tuple[dict[str, wire.Head], list[str]]:
+    """Decode the heads of streams that are there, by name; also the names of damaged ones."""
+    heads = {}
+    unreadable = []
+    for stream, parts in stored.items():
+        if parts is None:
+            continue
+        try:
+            head = head_of(stream, parts)
+        except UnreadablePart:
+            unreadable.append(stream)
+            continue
+        if not head.deleted:
+            heads[stream] = head
+    return heads, unreadable
+
+
 def head_fields(stream: str, head: wire.Head) -> list[Argument]:
     """Return the fields of a head among those of its partition, each with its value."""
     settled = wire.checksummed(wire.encode_settled(head), "head", stream)

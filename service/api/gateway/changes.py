@@ -18,7 +18,7 @@ from service.schema import rendering
 from service.schema.queries import STANDING, ChangesQuery, kinds_of, seconds_of
 from service.store.changes import ChangeFeed, IncidentFeed
 from service.store.reads import AsyncStore
-from service.store.streams import UnreadablePart, head_of
+from service.store.streams import living_heads
 from service.wire.change_index import FoundChange
 from service.wire.incidents import Fleet, shared
 
@@ -89,7 +89,10 @@ class ChangePages:
         self, changes: Sequence[FoundChange], around: int
     ) -> tuple[list[StreamChange], list[str]]:
         """Return the rows of changes, and the streams that cannot be read."""
-        heads, unreadable = await self._heads(changes)
+        streams = {(change.partition, change.stream) for change in changes}
+        stored = await from_store(self._store.heads(streams)) if streams else {}
+        heads, damaged = living_heads(stored)
+        unreadable = set(damaged)
         rows = [rendering.stream_change(change) for change in changes]
         present: list[tuple[StreamChange, wire.Head, int]] = []
         for change, row in zip(changes, rows, strict=True):
@@ -119,22 +122,6 @@ class ChangePages:
                 continue
             row.around = rendering.around(row, records)
         return unreadable
-
-    async def _heads(self, page: Sequence[FoundChange]) -> tuple[dict[str, wire.Head], set[str]]:
-        """Return the heads of streams that are there, and the names of damaged ones."""
-        streams = {(change.partition, change.stream) for change in page}
-        stored = await from_store(self._store.heads(streams)) if streams else {}
-        heads: dict[str, wire.Head] = {}
-        unreadable = set()
-        for stream, parts in stored.items():
-            try:
-                head = parts and head_of(stream, parts)
-            except UnreadablePart:
-                unreadable.add(stream)
-                continue
-            if head and not head.deleted:
-                heads[stream] = head
-        return heads, unreadable
 
 
 # --- which, and in which order ---------------------------------------------------------------
