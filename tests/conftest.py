@@ -106,5 +106,5 @@ def redis_url(topology):
 
 @pytest.fixture
 def redis_client(redis_url):
-    with connect(redis_url) as client:
+    with connect(redis_url, PATIENCE_S) as client:
         yield client

@@ -37,7 +37,7 @@ SEVERAL = pytest.mark.parametrize("name", ["averaged-2", "joint-2", "fleet-2", "
         pytest.param("averaged-1", Belief, 0.02, marks=pytest.mark.slow),
         pytest.param("averaged-2", Belief, 0.0, marks=pytest.mark.slow),
         ("averaged-2", Belief, 0.02),
-        ("joint-2", JointBelief, 0.0),
+        pytest.param("joint-2", JointBelief, 0.0, marks=pytest.mark.slow),
         ("joint-2", JointBelief, 0.02),
     ],
 )

@@ -27,6 +27,16 @@ ALIKE = {
     "averaged-1",
 }  # fmt: skip
 every_model = pytest.mark.parametrize("name", [name for name in NAMES if name not in ALIKE])
+# Pruning and resizing treat all statistics alike: one model of each form of them is quick.
+FORMS = ("gaussian-3", "poisson", "alpaca-unknown-2", "pcoc-3", "joint-2", "fleet-2", "lstm-2")
+every_form = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FORMS else pytest.mark.slow)
+        for name in NAMES
+        if name not in ALIKE
+    ],
+)
 GAPS = [True, True, True, False]
 NEVER_OUTLYING = ("bernoulli", "categorical")
 
@@ -182,7 +192,7 @@ def test_totals_are_the_moments_of_any_segment():
 # --- pruning --------------------------------------------------------------------------------------
 
 
-@every_model
+@every_form
 def test_the_mass_reported_is_the_mass_lost(name):
     """One step from the same full state, with and without room for one more."""
     one, prior = series(case(name), 2, 14, outlier_rate=0.02, labelled=GAPS), case(name).prior()
@@ -212,7 +222,7 @@ def resized(model, state, prior, max_hypotheses):
     return layout.state(layout.resized(lines.numpy(), slots), heads)
 
 
-@every_model
+@every_form
 def test_resizing_keeps_the_likeliest_and_disturbs_nothing(name):
     batch, prior = [series(case(name), seed, 14) for seed in range(2)], case(name).prior(2)
     steps = run(case(name), batch, max_hypotheses=12)

@@ -441,7 +441,7 @@ def test_second_derivatives_are_as_large_as_merging_takes_them_to_be():
     uncertain=st.sampled_from([0.0, 1.0, 3.0]),
 )
 @example(70, 2, 3, 1.6, 0.01, 0.75, 1.0, 0.0)
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_a_merged_mixture_has_the_distribution_function_of_all_its_components(
     seed, slots, kinds, skew, tail, concentrated, apart, uncertain
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -177,15 +178,16 @@ def hazard_of(hazard: tuple[float, ...], counts: np.ndarray, t: int) -> float:
     return (hazard[1] + counts[0]) / (hazard[1] + hazard[2] + t - 1)
 
 
+@cache
 def enumerated(
-    stream: Stream, hazard: tuple[float, ...] = (HAZARD,), exact: bool = False
+    name: str, hazard: tuple[float, ...] = (HAZARD,), exact: bool = False
 ) -> list[tuple[float, dict[tuple[int, int], tuple], dict[tuple[int, int], np.ndarray]]]:
     """Log score, belief and counts as sums and maxima over all segmentations and origins.
 
     exact: every path has a hazard and returns by its own counts; else by their mean over the paths
     to the same start and origin, as the filter keeps it.
     """
-    density = densities(stream)
+    density = densities(stream(name))
     total = sum(SEEN)
     paths = [Path(((0, 0),), 0.0)]
     answer = []
@@ -258,8 +260,7 @@ def densities(stream: Stream) -> dict[tuple[int, int, int], float]:
 @pytest.mark.parametrize("step", [eager, kernel])
 @pytest.mark.parametrize("name", MODELS)
 def test_belief_is_a_sum_over_segmentations_and_origins(name, step, hazard):
-    one = stream(name)
-    for own, truth in zip(step(one, hazard=hazard), enumerated(one, hazard), strict=True):
+    for own, truth in zip(step(stream(name), hazard=hazard), enumerated(name, hazard), strict=True):
         score, belief, counts = own
         assert score == pytest.approx(truth[0], rel=1e-12, abs=1e-12)
         assert belief.keys() == truth[1].keys()
@@ -280,9 +281,8 @@ def test_mean_counts_stand_for_the_counts_of_every_path(name, hazard, apart, cou
     How close depends on how much a change teaches: by the default prior of a learned hazard hardly
     anything, by one that stands for four observations much. Counts are up to six.
     """
-    one = stream(name)
     for t, (own, truth) in enumerate(
-        zip(enumerated(one, hazard), enumerated(one, hazard, exact=True), strict=True)
+        zip(enumerated(name, hazard), enumerated(name, hazard, exact=True), strict=True)
     ):
         exact = t < 2
         assert own[0] == pytest.approx(truth[0], abs=1e-12 if exact else apart)

@@ -66,7 +66,8 @@ def test_a_warm_up_whose_filter_takes_nothing(eager, refusing):
 
 def test_a_tail_that_no_filter_takes_breaks_its_stream_alone(eager, request):
     for name, elapsed in (("a", ODD), ("b", 1.0)):
-        eager.observe(name, [Observation(float(i % 7), elapsed=elapsed) for i in range(30)])
+        eager.ask(Configure(name, {"warmup": 5}), status=201)
+        eager.observe(name, [Observation(float(i % 7), elapsed=elapsed) for i in range(15)])
     eager.crash()
     eager.worker.engine.catalogue._built["gaussian", Options()] = Fragile()
     request.getfixturevalue("refusing")
@@ -79,18 +80,19 @@ def test_a_tail_that_no_filter_takes_breaks_its_stream_alone(eager, request):
 
 def test_signs_of_life_while_a_warm_up_ends(eager):
     """One for each observation that is replayed: they may be many."""
-    eager.ask(Configure("a", {"warmup": 60}), status=201)
-    eager.observe("a", [float(i % 7) for i in range(59)])
+    eager.ask(Configure("a", {"warmup": 25}), status=201)
+    eager.observe("a", [float(i % 7) for i in range(24)])
     ticks = []
     eager.worker.engine.tick = lambda: ticks.append(None)
     eager.observe("a", [1.0])
     assert eager.head("a").warm
-    assert len(ticks) >= 60
+    assert len(ticks) >= 25
 
 
 def test_what_a_refused_label_was_expected_to_be(eager):
     """Also behind a label to come, where it counts as missing."""
-    eager.observe("a", [float(i % 7) for i in range(30)])
+    eager.ask(Configure("a", {"warmup": 5}), status=201)
+    eager.observe("a", [float(i % 7) for i in range(15)])
     command = Observe(
         "a", [Observation(pending=True), Observation(BAD)], quantiles=[0.1], components=True
     )
@@ -105,7 +107,8 @@ def test_what_a_refused_label_was_expected_to_be(eager):
 
 def test_mixtures_are_let_go_at_once(eager, monkeypatch):
     """Those of a list would take gigabytes."""
-    eager.observe("a", [float(i % 7) for i in range(30)])
+    eager.ask(Configure("a", {"warmup": 5}), status=201)
+    eager.observe("a", [float(i % 7) for i in range(15)])
     enter = PendingAnswer.enter
     finish = CommandTask.finish
     mixtures = []
