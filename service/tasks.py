@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,11 @@ def described(task: asyncio.Task[Any]) -> str:
         lines.append(f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
         waits = waits.cr_await
     return "\n".join(lines)
+
+
+async def apart(executor: Executor, work: Callable[..., T], *args: Any) -> T:
+    """Run slow work in an executor's threads; in one of a single thread in order of submission."""
+    return await asyncio.get_running_loop().run_in_executor(executor, work, *args)
 
 
 async def bounded(read: Awaitable[Any], timeout_s: float) -> Any:

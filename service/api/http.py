@@ -72,7 +72,7 @@ from service.problems import (
 from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream, is_stream
 from service.settings import Settings
 from service.store.reads import AsyncStore
-from service.tasks import Begun
+from service.tasks import Begun, apart
 from service.wire import Command, Outcome
 
 log = logging.getLogger(__name__)
@@ -440,6 +440,11 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return headers.get(name)
 
 
+def header_text(scope: Scope, name: bytes) -> str:
+    """Return a header as text; empty where there is none."""
+    return (header(scope, name) or b"").decode("latin-1")
+
+
 def checked_stream(stream: str) -> str:
     """Return a stream id if its characters are allowed."""
     if not is_stream(stream):
@@ -514,7 +519,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int, as_sent: bool = 
     if window is None:
         return body
     if len(body) > LIGHT_PACKED:
-        return await apart(thread, lambda: _unpacked(body, window, limit))
+        return await apart(thread, _unpacked, body, window, limit)
     return _unpacked(body, window, limit)
 
 
@@ -535,7 +540,7 @@ async def _received(receive: Receive, limit: int, thread: Executor) -> bytes:
             return chunk
         chunks.append(chunk)
     if size > LIGHT_COPY:
-        return await apart(thread, lambda: b"".join(chunks))
+        return await apart(thread, b"".join, chunks)
     return b"".join(chunks)
 
 
@@ -579,17 +584,12 @@ def _too_large(limit: int, how: str = "") -> NoReturn:
 
 async def parse_body(context: Context, parse: Callable[[bytes], T], body: bytes) -> T:
     """Parse a body; in the thread if it is not light."""
-    return parse(body) if is_light(body) else await apart(context.thread, lambda: parse(body))
+    return parse(body) if is_light(body) else await apart(context.thread, parse, body)
 
 
 def is_light(body: bytes) -> bool:
     """Whether any body of this size is parsed within milliseconds."""
     return len(body) <= LIGHT_BYTES and body.count(b",") < LIGHT_VALUES
-
-
-async def apart(thread: Executor, work: Callable[[], T]) -> T:
-    """Run slow work in the thread, in order of submission."""
-    return await asyncio.get_running_loop().run_in_executor(thread, work)
 
 
 # --- answers --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from service.store import keys
 from service.store.feed import Feeds, Reread
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, living_heads
-from service.tasks import bounded
+from service.tasks import apart, bounded
 from service.wire.change_index import ChangeIndex
 from service.wire.event_entries import CHANGES, Id
 from service.wire.incidents import Fleet, FoundIncidents, Member, find
@@ -106,8 +106,7 @@ class IncidentFeed:
         if last is not None and last[0] == positions and last[1] is fleet:
             return last[2]
         changes = list(index.changes())
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._thread, find, changes, fleet, kinds)
+        found = await apart(self._thread, find, changes, fleet, kinds)
         self._last[kinds] = positions, fleet, found
         return found
 
@@ -126,15 +125,14 @@ class IncidentFeed:
                 names = [(i, name) for i, row in enumerate(rows) for name in row[:share]]
             members: dict[str, Member] = {}
             unreadable: list[str] = []
-            loop = asyncio.get_running_loop()
             for first in range(0, len(names), HEADS_AT_ONCE):
                 some = names[first : first + HEADS_AT_ONCE]
                 heads = await bounded(self._store.heads(some), TIMEOUT_S)
-                read, damaged = await loop.run_in_executor(self._thread, _members, heads)
+                read, damaged = await apart(self._thread, _members, heads)
                 members |= read
                 unreadable += damaged
             tags = [member.tags for member in members.values()]
-            tagged = await loop.run_in_executor(self._thread, Tagged.of, tags)
+            tagged = await apart(self._thread, Tagged.of, tags)
             self._fleet = Fleet(members, streams, unreadable, tagged)
             ended = time.monotonic()
             self._fresh_until = ended + max(FRESH_S, SHARE * (ended - began))

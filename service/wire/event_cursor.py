@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from collections.abc import Iterable, Mapping
 
@@ -47,7 +46,7 @@ class Positions:
     def text(self) -> str:
         """Return the cursor; partitions at their start are left out."""
         blob = self._head + b"".join(self._parts.values())
-        return _text(blob + _check(blob))
+        return text_of(blob + _check(blob))
 
 
 def parse(text: str, total: int) -> dict[int, Id]:
@@ -69,17 +68,23 @@ def _blob(text: str, total: int) -> bytes:
     if len(text) > 2 * MOST_BYTES * (total + 1):
         raise BadCursor("expected a shorter cursor")
     try:
-        blob = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
+        blob = blob_of(text)
+    except ValueError:
         raise BadCursor("expected the id of a message of this call") from None
     whole = len(blob) > CHECK_BYTES + 1 and _check(blob[:-CHECK_BYTES]) == blob[-CHECK_BYTES:]
-    if not whole or _text(blob) != text:
+    if not whole or text_of(blob) != text:
         raise BadCursor("expected the unmodified id of a message of this call")
     return blob
 
 
-def _text(blob: bytes) -> str:
+def text_of(blob: bytes) -> str:
+    """Return bytes as text for a URL: base64 without padding."""
     return base64.urlsafe_b64encode(blob).rstrip(b"=").decode()
+
+
+def blob_of(text: str) -> bytes:
+    """Return what `text_of` had; ValueError for what it never gives."""
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 def _check(blob: bytes) -> bytes:

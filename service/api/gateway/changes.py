@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from service.schema.queries import STANDING, ChangesQuery, kinds_of, seconds_of
 from service.store.changes import ChangeFeed, IncidentFeed
 from service.store.reads import AsyncStore
 from service.store.streams import living_heads
+from service.tasks import apart
 from service.wire.change_index import FoundChange
 from service.wire.incidents import Fleet, shared
 
@@ -52,7 +52,7 @@ class ChangePages:
 
         By name: of a stream that is deleted until one of its name changes.
         """
-        return await self._apart(_latest, await self.all())
+        return await apart(self._thread, _latest, await self.all())
 
     async def all(self) -> list[FoundChange]:
         """Return every change that the feeds retain, in no order; raises RedisUnavailable."""
@@ -62,7 +62,7 @@ class ChangePages:
     async def page(self, query: ChangesQuery, now_s: float) -> ChangesPage:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
         changes = await self.all()  # the index goes on meanwhile
-        ranked = await self._apart(_ranked, changes, query, now_s)
+        ranked = await apart(self._thread, _ranked, changes, query, now_s)
         rows, unreadable = await self.described(ranked.page, query.around)
         found = await from_store(self._incidents.found(kinds_of(query.kind)), bound=False)
         incident_of = found.by_change()
@@ -70,7 +70,7 @@ class ChangePages:
             row.incident = incident_of.get(change.raised.change_id)
         movers = None
         if query.movers:
-            movers = await self._apart(_movers, ranked.fitting, query, found.fleet)
+            movers = await apart(self._thread, _movers, ranked.fitting, query, found.fleet)
         left_out = without(unreadable, "changes")
         return ChangesPage(
             rows,
@@ -81,9 +81,6 @@ class ChangePages:
             ranked.cursor,
             left_out,
         )
-
-    async def _apart(self, work: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     async def described(
         self, changes: Sequence[FoundChange], around: int

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,6 +16,7 @@ from service.problems import CorruptState, FieldError, InvalidField, RedisUnavai
 from service.store import streams
 from service.store.shards import UNREACHABLE
 from service.tasks import bounded
+from service.wire.event_cursor import blob_of, text_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -70,14 +69,12 @@ class SortedPages(Generic[Place]):
         rows = [row for _, row in page]
         if len(left) == len(page):
             return rows, None
-        place = wire.encode((sort, page[-1][0]))
-        return rows, base64.urlsafe_b64encode(place).rstrip(b"=").decode()
+        return rows, text_of(wire.encode((sort, page[-1][0])))
 
     def _place(self, cursor: str, sort: str) -> Place:
         try:
-            padded = cursor + "=" * (-len(cursor) % 4)
-            other, place = self._decode(base64.b64decode(padded, altchars=b"-_", validate=True))
-        except (binascii.Error, ValueError, msgspec.MsgspecError):
+            other, place = self._decode(blob_of(cursor))
+        except (ValueError, msgspec.MsgspecError):
             detail = "expected the unmodified cursor of a page"
         else:
             if other == sort:

@@ -19,6 +19,7 @@ from service.schema.commands import OverviewQuery
 from service.store import keys
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, UnreadablePart, decoded
+from service.tasks import apart
 from service.wire import tags
 
 TAGS_AT_ONCE = 1000  # heads: some 5 ms of decoding
@@ -147,8 +148,7 @@ class Ranking:
             for first in range(0, len(stale), HEADS_AT_ONCE):
                 some = stale[first : first + HEADS_AT_ONCE]
                 blobs = await from_store(self._store.positions(some))
-                loop = asyncio.get_running_loop()
-                read = await loop.run_in_executor(self._thread, _probabilities, blobs)
+                read = await apart(self._thread, _probabilities, blobs)
                 self._values.update((name, (read[name], now + FRESH_S)) for name in read)
             values = {name: self._values[name] for _, name in names if name in self._values}
             if len(self._values) > 2 * MOST_RANKED:  # streams of other prefixes, and deleted ones

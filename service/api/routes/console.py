@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.http import header
+from service.api.http import header_text
 from service.console.assets import PAGE, Asset, asset
 from service.problems import NotFound
 
@@ -61,7 +61,7 @@ async def _file(request: Request, name: str) -> Response:
 
 
 def _takes_gzip(request: Request) -> bool:
-    accepted = (header(request.scope, b"accept-encoding") or b"").decode("latin-1").lower()
+    accepted = header_text(request.scope, b"accept-encoding").lower()
     for offer in accepted.split(","):
         coding, _, weight = offer.strip().partition(";")
         if coding.strip() == "gzip":
@@ -71,5 +71,5 @@ def _takes_gzip(request: Request) -> bool:
 
 def _known(request: Request, file: Asset) -> bool:
     """Whether the client has this content already, packed or not."""
-    etags = (header(request.scope, b"if-none-match") or b"").decode("latin-1")
+    etags = header_text(request.scope, b"if-none-match")
     return etags.strip() == "*" or file.etag in etags

@@ -21,10 +21,11 @@ from moca_client.series import (
     streams_by_column,
     streams_of,
 )
-from service.api.http import apart, context_of, json_response, read_kind
+from service.api.http import context_of, json_response, read_kind
 from service.api.parsing.bodies import CSV, misfit
 from service.schema.observations import STREAM_CHARACTERS, STREAM_ID_RULE, is_stream
 from service.schema.queries import FileQuery
+from service.tasks import apart
 
 # A file of more is for `moca replay`. A cell takes two bytes of it, and 140 of memory: 56 MB.
 MOST_ROWS = 50_000

@@ -24,7 +24,6 @@ from service.api.http import (
     Context,
     ListResponse,
     Rendered,
-    apart,
     checked_stream,
     context_of,
     key_of,
@@ -45,6 +44,7 @@ from service.api.tables import Document, TableLimits
 from service.problems import PROBLEM_JSON, EarlierItemFailed, FieldError, InvalidField, ServiceError
 from service.schema import rendering
 from service.schema.queries import ObserveQuery
+from service.tasks import apart
 
 OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})

@@ -21,7 +21,7 @@ from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
 from service.api.gateway.waves import StreamCommands, submit_waves
-from service.api.http import Context, Rendered, apart, context_of, header, problem, read_body
+from service.api.http import Context, Rendered, context_of, header_text, problem, read_body
 from service.api.parsing import otlp
 from service.api.parsing.remote_write import Version, parse, version_of
 from service.api.parsing.series import StreamAssignment
@@ -39,6 +39,7 @@ from service.problems import (
 )
 from service.schema.queries import RESULT_SERIES, ResultsQuery
 from service.store.reads import AsyncStore, Last
+from service.tasks import apart
 from service.wire import tags
 
 AGAIN = frozenset((429, 503, 504))  # statuses after which the same command may yet be taken
@@ -71,8 +72,7 @@ async def write_samples(request: Request) -> Response:
     context = context_of(request)
     settings = context.settings
     kind, encoding = (
-        (header(request.scope, name) or b"").decode("latin-1")
-        for name in (b"content-type", b"content-encoding")
+        header_text(request.scope, name) for name in (b"content-type", b"content-encoding")
     )
     version = version_of(kind, encoding or "snappy")
     body = await read_body(request.scope, request.receive, settings.max_body_bytes, as_sent=True)
@@ -162,7 +162,7 @@ async def write_metrics(request: Request) -> Response:
     """
     context = context_of(request)
     settings = context.settings
-    media = otlp.media_of((header(request.scope, b"content-type") or b"").decode("latin-1"))
+    media = otlp.media_of(header_text(request.scope, b"content-type"))
     body = await read_body(request.scope, request.receive, settings.max_body_bytes)
 
     def assignment_of_body() -> StreamAssignment:
