@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from moca_client.replayed import BeliefRow, Replayed, ReplayedChange
+from moca_client.replayed import Beliefs, Replayed, ReplayedChange
 from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
 
 MAX_DATA_PANELS = 6
@@ -280,26 +280,27 @@ def edges(x: Floats) -> Floats:
     return np.concatenate([[x[0] - (middle[0] - x[0])], middle, [x[-1] + (x[-1] - middle[-1])]])
 
 
-def belief_grid(beliefs: Sequence[BeliefRow | None]) -> tuple[Floats, int, int]:
+def belief_grid(beliefs: Beliefs) -> tuple[Floats, int, int]:
     """Probability by run length (rows) and time (columns), with the bins' widths.
 
     Probabilities of run lengths in one bin add up; of the times in one bin the largest shows,
     so that a brief doubt is not lost in a long file.
     """
-    present = [(row, belief) for row, belief in enumerate(beliefs) if belief is not None]
-    counts = [len(belief.run_length) for _, belief in present]
-    rows = np.repeat([row for row, _ in present], counts).astype(np.int64)
-    # What precedes them has beliefs of none concatenated, too.
-    run_lengths = np.concatenate([np.empty(0, np.int64), *(b.run_length for _, b in present)])
-    probabilities = np.concatenate([np.empty(0), *(b.probability for _, b in present)])
+    count = len(beliefs.counts)
+    rows = np.repeat(np.arange(count), beliefs.counts)
+    run_lengths = np.asarray(beliefs.run_length)
     longest = int(run_lengths.max(initial=0))
-    per_time = -(-len(beliefs) // MAX_CELLS[0])
+    per_time = -(-count // MAX_CELLS[0])
     per_length = -(-(longest + 1) // MAX_CELLS[1])
     lengths = longest // per_length + 1
-    # One number for each cell of a row of the file.
-    cells, inverse = np.unique(rows * lengths + run_lengths // per_length, return_inverse=True)
-    sums = np.bincount(inverse, weights=probabilities, minlength=len(cells))
-    grid = np.zeros((lengths, -(-len(beliefs) // per_time)))
+    # One number for each cell of a row of the file; they nearly always come in order.
+    numbers = rows * lengths + run_lengths // per_length
+    order = np.argsort(numbers, kind="stable")
+    numbers = numbers[order]
+    firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    cells = numbers[firsts]
+    sums = np.add.reduceat(np.asarray(beliefs.probability, np.float64)[order], firsts)
+    grid = np.zeros((lengths, -(-count // per_time)))
     np.maximum.at(grid, (cells % lengths, cells // lengths // per_time), sums)
     return grid, per_time, per_length
 
@@ -308,13 +309,12 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
     grid, per_time, per_length = belief_grid(replayed.beliefs)
     if grid.any():
         borders = edges(x)[[*range(0, len(x), per_time), len(x)]]
-        mesh = panel.pcolormesh(
+        mesh = panel.pcolorfast(
             borders,
             np.arange(grid.shape[0] + 1) * per_length - 0.5,
             np.ma.masked_less(grid, FLOOR),
             norm=LogNorm(FLOOR, 1.0),
             cmap=HEAT_MAP,
-            rasterized=True,
         )
         scale = panel.inset_axes((1.01, 0, 0.014, 1))
         bar = figure.colorbar(mesh, cax=scale, format="{x:g}")

@@ -17,7 +17,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from moca_client import Client
 from moca_client.replay import (
     BATCH,
     READY_WAIT_S,
@@ -37,6 +36,7 @@ from moca_client.replay import (
 from moca_client.replayed import Replayed, ReplayedChange
 from moca_client.responses import Event, StreamChange
 from moca_client.series import Series
+from moca_client.sync import Client
 from moca_client.tables import describe_evidence, describe_start
 
 PLOTS = 5  # streams with a picture of their own
@@ -168,7 +168,7 @@ def _write_answers(replays: Sequence[Replayed], files: Sequence[Path]) -> None:
     for table in tables:
         for name in names:
             joined[name] += table.get(name) or [None] * len(table["stream"])
-    write_table(joined, {}, [path for path in files if not _picture(path)])
+    write_table(joined, [path for path in files if not _picture(path)])
 
 
 def _table(replays: Sequence[Replayed], changes: Sequence[ReplayedChange]) -> Table:

@@ -7,16 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from moca_client.responses import Answer, Event, Hindsight, Segment
+from moca_client.responses import Answer, BeliefColumns, Event, Hindsight, Segment
 from moca_client.series import Series
 from moca_client.stream_settings import StreamSettings
 
 
-class BeliefRow(NamedTuple):
-    """The run-length belief after one observation; far smaller than two lists of numbers."""
+@dataclass
+class Beliefs:
+    """Run-length beliefs after observations, one after the other: far smaller than lists.
 
-    run_length: array[int]
-    probability: array[float]
+    counts: run lengths of each observation; 0: it has no belief.
+    """
+
+    counts: array[int] = field(default_factory=lambda: array("i"))
+    run_length: array[int] = field(default_factory=lambda: array("i"))
+    probability: array[float] = field(default_factory=lambda: array("f"))
+
+    def add(self, belief: BeliefColumns | None) -> None:
+        """Keep the belief after the next observation."""
+        self.counts.append(0 if belief is None else len(belief.run_length))
+        if belief is not None:
+            self.run_length.extend(array("i", belief.run_length))
+            self.probability.extend(array("f", belief.probability))
 
 
 @dataclass
@@ -26,7 +38,7 @@ class Replayed:
     stream: str
     series: Series
     answers: list[Answer] = field(default_factory=list)
-    beliefs: list[BeliefRow | None] = field(default_factory=list)
+    beliefs: Beliefs = field(default_factory=Beliefs)
     events: list[Event] = field(default_factory=list)
     segmentation: list[Segment] = field(default_factory=list)
     hindsight: Hindsight | None = None  # how far the segmentation is one in hindsight
@@ -34,14 +46,12 @@ class Replayed:
 
     def add(self, answers: Sequence[Answer]) -> None:
         """Keep the next answers; their beliefs go into arrays."""
+        self.answers += answers
         for answer in answers:
-            row = None
-            if answer.run_length is not None and answer.run_length.belief is not None:
-                belief = answer.run_length.belief
-                row = BeliefRow(array("i", belief.run_length), array("f", belief.probability))
-                answer.run_length.belief = None
-            self.beliefs.append(row)
-            self.answers.append(answer)
+            summary = answer.run_length
+            self.beliefs.add(None if summary is None else summary.belief)
+            if summary is not None:
+                summary.belief = None
 
     @property
     def model(self) -> str:

@@ -81,7 +81,7 @@ def replay(
     replace: Annotated[bool, typer.Option("--replace", help="Delete the stream first.")] = False,
 ) -> None:
     """Replay a file through a running service; write the answers and a plot."""
-    from moca_client import ClientError
+    from moca_client.errors import ClientError
     from moca_client.replay import ReplayError
     from moca_client.replay import replay as replay_one
     from moca_client.replay_many import replay_many

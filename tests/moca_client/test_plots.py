@@ -1,7 +1,5 @@
 """Plots: what goes into them, and that every shape of replay can be drawn."""
 
-from array import array
-
 import matplotlib.image
 import numpy as np
 import pytest
@@ -9,7 +7,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
 from moca_client import plots
-from moca_client.replayed import BeliefRow, Replayed
+from moca_client.replayed import Beliefs, Replayed
 from moca_client.responses import (
     Answer,
     BeliefColumns,
@@ -113,30 +111,37 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
         assert [list(line.get_xdata()) for line in marked] == places  # the regime starts at 29
 
 
+def beliefs_of(rows):
+    """Beliefs of observations, each of which has some run lengths with probabilities, or None."""
+    beliefs = Beliefs()
+    for row in rows:
+        beliefs.add(None if row is None else BeliefColumns(list(row), list(row.values())))
+    return beliefs
+
+
 def test_a_cell_of_the_heat_map_is_the_largest_sum_of_its_observations(monkeypatch):
     monkeypatch.setattr(plots, "MAX_CELLS", (7, 5))
     rng = np.random.default_rng(3)
-    beliefs = [None, BeliefRow(array("i"), array("f"))]
+    rows = [None, {}]
     for row in range(2, 30):
-        lengths = rng.choice(row, size=int(rng.integers(1, row)), replace=False)
-        beliefs.append(BeliefRow(array("i", lengths), array("f", rng.random(len(lengths)))))
-    grid, per_time, per_length = plots.belief_grid(beliefs)
+        lengths = rng.choice(row, size=int(rng.integers(1, row)), replace=False).tolist()
+        rows.append(dict(zip(lengths, rng.random(len(lengths)).tolist(), strict=True)))
+    grid, per_time, per_length = plots.belief_grid(beliefs_of(rows))
     expected = np.zeros(grid.shape)
-    for row, belief in enumerate(beliefs):
+    for row, belief in enumerate(rows):
         column = np.zeros(len(grid))
-        for length, probability in zip(*(belief or ((), ())), strict=True):
+        for length, probability in (belief or {}).items():
             column[length // per_length] += probability
         at = row // per_time
         expected[:, at] = np.maximum(expected[:, at], column)
-    np.testing.assert_allclose(grid, expected)
-    assert plots.belief_grid([None] * 3)[0].tolist() == [[0.0] * 3]
+    np.testing.assert_allclose(grid, expected, rtol=1e-6)  # of numbers with 24 bits
+    assert plots.belief_grid(beliefs_of([None] * 3))[0].tolist() == [[0.0] * 3]
 
 
 def test_belief_grid_is_bounded_and_a_brief_doubt_survives():
-    rows = 5000
-    beliefs = [BeliefRow(array("i", [k]), array("f", [1.0])) for k in range(rows)]
-    beliefs[2001] = BeliefRow(array("i", [0, 2001]), array("f", [0.4, 0.6]))
-    grid, per_time, _ = plots.belief_grid(beliefs)
+    rows = [{k: 1.0} for k in range(5000)]
+    rows[2001] = {0: 0.4, 2001: 0.6}
+    grid, per_time, _ = plots.belief_grid(beliefs_of(rows))
     assert grid.shape[1] <= plots.MAX_CELLS[0]
     assert grid.shape[0] <= plots.MAX_CELLS[1]
     assert grid[0, 2001 // per_time] == pytest.approx(0.4)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from moca_client import times
 from moca_client.errors import problem_of
-from moca_client.replay import ReplayError, replay
+from moca_client.replay import ReplayError, replay, write_table
 from moca_client.responses import Changepoints, Event, Hindsight, Segment, StreamSummary
 from moca_client.series import (
     ColumnRoles,
@@ -422,6 +422,22 @@ def test_replay(service, shift, tmp_path):
     assert sum(table["belief_probability"][50]) == pytest.approx(1, abs=1e-6)
     assert len(table["belief_run_length"][50]) == table["hypotheses"][50]
     assert (out / "a-shift.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_cells_of_a_csv_file_are_read_as_they_were(tmp_path):
+    columns = {
+        "text, quoted": ["a,b", 'say "no"', "two\nlines", None, "plain"],
+        "number": [1e-5, 0.1 + 0.2, None, math.nan, 1234567],
+        "truth": [True, None, False, True, False],
+    }
+    write_table(columns, [tmp_path / "a.csv"])
+    with (tmp_path / "a.csv").open(newline="") as handle:
+        names, *rows = csv.reader(handle)
+    assert names == list(columns)
+    text, number, truth = map(list, zip(*rows, strict=True))
+    assert text == ["a,b", 'say "no"', "two\nlines", "", "plain"]
+    assert [cell and float(cell) for cell in number] == [1e-5, 0.1 + 0.2, "", "", 1234567]
+    assert truth == ["true", "", "false", "true", "false"]
 
 
 def test_an_existing_stream(service, shift, tmp_path):
