@@ -168,6 +168,7 @@ class Admission:
         self.connections: Collection[Any] = ()
         self.max_connections: float = math.inf
         self.requests: Collection[Any] = ()  # in flight
+        self.event_streams = 0  # of these, which wait for events
         self.overload = overload
 
     def refusal(self, method: str) -> Overloaded | TooManyConnections | None:
@@ -176,7 +177,7 @@ class Admission:
             return TooManyConnections("connection limit of this API process reached")
         if method != "POST":
             return None
-        return self.overload.early(len(self.requests), time.monotonic())
+        return self.overload.early(len(self.requests) - self.event_streams, time.monotonic())
 
 
 class Durations:

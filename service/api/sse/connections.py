@@ -99,9 +99,12 @@ class EventStream(StreamingResponse):
         scope["state"]["answered_s"] = time.perf_counter()
         admitted = self._admitted(scope)
         self.body_iterator = admitted
+        admission = scope["app"].state.admission
+        admission.event_streams += 1
         try:
             await super().__call__(scope, receive, send)
         finally:
+            admission.event_streams -= 1
             self._leave()
             await admitted.aclose()
             await self._chunks.aclose()

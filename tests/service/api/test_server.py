@@ -263,6 +263,20 @@ def test_only_observations_are_refused_early(shedding):
         assert connection.rest() == b""
 
 
+def test_event_streams_are_no_requests_that_wait(shedding):
+    waiting = []
+    shedding.app.state.overload.early = lambda in_flight, now: waiting.append(in_flight)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            client = stack.enter_context(shedding.client())
+            stack.enter_context(client.stream("GET", "/v1/events"))
+        with Connection(shedding) as connection:
+            connection.post()
+            assert connection.answer()[0] == 200
+    until(lambda: shedding.app.state.admission.event_streams == 0)
+    assert waiting == [0]
+
+
 def test_connections_over_the_limit_end_with_their_answer_and_far_over_it_are_refused(
     shedding, monkeypatch
 ):
