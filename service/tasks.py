@@ -59,8 +59,8 @@ async def end(*tasks: asyncio.Task[Any] | None, again_s: float = AGAIN_S) -> Non
             task.cancel()
         _, left = await asyncio.wait(left, timeout=again_s)
     for task in all_:
-        if task.done() and not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not report it as lost
+        if task.done():
+            forget(task)
     for task in left:
         log.error("a task ignores cancellation:\n%s", described(task))
 

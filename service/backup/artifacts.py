@@ -19,10 +19,9 @@ _reference = re.compile(catalogue.REFERENCE).match
 
 def artifact_files(models_dir: Path, reference: str) -> list[Path]:
     """Return the files of an artifact; none of a built-in model, or of one that is not there."""
-    name, _, version = reference.partition("@")
-    folder = catalogue.place(models_dir, name) / version
     if catalogue.digest(models_dir, reference) is None:
         return []
+    folder = catalogue.folder_of(models_dir, reference)
     return sorted(file for file in folder.iterdir() if file.is_file() and _file_name(file.name))
 
 

@@ -91,9 +91,7 @@ class Catalogue:
         if not versions and _name.fullmatch(name):
             versions = [_read(version) for version in _folders(place(self._models_dir, name))]
         if not versions:
-            raise UnknownModel(
-                f"there is no model {name!r}; see GET /v1/models for the available ones"
-            )
+            raise unknown(name)
         return sorted(versions, key=lambda model: version_key(model.version))
 
     def usable(self, name: str) -> list[str]:
@@ -110,7 +108,7 @@ class Catalogue:
         """Return the numbers of a model's training report; None without a readable one."""
         if model.version is None:
             return None
-        file = place(self._models_dir, model.name) / model.version / "report.json"
+        file = folder_of(self._models_dir, model.reference) / "report.json"
         try:
             if file.stat().st_size > LARGEST_REPORT:
                 return None
@@ -126,6 +124,17 @@ def place(models_dir: Path, name: str) -> Path:
     own = models_dir / name
     shipped = SHIPPED / name
     return shipped if not _folders(own) and shipped.is_dir() else own
+
+
+def folder_of(models_dir: Path, reference: str) -> Path:
+    """Return the folder of the artifact NAME@VERSION, whether it is there or not."""
+    name, _, version = reference.partition("@")
+    return place(models_dir, name) / version
+
+
+def unknown(name: str) -> UnknownModel:
+    """Return the error of a name that no model has."""
+    return UnknownModel(f"there is no model {name!r}; see GET /v1/models for the available ones")
 
 
 def resolve(models_dir: Path, reference: str) -> str | None:
@@ -149,10 +158,9 @@ def digest(models_dir: Path, reference: str) -> str | None:
 
     What is only said about a model does not count.
     """
-    name, _, version = reference.partition("@")
     if reference in BUILTIN:
         return None
-    folder = place(models_dir, name) / version
+    folder = folder_of(models_dir, reference)
     description = folder / DESCRIPTION
     tensors = folder / TENSORS
     try:

@@ -32,7 +32,7 @@ from service.store.feed import Feeds
 from service.store.health import check_server, fix_partitions
 from service.store.reads import AsyncStore
 from service.store.shards import UNREACHABLE, AsyncStoreClient
-from service.tasks import end, is_cancelled
+from service.tasks import end, forget, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
 from service.webhooks.dead_letters import Letter, Letters
@@ -335,8 +335,7 @@ class Runner:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._attempts.discard(task)
-        if not task.cancelled():
-            task.exception()  # looked at: nobody else may be there to do so
+        forget(task)  # nobody else may be there to look at its exception
 
     async def _attempt(self, parcel: Parcel, notice: Notice | IncidentNotice) -> Failure | None:
         """Try once, and settle the letters if it was accepted; returns why it was not."""

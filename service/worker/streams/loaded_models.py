@@ -43,9 +43,7 @@ class LoadedModels:
         """Reference of a model name, with its version if it has any; raises UnknownModel."""
         reference = catalogue.resolve(self._folder, name)
         if reference is None:
-            raise UnknownModel(
-                f"there is no model {name!r}; see GET /v1/models for the available ones"
-            )
+            raise catalogue.unknown(name)
         return reference
 
     def of(self, head: Head) -> UnderlyingModel:
@@ -99,7 +97,7 @@ class LoadedModels:
         """
         if name in BUILTIN:
             return None
-        folder = self._place(self.resolve(name))
+        folder = catalogue.folder_of(self._folder, self.resolve(name))
         try:
             catalogue.check_files(folder, MAX_MODEL_BYTES)
         except OSError as error:
@@ -142,7 +140,7 @@ class LoadedModels:
             lazy.load()
             from model_core import artifact
 
-            model = artifact.load(self._place(name), self._device)
+            model = artifact.load(catalogue.folder_of(self._folder, name), self._device)
         except MissingTorch as error:
             raise NotInstalled(f"model {name}: {error}") from error
         except (BadArtifact, OSError) as error:
@@ -159,10 +157,6 @@ class LoadedModels:
             self._refused.add((name, wanted))
             logger.error("%s (digest %s), or move its streams", detail, wanted)
         return ModelChanged(f"{detail}, or move the stream by POST /v1/streams/{{id}}/model")
-
-    def _place(self, name: str) -> Path:
-        base, _, version = name.partition("@")
-        return catalogue.place(self._folder, base) / version
 
 
 def _weight(part: object, seen: set[int]) -> int:
