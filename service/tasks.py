@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -79,6 +80,14 @@ def described(task: asyncio.Task[Any]) -> str:
         lines.append(f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
         waits = waits.cr_await
     return "\n".join(lines)
+
+
+async def happened(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for an event, at most this long; whether it came."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    return event.is_set()
 
 
 async def apart(executor: Executor, work: Callable[..., T], *args: Any) -> T:

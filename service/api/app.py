@@ -72,7 +72,7 @@ from service.store.connection import (
 from service.store.feed import Feeds
 from service.store.health import check_server, fix_partitions
 from service.store.reads import AsyncStore
-from service.tasks import bounded
+from service.tasks import bounded, happened
 
 log = logging.getLogger(__name__)
 
@@ -199,10 +199,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         observation_hub.watch(),
         overload.watch(),
     )
-    try:
-        async with asyncio.timeout(START_WAIT_S):
-            await replies.subscribed.wait()
-    except TimeoutError:  # not fatal: outcomes are also read from the store
+    if not await happened(replies.subscribed, START_WAIT_S):
+        # Not fatal: outcomes are also read from the store.
         log.warning("replies: no subscription within %g s; starting without it", START_WAIT_S)
     thread = ThreadPoolExecutor(1, "bodies")
     stack.callback(thread.shutdown, wait=False, cancel_futures=True)

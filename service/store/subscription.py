@@ -19,7 +19,7 @@ import redis
 from redis.exceptions import MovedError, ResponseError
 
 from service.store.shards import UNREACHABLE, AsyncStoreClient
-from service.tasks import Begun, end, is_cancelled
+from service.tasks import Begun, end, happened, is_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -107,10 +107,7 @@ class Subscriptions:
 
     async def _wait(self) -> None:
         """Wait until something is lost, or it is time to look where the slots are."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_S):
-                await self.changed.wait()
-        if not self.changed.is_set():
+        if not await happened(self.changed, LOOK_S):
             return
         self.changed.clear()
         for link in [link for link in self._links.values() if link.task.done()]:

@@ -3,11 +3,12 @@
 import asyncio
 import subprocess
 import sys
+import time
 
 import pytest
 
 from service import tasks
-from service.tasks import Begun, end, is_cancelled
+from service.tasks import Begun, end, happened, is_cancelled
 from tests.waiting import PATIENCE_S
 
 
@@ -173,3 +174,13 @@ async def test_what_has_begun_goes_on_from_its_first_wait_and_ends_with_a_cancel
         async with asyncio.timeout(0.01):
             await Begun(slow(asyncio.Event()))
     assert steps == ["begun", "ended"] * 2
+
+
+async def test_an_event_is_waited_for_up_to_a_bound():
+    event = asyncio.Event()
+    began = time.monotonic()
+    assert not await happened(event, 0.05)
+    assert 0.04 < time.monotonic() - began < 5
+    asyncio.get_running_loop().call_later(0.01, event.set)
+    assert await happened(event, 60)
+    assert await happened(event, 0)  # it came before

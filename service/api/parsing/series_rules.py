@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from service.api.parsing.commands import CommandParser
 from service.problems import InvalidField, StartupError
+from service.schema.commands import check_selector
 from service.schema.observations import STREAM_CHARACTERS, STREAM_ID, Form, StreamForm
 from service.schema.queries import RESULT_SERIES
 from service.settings import read_toml
@@ -31,11 +32,6 @@ _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
 _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
 
 
-def _check_selector(text: str) -> str:
-    tags.parse(text)
-    return text
-
-
 def _check_template(template: str) -> str:
     between = _reference.sub("", template)
     if not re.fullmatch(f"[{STREAM_CHARACTERS}]*", between):
@@ -46,7 +42,7 @@ def _check_template(template: str) -> str:
 class RuleForm(StreamForm):
     """One `[[rule]]` of the file: settings of a stream, and which series it is for."""
 
-    match: Annotated[str, AfterValidator(_check_selector)] = "{}"
+    match: Annotated[str, AfterValidator(check_selector)] = "{}"
     stream: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_template)] = (
         TEMPLATE
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -17,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from service.api.auth import Authenticator
 from service.observability.metrics import LOAD_SHED
 from service.problems import RedisUnavailable, ServiceError, TooManyEventStreams
+from service.tasks import happened
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +54,7 @@ class Connections:
         """Wait until the last one has ended, at most CLOSE_WAIT_S."""
         self._empty.clear()
         if self._open:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_WAIT_S):
-                    await self._empty.wait()
+            await happened(self._empty, CLOSE_WAIT_S)
 
     def _count(self, change: int) -> None:
         self._open += change

@@ -7,7 +7,6 @@ the store, and then follows the reader.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -25,7 +24,7 @@ from service.schema.rendering import event_state, instant
 from service.settings import Settings
 from service.store.feed import Feeds
 from service.store.shards import UNREACHABLE
-from service.tasks import bounded, end, is_cancelled
+from service.tasks import end, happened, is_cancelled
 from service.wire.event_cursor import Positions
 from service.wire.event_entries import START, FeedEntry, Filter, Id
 
@@ -64,9 +63,7 @@ class EventHub:
 
     async def ready(self) -> None:
         """Wait until the ends of the feeds are known."""
-        with contextlib.suppress(TimeoutError):
-            await bounded(self._ready.wait(), READY_WAIT_S)
-        if not self._ready.is_set():
+        if not await happened(self._ready, READY_WAIT_S):
             raise RedisUnavailable("the store cannot be reached: no events to subscribe to")
 
     @property
@@ -85,9 +82,7 @@ class EventHub:
     async def moved(self, number: int, timeout_s: float) -> None:
         """Wait until more than `number` entries were read, at most this long."""
         if self.count == number and not self.closing:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._moved.wait()
+            await happened(self._moved, timeout_s)
 
     async def drain(self) -> None:
         """End every connection; returns when they have ended, or after a while."""

@@ -8,7 +8,6 @@ of them, and none without any.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -24,7 +23,7 @@ from service.settings import Settings
 from service.store.keys import partition_of
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, first_of, head_of
-from service.tasks import forget
+from service.tasks import forget, happened
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +80,7 @@ class LiveStream:
     async def moved(self, count: int, timeout_s: float) -> None:
         """Wait for a change since `count`, at most this long."""
         if self.count == count:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._moved.wait()
+            await happened(self._moved, timeout_s)
 
     async def look(self) -> None:
         """Read the head now; raises RedisUnavailable."""
