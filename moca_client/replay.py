@@ -100,14 +100,20 @@ def replay(
         try:
             with collecting_nothing():
                 _stream(client, replayed, prepared.seq, batch, belief, console)
+                # The service segments the stream while tables are written.
+                with ThreadPoolExecutor(1) as pool:
+                    asked = pool.submit(ask_changes, client, replayed)
+                    _write_tables(replayed, files)
+                    asked.result()
         except (ReplayError, KeyboardInterrupt):
             if replayed.answers:  # keep what the service has applied and answered
-                _write(replayed, files)
+                _write_tables(replayed, files)
+                _draw(replayed, files)
                 rows = len(replayed.answers)
                 console.print(f"interrupted: wrote the answers to the first {rows} rows")
             raise
     with collecting_nothing():
-        _write(replayed, files)
+        _draw(replayed, files)
     console.print(events_table(replayed))
     regimes = describe_segmentation(replayed.segmentation, replayed.hindsight)
     console.print(regimes, highlight=False)
@@ -152,9 +158,12 @@ def print_notices(streams: Iterable[Series], console: Console) -> None:
         console.print(notice, highlight=False, markup=False, soft_wrap=True)
 
 
-def _write(replayed: Replayed, files: Sequence[Path]) -> None:
-    tables = [path for path in files if path.suffix.lower() != ".png"]
-    write_table(columns_of(replayed), tables, partial(_lists, replayed))
+def _write_tables(replayed: Replayed, files: Sequence[Path]) -> None:
+    if tables := [path for path in files if path.suffix.lower() != ".png"]:
+        write_table(columns_of(replayed), tables, partial(_lists, replayed))
+
+
+def _draw(replayed: Replayed, files: Sequence[Path]) -> None:
     for path in files:
         if path.suffix.lower() == ".png":
             from moca_client.plots import plot_replay  # matplotlib is optional
@@ -299,7 +308,7 @@ def prepare(
 def _stream(
     client: Client, replayed: Replayed, seq: int, batch: int, belief: bool, console: Console
 ) -> None:
-    """Send every row, then ask for the events; `replayed` holds whatever was answered.
+    """Send every row; `replayed` holds whatever was answered.
 
     A request is on its way while the one before is computed and answered. Each names the position
     that its rows are to have, from `seq` on, and is refused where it has overtaken another: then
@@ -325,7 +334,6 @@ def _stream(
                 unsent = start + batch
                 own = pool.submit(_post, client, replayed, start, batch, belief, seq + start)
             progress.advance(task, _take(replayed, start, batch, own.result))
-    ask_changes(client, replayed)
 
 
 def post_rows(client: Client, replayed: Replayed, start: int, batch: int) -> int:
