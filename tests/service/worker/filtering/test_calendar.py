@@ -45,21 +45,21 @@ def test_the_belief_is_as_if_labels_were_missing(bench, close, tmp_path, name):
     """For every model: only an input that is a part of its evidence still counts."""
     publish(tmp_path / "models")
     kind = KINDS[name]
-    seen = series(kind, 60, plain=True)
+    seen = series(kind, 45, plain=True)
     for stream in "ab":
         configure(bench, stream, kind)
-        bench.observe(stream, seen[:30])
-    missing = [Observation(x=each.x, changepoint=0.0) for each in seen[30:45]]
-    within(bench, [SPAN], lambda: bench.observe("a", seen[30:45]))
+        bench.observe(stream, seen[:25])
+    missing = [Observation(x=each.x, changepoint=0.0) for each in seen[25:35]]
+    within(bench, [SPAN], lambda: bench.observe("a", seen[25:35]))
     bench.observe("b", missing)
     assert bench.believed("a") == bench.believed("b")
-    ours, theirs = (bench.observe(stream, seen[45:]) for stream in "ab")
+    ours, theirs = (bench.observe(stream, seen[35:]) for stream in "ab")
     for one, other in zip(ours, theirs, strict=True):
         assert {**one, "stream": "b"} == other
     records = bench.records("a")
     assert [record.posted for record in records] == [each.y for each in seen]
     windows = [record.excluded and record.excluded.window for record in records]
-    assert windows == [None] * 30 + ["backups"] * 15 + [None] * 15
+    assert windows == [None] * 25 + ["backups"] * 10 + [None] * 10
 
 
 def test_a_detector_that_is_told_so_says_the_same(bench):

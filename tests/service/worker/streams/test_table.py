@@ -147,7 +147,7 @@ def applied(bench, seed, trouble):
         bench.observe(name, noise(40, seed=i))
     rng = random.Random(seed)
     outcomes = []
-    for _ in range(45):
+    for _ in range(30):
         bench.now_ms += 600_000
         places = appended(bench, turns)
         kind = rng.choice(["crash", "stop", "evict", "refused", "cut_before", "cut_after", "", ""])
