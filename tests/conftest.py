@@ -39,6 +39,9 @@ def pytest_collection_finish():
 
 
 def pytest_unconfigure(config):
+    # Pytest collects five times in the end: what is there after the first lives no longer than it.
+    gc.collect()
+    gc.freeze()
     if hasattr(config, "reaper"):
         config.reaper.stdin.close()
         config.reaper.wait()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
 import threading
 import time
 from types import SimpleNamespace
@@ -14,14 +12,16 @@ import msgspec
 import pytest
 import pytest_asyncio
 import redis
+from fastapi import FastAPI
 from msgspec.structs import replace
 
 from service import api_keys, wire
-from service.api import openapi
+from service.api import app as app_module
 from service.api import server as server_module
 from service.api.app import create_app
 from service.api.gateway import gateway, store_monitor
 from service.api.parsing.bodies import JSON
+from service.api.routes.table import add_routes
 from service.problems import (
     DimensionMismatch,
     KeyReused,
@@ -46,11 +46,22 @@ from tests.stored import blob, block_of, record
 from tests.waiting import PATIENCE_S, Clock, until
 
 PARTITIONS = 4
-# Schemas of answers: most of the time that an application takes to make, and the same in each.
-_answer = functools.cache(openapi.answer)
-openapi.answer = lambda *asked: copy.deepcopy(_answer(*asked))  # type: ignore[assignment]
+ROUTES = {}  # by what of the settings they depend on
 BAD_LABEL = 666.0  # refused when its turn comes
 MISFIT = 777.0  # its whole command is refused
+
+
+def add_routes_once(app, settings):
+    """Routes: most of the time that an application takes to make, and the same in each."""
+    chosen = settings.no_console, settings.metrics_key_required
+    if chosen not in ROUTES:
+        first = FastAPI(openapi_url=None)
+        add_routes(first, settings)
+        ROUTES[chosen] = first.router.routes
+    app.router.routes.extend(ROUTES[chosen])
+
+
+app_module.add_routes = add_routes_once
 
 
 class FakeWorker:
