@@ -233,7 +233,7 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
     return StreamSummary(
         stream=name,
         model=head.settings.model,
-        seq=head.seq + len(head.pending),
+        seq=head.next_seq,
         awaited=[head.seq + i for i, observation in enumerate(head.pending) if observation.pending],
         settings=settings(head.settings),
         warming_up=not head.warm,
@@ -273,7 +273,7 @@ def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:
     return Glance(
         stream=name,
         model=head.settings.model,
-        seq=head.seq + len(head.pending),
+        seq=head.next_seq,
         warming_up=not head.warm,
         updated=instant(head.updated_ms),
         regime_start=None if at is None else head.seq - 1 - at,

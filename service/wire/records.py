@@ -147,6 +147,11 @@ class Head(Position, array_like=True, gc=False):
         return self.track.watch(self.settings.threshold)
 
     @property
+    def next_seq(self) -> int:
+        """Position of the next observation, after those that wait for labels."""
+        return self.seq + len(self.pending)
+
+    @property
     def retained_from(self) -> int:
         """Position of the first observation that its `history` has room for."""
         return max(0, self.seq - self.settings.history)

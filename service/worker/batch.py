@@ -568,7 +568,7 @@ class CommandBatch:
         at = delayed_labels.awaited(head, command)
         seen_now = command.observations
         if at is None:
-            check_position(command.seq, delayed_labels.position(head))
+            check_position(command.seq, head.next_seq)
         else:  # its input and time were checked when they came
             seen_now = [replace(seen_now[0], x=head.pending[at].x, time=None)]
         self._check(stream, head, seen_now, command.first)

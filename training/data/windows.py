@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from model_core import transfer
+from model_core import segments, transfer
 from model_core.stream.warmup import estimate
 from model_core.upm.averaged import Averaged
 from training.errors import BadData
@@ -248,9 +248,8 @@ def held(values: Tensor, switch: Tensor) -> Tensor:
 
     values: (B, T, ...), one independent draw per observation. switch: (B, T), true at 0.
     """
-    at = torch.where(switch, torch.arange(switch.shape[1]), 0).cummax(1).values
     rows = torch.arange(switch.shape[0])[:, None]
-    return values[rows, at]
+    return values[rows, segments.oracle(switch)]
 
 
 def uniform(

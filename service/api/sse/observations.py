@@ -281,7 +281,7 @@ def differs(head: wire.Head | None, generation: int, at: int) -> str:
     """
     if head is None or head.deleted:
         return "deleted"
-    ahead = at > head.seq + len(head.pending)  # of a store that was restored to an earlier state
+    ahead = at > head.next_seq  # of a store that was restored to an earlier state
     return "replaced" if ahead or head.generation != generation else ""
 
 

@@ -135,7 +135,7 @@ def observed(
     if not stream.alive:
         return fresh(engine, stream, envelope, given, outputs=outputs)
     head = stream.live()
-    if not head.unnamed or head.y_dim is not None or delayed_labels.position(head):
+    if not head.unnamed or head.y_dim is not None or head.next_seq:
         return head
     earlier = head.settings._replace(model="")
     made = fresh(engine, stream, envelope, {}, earlier, outputs, head.own_rule)
@@ -148,7 +148,7 @@ def _configure(engine: Engine, stream: Stream, task: CommandTask) -> None:
     task.status = 200 if stream.alive else 201
     if not stream.alive:
         stream.create(fresh(engine, stream, task.envelope, given))
-    elif delayed_labels.position(stream.live()) == 0:
+    elif stream.live().next_seq == 0:
         # Nothing was learned yet: begin again, whatever changes.
         head = stream.live()
         earlier = head.settings._replace(model="") if head.unnamed else head.settings
@@ -167,7 +167,7 @@ def _note(stream: Stream, given: dict[str, Any], now_ms: int) -> None:
     """Keep on record that settings were changed here."""
     head = stream.live()
     head.changes += 1
-    seq = delayed_labels.position(head)
+    seq = head.next_seq
     stream.keep_changes([wire.SettingsChange(seq, now_ms, given, head.changes)])
 
 

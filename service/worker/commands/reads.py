@@ -105,7 +105,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         prediction.x = x or None
     answer = responses.Predictions(
         stream=stream.name,
-        seq=delayed_labels.position(head),
+        seq=head.next_seq,
         model=head.settings.model,
         warming_up=stream.slab is None,
         predictions=predicted,
@@ -155,7 +155,7 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> bytes:
             step.samples = drawn[: command.samples, i].tolist()
     answer = Predictions(
         stream=stream.name,
-        seq=delayed_labels.position(head),
+        seq=head.next_seq,
         model=head.settings.model,
         warming_up=False,
         predictions=steps,
@@ -263,7 +263,7 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
     chosen = int(choice.chosen[0])
     answer = Action(
         stream=stream.name,
-        seq=delayed_labels.position(head),
+        seq=head.next_seq,
         model=head.settings.model,
         strategy=command.strategy,
         chosen=chosen,

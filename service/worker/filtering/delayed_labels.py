@@ -34,23 +34,18 @@ def concerned(stream: Stream, command: Observe) -> bool:
     return any(seen.pending for seen in command.observations)
 
 
-def position(head: Head) -> int:
-    """Position of the next observation."""
-    return head.seq + len(head.pending)
-
-
 def awaited(head: Head, command: Observe) -> int | None:
     """Index among those pending of what a late label is for; None where it is a new observation.
 
     Raises SeqConflict, also of a label that was given up, and NotAwaited.
     """
     seq = command.seq
-    if seq is None or seq >= position(head) or len(command.observations) != 1:
+    if seq is None or seq >= head.next_seq or len(command.observations) != 1:
         return None
     index = seq - head.seq
     seen = command.observations[0]
     if index < 0 or not head.pending[index].pending:
-        check_position(seq, position(head))
+        check_position(seq, head.next_seq)
     if seen.pending or (seen.x is not None and seen.x != head.pending[index].x):
         raise NotAwaited(
             f"the input of seq {seq} was posted with the observation: post the pending label "
@@ -191,13 +186,13 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
 def keep_met(engine: Engine, head: Head) -> None:
     """Record the settings that pending observations arrived under, before they change."""
     kept = head.pending_settings
-    if head.pending and (not kept or kept[-1].until < position(head)):
+    if head.pending and (not kept or kept[-1].until < head.next_seq):
         kept.append(_current(engine, head))
 
 
 def _current(engine: Engine, head: Head) -> PendingSettings:
     hazard, outlier_rate = effective_rates(engine.catalogue.of(head), head.settings)
-    return PendingSettings(position(head), hazard, outlier_rate, head.settings.interval)
+    return PendingSettings(head.next_seq, hazard, outlier_rate, head.settings.interval)
 
 
 def _time_before(head: Head, seq: int) -> float | None:
