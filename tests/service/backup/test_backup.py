@@ -126,7 +126,7 @@ def test_streams_go_on_where_they_were(filled, file, make_bench, close, partitio
     assert feeds(other) == (told if partitions == 2 else {p: [] for p in range(partitions)})
     for stream in STREAMS:
         at = filled.head(stream).seq
-        rest = filled.labels[stream][at:]
+        rest = filled.labels[stream][at : at + 20]
         close(other.observe(stream, rest), filled.observe(stream, rest))
     again = other.ask(Observe("gaussian", filled.labels["gaussian"][90:91], key="k", digest="d"))
     assert again["duplicate"]
