@@ -183,7 +183,7 @@ def _checked(
     """A stream with the one state that its head names; raises UnreadablePart for a damaged part."""
     head = head_of(name, stored)
     assert stored.position is not None
-    named = f"{head.generation}:{head.checkpoint}".encode()
+    named = keys.state_field(head.generation, head.checkpoint).encode()
     states = {field: blob for field, blob in parts[0].items() if field == named}
     _, history, events, idempotency, changes, anomalies = parts
     kept = Kept(

@@ -88,8 +88,13 @@ def history(p: int, stream: str) -> str:
 
 
 def checkpoint(p: int, stream: str) -> str:
-    """Return the hash of immutable states by `generation:seq`."""
+    """Return the hash of immutable states by `state_field`."""
     return f"moca:{{{p}}}:checkpoint:{stream}"
+
+
+def state_field(generation: int, seq: int) -> str:
+    """Return the field of the state at a position among the checkpoints of a stream."""
+    return f"{generation}:{seq}"
 
 
 def events(p: int, stream: str) -> str:

@@ -116,7 +116,7 @@ class AsyncStore:
         if head.deleted:
             return None
         states, history, events, idempotency, changes, anomalies = hashes
-        named = f"{head.generation}:{head.checkpoint}"
+        named = keys.state_field(head.generation, head.checkpoint)
         held = states.get(named.encode())
         if head.checkpoint and held is None:
             raise UnreadablePart(

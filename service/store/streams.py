@@ -259,7 +259,7 @@ def checkpoint_field(stream: str, head: StoredHead | None) -> str:
         settled = decoded(wire.decode_settled, head.settled, "head", stream)
     except UnreadablePart:  # the worker decodes it again, and says whose head is corrupt
         return ""
-    return f"{settled.generation}:{settled.checkpoint}"
+    return keys.state_field(settled.generation, settled.checkpoint)
 
 
 def hindsight_of(stream: str, blob: bytes | None) -> wire.StoredHindsight | None:

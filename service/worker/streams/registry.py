@@ -21,6 +21,7 @@ from model_core.upm.builtin import Options
 from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
+from service.store import keys
 from service.store.streams import (
     Store,
     Stored,
@@ -77,10 +78,10 @@ class Engine:
 
     # --- loading and forgetting ---------------------------------------------------------------
 
-    def use(self, keys: Iterable[tuple[int, str]]) -> bool:
+    def use(self, places: Iterable[tuple[int, str]]) -> bool:
         """Count streams, by partition and name, as used last; False where not all are in memory."""
         used = {}
-        for key in keys:
+        for key in places:
             stream = self.streams.get(key)
             if stream is None:
                 return False
@@ -128,10 +129,10 @@ class Engine:
                 missing.append(name)
         return missing
 
-    def load_all(self, keys: Iterable[tuple[int, str]]) -> None:
+    def load_all(self, places: Iterable[tuple[int, str]]) -> None:
         """Have streams, by partition and name, in memory; those that are stay where they are."""
         missing: dict[int, list[str]] = {}
-        for key in keys:
+        for key in places:
             if key not in self.streams:
                 missing.setdefault(key[0], []).append(key[1])
         for partition, names in missing.items():
@@ -168,7 +169,7 @@ class Engine:
         """Go on from the checkpoint of a stream, if it has one."""
         blob = stored.checkpoint
         if blob is not None:
-            field = f"{stream.live().generation}:{stream.live().checkpoint}"
+            field = keys.state_field(stream.live().generation, stream.live().checkpoint)
             blob = decoded(unpacked_state, blob, "checkpoint", stream.name, field)
         self._put_checkpoint(stream, blob)
         stream.resume_season()

@@ -403,13 +403,14 @@ class Stream:
     @property
     def checkpoint_field(self) -> str:
         """Name of a state at the stream's seq."""
-        return f"{self.live().generation}:{self.live().seq}"
+        return keys.state_field(self.live().generation, self.live().seq)
 
     def moved_checkpoint(self) -> None:
         """Point the head at the state at its seq, already written; the one before goes."""
         head = self.live()
         if head.checkpoint and head.checkpoint != head.seq:
-            self.write("HDEL", keys.checkpoint, f"{head.generation}:{head.checkpoint}")
+            before = keys.state_field(head.generation, head.checkpoint)
+            self.write("HDEL", keys.checkpoint, before)
         head.checkpoint = head.seq
         head.checkpoint_ms = head.updated_ms
         self._touched = True
@@ -456,7 +457,7 @@ class Stream:
         effects = [*self._effects]
         self._effects = ()
         if head is not None and self.alive and self.broken is None and self.unserved is None:
-            named = f"{head.generation}:{head.checkpoint}".encode()  # made again
+            named = keys.state_field(head.generation, head.checkpoint).encode()  # made again
             # States that a worker wrote and did not live to commit.
             if gone := [other for other in self.stale if other != named]:
                 effects.append(("HDEL", keys.checkpoint(self.partition, self.name), *gone))
