@@ -5,10 +5,12 @@ import contextlib
 import errno
 import gzip
 import json
+import random
 import socket
 import threading
 import time
 from http.client import HTTPConnection
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -240,6 +242,36 @@ def test_requests_that_wait_behind_one_another_are_refused_in_their_order(sheddi
         refuse(shedding, False)
         connection.post()
         assert connection.answer()[0] == 200
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_request_has_its_answer_whatever_is_refused_and_however_it_comes(shedding, seed):
+    rng = random.Random(seed)
+    refusal = WaitTooLong("too long", 3)
+    shedding.app.state.overload.early = lambda in_flight, now: rng.choice((None, refusal))
+    sent = []
+    for i in range(200):
+        body = rng.choice((b'{"y": 1}', b'{"y": "no"}', b"[1, 2, 3]", b'{"y": %s}' % (b" " * 5000)))
+        head = HEAD.replace(b"mine", b"id-%d" % i)
+        if rng.random() < 0.5:
+            sent.append(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        else:
+            chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+            sent.append(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    stream = b"".join(sent)
+    cuts = sorted({0, len(stream), *(rng.randrange(len(stream)) for _ in range(300))})
+    pieces = [stream[start:end] for start, end in pairwise(cuts)]
+    statuses = set()
+    with Connection(shedding) as connection:
+        connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        writer = threading.Thread(target=connection.write, args=pieces)
+        writer.start()
+        for i in range(200):
+            status, headers, _ = connection.answer()
+            assert headers["x-request-id"] == f"id-{i}"
+            statuses.add(status)
+        writer.join()
+    assert statuses == {200, 422, 429, 400}
 
 
 def test_a_refusal_ends_a_connection_that_is_to_end(shedding):
