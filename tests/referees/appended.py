@@ -7,6 +7,7 @@ taken back, so it says what was accepted, and in which order, whatever became of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from service import wire
 from service.store import keys
 from service.wire import rows
 from service.wire.commands import Observe, ObserveMany
+from tests.clusters import Nodes
+from tests.waiting import until
 
 _decode = msgspec.msgpack.Decoder(wire.LogEntry).decode
 Place = tuple[int, int]  # milliseconds and number of an entry
@@ -26,10 +29,10 @@ Label = float | None
 
 
 class LogCopy:
-    """Entries of all partitions, from the files below a folder."""
+    """Entries of all partitions, from the files of the servers."""
 
-    def __init__(self, folder: Path, partitions: int) -> None:
-        self._folder = folder
+    def __init__(self, nodes: Nodes, partitions: int) -> None:
+        self._nodes = nodes
         self._logs = {keys.log(p).encode(): p for p in range(partitions)}
         self._read: dict[Path, int] = {}  # bytes of each file
         self._entries: dict[int, dict[Place, bytes]] = {p: {} for p in range(partitions)}
@@ -49,7 +52,11 @@ class LogCopy:
 
     def _read_on(self) -> None:
         """Take in what was written since the last time."""
-        for path in sorted(self._folder.glob("*/appendonlydir/*.incr.aof")):
+        for port in self._nodes.running:
+            # While the disk is busy, a server may answer up to two seconds before it writes.
+            with closing(self._nodes.client(port)) as client:
+                until(lambda client=client: not client.info("persistence")["aof_buffer_length"])
+        for path in sorted(self._nodes.folder.glob("*/appendonlydir/*.incr.aof")):
             with path.open("rb") as file:
                 begin = self._read.get(path, 0)
                 file.seek(begin)

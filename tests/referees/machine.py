@@ -96,12 +96,11 @@ class Result(NamedTuple):
 class Service:
     """A deployment that lives through all runs, and what asks it."""
 
-    def __init__(self, deployment: Deployment, folder: Path) -> None:
-        """folder: of the store's nodes."""
+    def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
         self.rng = random.Random()  # of faults: seeded by each of them
         self.faults = Faults(deployment, self.rng)
-        self.log = LogCopy(folder, PARTITIONS)
+        self.log = LogCopy(deployment.store.nodes, PARTITIONS)
         self.runs = itertools.count()
         self.counts: Counter[str] = Counter()
         limits = httpx.Limits(max_connections=None)
@@ -713,7 +712,7 @@ def serving(topology: str, folder: Path) -> Iterator[Service]:
             checkpoint_every=8,
             prometheus_rules=rules,
         )
-        service = Service(deployment, store.nodes.folder)
+        service = Service(deployment)
         try:
             yield service
         finally:
