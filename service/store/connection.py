@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import redis
 import redis.asyncio
@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 KINDS = ("cluster", "sentinel")
 PORTS = {"cluster": 6379, "sentinel": 26379}
 _secret = ("sentinel_username", "sentinel_password")
+_url = re.compile(r"([^:/?#]+)://([^/?#]*)(.*)", re.DOTALL).fullmatch
 _place = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d+))?").fullmatch
 
 
@@ -158,15 +159,27 @@ class Address(NamedTuple):
     sentinel_options: dict[str, Any] = {}  # never changed
 
 
+def _split(url: str) -> SplitResult:
+    """Return the parts of an address, which may have several hosts.
+
+    Newer versions of Python take none for a URL that has anything before a bracket.
+    """
+    match = _url(url)
+    if match is None:
+        return urlsplit(url)
+    scheme, hosts, rest = match.groups()
+    return urlsplit(f"{scheme}://{rest}")._replace(netloc=hosts)
+
+
 def kind_of(url: str) -> str:
     """Return cluster or sentinel, or "" for one server."""
-    scheme = urlsplit(url).scheme
+    scheme = _split(url).scheme
     return next((kind for kind in KINDS if scheme in (f"redis+{kind}", f"rediss+{kind}")), "")
 
 
 def parse(url: str) -> Address:
     """Read the address of a cluster or of sentinels; ValueError says what is wrong with it."""
-    parts = urlsplit(url)
+    parts = _split(url)
     kind = kind_of(url)
     user, _, hosts = parts.netloc.rpartition("@")
     places = [_one_place(text, kind) for text in hosts.split(",")]
@@ -201,7 +214,7 @@ def _one_place(text: str, kind: str) -> tuple[str, int]:
 
 def with_password(url: str, password: str) -> str:
     """Return an address with a password put in; ValueError where it has one already."""
-    parts = urlsplit(url)
+    parts = _split(url)
     user, _, hosts = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
     if colon:
@@ -211,5 +224,5 @@ def with_password(url: str, password: str) -> str:
 
 def shown(url: str) -> str:
     """Return an address without user, password and options, for messages."""
-    parts = urlsplit(url)
+    parts = _split(url)
     return parts.netloc.rpartition("@")[2] or parts.path

@@ -125,7 +125,7 @@ def _meant(address: Address) -> list[Address]:
         return [address, ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)]
     if address.is_site_local or address in LOCAL_USE:
         return [ipaddress.IPv6Address("fc00::")]  # as private as this one
-    return [address, *filter(None, [address.sixtofour])]
+    return [address.sixtofour or address]
 
 
 def _rule(text: str) -> Rule:
