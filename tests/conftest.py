@@ -39,7 +39,7 @@ def pytest_collection_finish():
 
 
 def pytest_unconfigure(config):
-    # Pytest collects five times in the end: what is there after the first lives no longer than it.
+    # Pytest runs the garbage collector five times as it exits: once is enough.
     gc.collect()
     gc.freeze()
     if hasattr(config, "reaper"):

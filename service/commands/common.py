@@ -42,5 +42,5 @@ HELP_ALL = inspect.Parameter(
 
 
 def names(text: str | None) -> list[str] | None:
-    """Read names between commas."""
+    """Read comma-separated names; None where no text is given."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]

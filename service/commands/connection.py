@@ -207,7 +207,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def numbers(text: str, what: str) -> list[float]:
-    """Read numbers between commas."""
+    """Read comma-separated numbers."""
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:

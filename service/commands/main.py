@@ -22,7 +22,7 @@ MODELS = "Models"
 OPERATE = "Operate"
 
 
-class Place(NamedTuple):
+class CommandPlace(NamedTuple):
     """Where a command is, and the panel of `--help` that it is in; hidden: `--help-all` has it."""
 
     where: str
@@ -33,28 +33,30 @@ class Place(NamedTuple):
 
 _NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 _PLACES = {
-    "serve": Place("service.commands.run:serve", RUN),
-    "demo": Place("service.commands.demo:demo", RUN),
-    "stop": Place("service.commands.run:stop", RUN, True),
-    "api": Place("service.commands.run:api", RUN, True),
-    "worker": Place("service.commands.run:worker", RUN, True),
-    "webhooks": Place("service.commands.webhooks:webhooks", RUN, True),
-    "observe": Place("service.commands.observing:observe", STREAMS, context_settings=_NEGATIVE),
-    "changepoints": Place("service.commands.observing:changepoints", STREAMS),
-    "changes": Place("service.commands.changes:changes", STREAMS),
-    "incidents": Place("service.commands.changes:incidents", STREAMS),
-    "replay": Place("service.commands.replay:replay", STREAMS),
-    "follow": Place("service.commands.observing:follow", STREAMS, True),
-    "predict": Place("service.commands.observing:predict", STREAMS, True),
-    "mcp": Place("service.commands.tools:mcp", STREAMS, True),
-    "models": Place("service.commands.tools:models", MODELS),
-    "backup": Place("service.commands.backup:backup", OPERATE, True),
-    "restore": Place("service.commands.backup:restore", OPERATE, True),
-    "streams": Place("service.commands.streams:app", STREAMS),
-    "calendar": Place("service.commands.calendar:app", STREAMS, True),
-    "snapshot": Place("service.commands.streams:snapshots", STREAMS, True),
-    "keys": Place("service.commands.keys:app", OPERATE),
-    "bench": Place("service.commands.tools:bench", OPERATE, True),
+    "serve": CommandPlace("service.commands.run:serve", RUN),
+    "demo": CommandPlace("service.commands.demo:demo", RUN),
+    "stop": CommandPlace("service.commands.run:stop", RUN, True),
+    "api": CommandPlace("service.commands.run:api", RUN, True),
+    "worker": CommandPlace("service.commands.run:worker", RUN, True),
+    "webhooks": CommandPlace("service.commands.webhooks:webhooks", RUN, True),
+    "observe": CommandPlace(
+        "service.commands.observing:observe", STREAMS, context_settings=_NEGATIVE
+    ),
+    "changepoints": CommandPlace("service.commands.observing:changepoints", STREAMS),
+    "changes": CommandPlace("service.commands.changes:changes", STREAMS),
+    "incidents": CommandPlace("service.commands.changes:incidents", STREAMS),
+    "replay": CommandPlace("service.commands.replay:replay", STREAMS),
+    "follow": CommandPlace("service.commands.observing:follow", STREAMS, True),
+    "predict": CommandPlace("service.commands.observing:predict", STREAMS, True),
+    "mcp": CommandPlace("service.commands.tools:mcp", STREAMS, True),
+    "models": CommandPlace("service.commands.tools:models", MODELS),
+    "backup": CommandPlace("service.commands.backup:backup", OPERATE, True),
+    "restore": CommandPlace("service.commands.backup:restore", OPERATE, True),
+    "streams": CommandPlace("service.commands.streams:app", STREAMS),
+    "calendar": CommandPlace("service.commands.calendar:app", STREAMS, True),
+    "snapshot": CommandPlace("service.commands.streams:snapshots", STREAMS, True),
+    "keys": CommandPlace("service.commands.keys:app", OPERATE),
+    "bench": CommandPlace("service.commands.tools:bench", OPERATE, True),
 }
 
 
@@ -65,13 +67,13 @@ class Commands(Mapping[str, Any]):
         self._loaded: dict[str, Any] = {}
 
     @cached_property
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, CommandPlace]:
         from importlib.metadata import entry_points
 
         # The offline jobs: the service does not import them, they are found as installed.
         installed = sorted(entry_points(group="moca.commands"), key=lambda entry: entry.name)
         return _PLACES | {
-            entry.name: Place(entry.value, MODELS, hidden=entry.name != "train")
+            entry.name: CommandPlace(entry.value, MODELS, hidden=entry.name != "train")
             for entry in installed
         }
 

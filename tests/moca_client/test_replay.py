@@ -476,7 +476,7 @@ def test_a_list_that_overtakes_the_one_before_is_sent_again(service, shift, tmp_
 
     service.observe = observed
     replayed = replay(shift, out=tmp_path / "a.csv", batch=20, console=quiet())
-    assert service.conflicts == 2  # of what overtook, and of what was sent behind it
+    assert service.conflicts == 2  # the list that came too early, and the one sent after it
     assert [body[0]["seq"] for body in service.bodies] == [0, 20, 40, 60]
     assert [answer.seq for answer in replayed.answers] == list(range(80))
 
