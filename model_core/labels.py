@@ -13,7 +13,7 @@ def mistake(value: float, model: UnderlyingModel) -> str | None:
     """What a finite label should have been, where the model cannot produce it."""
     whole = value == int(value)
     if model.label == "count" and not (whole and 0 <= value <= LARGEST_COUNT):
-        return f"a count of at most {LARGEST_COUNT:g}"
+        return f"a count: a whole number from 0 to {LARGEST_COUNT:g}"
     if model.label == "binary" and value not in (0.0, 1.0):
         return "0 or 1"
     if model.label == "class" and not (whole and 0 <= value < model.classes):

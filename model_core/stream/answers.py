@@ -267,6 +267,10 @@ class Answers:
     def __iter__(self) -> Iterator[Answer | None]:
         return iter(self._answers)
 
+    def __repr__(self) -> str:
+        changed = np.flatnonzero(self.drift_detected).tolist()
+        return f"Answers({len(self)} series, drift_detected={changed}, refused={self.refused})"
+
     def _column(self, name: str) -> Floats:
         values = [None if answer is None else getattr(answer, name) for answer in self._answers]
         return np.array([math.nan if value is None else value for value in values], np.float64)

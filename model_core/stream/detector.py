@@ -236,6 +236,8 @@ class Detector:
             raise BadInput(
                 "plot: needs matplotlib; install it by `pip install matplotlib`"
             ) from error
+        if last is not None and last < 1:
+            raise BadInput(f"last: expected at least 1 observation, got {last}")
         kept = self.retained()
         rows = None if kept is None else kept[1][-(last or len(kept[1])) :]
         if kept is None or rows is None or not len(rows):
@@ -277,7 +279,8 @@ class Detector:
         changes = self._confirmed()
         inputs = kept is not None and kept[0].model.x_dim > 0
         expected = None if inputs else self.predict()
-        state = "warming up" if self.warming_up else f"{len(changes)} changes confirmed"
+        count = "1 change" if len(changes) == 1 else f"{len(changes)} changes"
+        state = "warming up" if self.warming_up else f"{count} confirmed"
         table = {
             "model": self.model or "chosen by the first label",
             "observations": f"{self.seq} ({state})",
@@ -288,7 +291,7 @@ class Detector:
             table["next label"] = "probabilities " + _shown(expected.probabilities)
         elif expected is not None:
             point = (expected.quantiles or {})[0.5]
-            table["next label"] = f"{_shown(point)} ± {_shown(expected.sd)}"
+            table["next label"] = f"{_shown(point)}, sd {_shown(expected.sd)}"
         cells = "".join(
             f"<tr><th style='text-align:left'>{name}</th><td>{escape(value)}</td></tr>"
             for name, value in table.items()

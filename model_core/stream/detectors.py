@@ -41,7 +41,7 @@ LEVELS = (0.05, 0.5, 0.95)
 class Detectors:
     """Many series of one model, one observation of each at a time.
 
-    They share settings, and step together. Series are known by their index.
+    They share settings, and step together. A series is known by its index, or by its name.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Detectors:
         """
         names = parsing.names(streams)
         self._names = names
+        self._places = parsing.places(names)
         self._asked = model
         self._levels = parsing.levels(quantiles)
         self._settings = options.checked(settings)
@@ -78,30 +79,37 @@ class Detectors:
     def __len__(self) -> int:
         return len(self._names)
 
+    def __repr__(self) -> str:
+        model = repr(self.model) if self.model else "no model yet"
+        return f"Detectors({len(self)} series, {model})"
+
     def update(
         self,
         y: Iterable[Label],
         x: Sequence[Any] | None = None,
         elapsed: float | None = None,
-        streams: Sequence[int] | None = None,
+        streams: Sequence[int | str] | None = None,
         time: datetime | None = None,
     ) -> Answers:
         """Take one observation of each series.
 
         y: a label for each. x: inputs likewise, for models that take them. elapsed: time since the
-        observation before, in steps of the hazard. streams: indices of distinct series that these
-        are of; None: all. time: when they were made, for events; without an offset UTC. What the
-        filter of a series cannot take is not applied, and its answer is None. Raises BadInput, and
-        then no series has moved.
+        observation before, in steps of the hazard. streams: distinct series that these are of, by
+        index or name; None: all. time: when they were made, for events; without an offset UTC.
+        What the filter of a series cannot take is not applied, and its answer is None. Raises
+        BadInput, and then no series has moved.
         """
         labels = parsing.elements(y)
         rows = [self._at(stream) for stream in (range(len(self)) if streams is None else streams)]
         given = [None] * len(rows) if x is None else parsing.elements(x)
-        if not len(labels) == len(given) == len(rows):
-            raise BadInput(f"y: expected {len(rows)} labels, got {len(labels)}; x: {len(given)}")
+        for name, values in (("y", labels), ("x", given)):
+            if len(values) != len(rows):
+                raise BadInput(
+                    f"{name}: expected one for each of {len(rows)} series, got {len(values)}"
+                )
         if len(set(rows)) < len(rows):
             raise BadInput(
-                "streams: expected distinct indices; update one that is named twice twice"
+                "streams: expected distinct series; update one that is named twice twice"
             )
         nothing = [None] * len(rows)
         times = parsing.moments([time] * len(rows), y, len(rows))
@@ -115,7 +123,7 @@ class Detectors:
 
     def update_many(
         self,
-        stream: int,
+        stream: int | str,
         rows: Any,
         x: Any = None,
         elapsed: float | Sequence[float | None] | None = None,
@@ -152,7 +160,7 @@ class Detectors:
             )
         return answers
 
-    def score(self, stream: int, y: Label, x: Any = None) -> float:
+    def score(self, stream: int | str, y: Label, x: Any = None) -> float:
         """Anomaly that a label would have if it came next, from 0 to 1; 0 where none is known."""
         stream = self._at(stream)
         anomaly = math.nan
@@ -174,31 +182,31 @@ class Detectors:
         """Settings, defaults filled in."""
         return self._settings
 
-    def seq(self, stream: int) -> int:
+    def seq(self, stream: int | str) -> int:
         """Number of observations so far."""
         stream = self._at(stream)
         if self._pipeline is None:
             return len(self._early[stream])
         return self._pipeline.series[stream].seq
 
-    def warming_up(self, stream: int) -> bool:
+    def warming_up(self, stream: int | str) -> bool:
         """Whether location and scale are not known yet."""
         stream = self._at(stream)
         return self._pipeline is None or not self._pipeline.series[stream].warm
 
-    def events(self, stream: int) -> list[Event]:
+    def events(self, stream: int | str) -> list[Event]:
         """Changes, each in its latest state, oldest first: the last 1,000."""
         stream = self._at(stream)
         return [] if self._pipeline is None else list(self._pipeline.series[stream].events.values())
 
-    def anomalies(self, stream: int) -> list[Event]:
+    def anomalies(self, stream: int | str) -> list[Event]:
         """Anomaly events, oldest first: the last 1,000."""
         stream = self._at(stream)
         if self._pipeline is None:
             return []
         return list(self._pipeline.series[stream].anomalies.values())
 
-    def regimes(self, stream: int) -> list[KnownRegime]:
+    def regimes(self, stream: int | str) -> list[KnownRegime]:
         """Regimes that are remembered, by id, with the probability that the series is in each now.
 
         One is stored with the first observation after the one that confirmed its end.
@@ -208,7 +216,7 @@ class Detectors:
             return []
         return self._pipeline.slab.regimes(self._pipeline.series[stream].row)
 
-    def segments(self, stream: int) -> list[Segment]:
+    def segments(self, stream: int | str) -> list[Segment]:
         """Regimes of what is retained (`history` observations).
 
         They begin at confirmed changes, where the best path of the filter has others, and where
@@ -225,7 +233,7 @@ class Detectors:
 
     def predict(
         self,
-        stream: int,
+        stream: int | str,
         x: Any = None,
         elapsed: float = 1.0,
         changepoint: float | None = None,
@@ -245,7 +253,7 @@ class Detectors:
         numbers = pipeline.predict(stream, given, elapsed, supervision)
         return None if numbers is None else predictive(pipeline.model, numbers, self._levels)
 
-    def forecast(self, stream: int, horizon: int = 1, seed: int = 0) -> list[Predictive]:
+    def forecast(self, stream: int | str, horizon: int = 1, seed: int = 0) -> list[Predictive]:
         """Predictive distributions of the next labels; changes nothing.
 
         Exact where labels of a regime are exchangeable, else of 256 paths that `seed` decides on.
@@ -261,12 +269,14 @@ class Detectors:
             steps, _ = self._drawn(stream, horizon, forecasts.PATHS, seed)
         return [predictive(model, step.numbers[0], self._levels) for step in steps]
 
-    def paths(self, stream: int, horizon: int, count: int, seed: int = 0) -> NDArray[np.float64]:
+    def paths(
+        self, stream: int | str, horizon: int, count: int, seed: int = 0
+    ) -> NDArray[np.float64]:
         """Draws (count, horizon, d) of the next labels: samples of their joint predictive."""
         return np.asarray(self._drawn(stream, horizon, count, seed)[1].numpy())
 
     def _drawn(
-        self, stream: int, horizon: int, count: int, seed: int
+        self, stream: int | str, horizon: int, count: int, seed: int
     ) -> tuple[list[Summary], Tensor]:
         """Summaries of the next labels, and paths of them; raises as `forecast`."""
         pipeline = self._ahead(stream, horizon)
@@ -374,8 +384,8 @@ class Detectors:
             if None not in (x_dim, y_dim):
                 self._build(y_dim or 1, x_dim or 0)
 
-    def _at(self, stream: int) -> int:
-        return parsing.index(stream, len(self))
+    def _at(self, stream: int | str) -> int:
+        return parsing.index(stream, len(self), self._places)
 
     @contextmanager
     def _undone(self, always: bool = False) -> Iterator[None]:
@@ -404,16 +414,16 @@ class Detectors:
         """
         with self._undone():
             inputs = self._inputs(x)
-            labels = [self._label(label) for label in y]
+            labels = parsing.each("y", self._label, y)
             if self._pipeline is None:
                 self._decide(rows, labels, inputs)
             return list(
                 map(
                     Observation,
-                    map(self._fitting, labels),
+                    parsing.each("y", self._fitting, labels),
                     inputs,
-                    map(parsing.time, elapsed),
-                    map(parsing.probability, changepoint),
+                    parsing.each("elapsed", parsing.time, elapsed),
+                    parsing.each("changepoint", parsing.probability, changepoint),
                     times,
                 )
             )
@@ -488,12 +498,16 @@ class Detectors:
 
     def _inputs(self, given: Sequence[Any]) -> list[tuple[float, ...]]:
         """Inputs, all of the length that the model or else the first has; raises BadInput."""
-        inputs = [() if value is None else self._numbers("x", value) for value in given]
         x_dim = self._x_dim()
-        for numbers in inputs:
+
+        def fitting(value: Any) -> tuple[float, ...]:
+            nonlocal x_dim
+            numbers = () if value is None else self._numbers("x", value)
             checks.check_input(numbers, x_dim)
             x_dim = len(numbers)
-        return inputs
+            return numbers
+
+        return parsing.each("x", fitting, given)
 
     def _x_dim(self) -> int | None:
         """Numbers in an input; None where the first one decides."""
@@ -505,7 +519,7 @@ class Detectors:
         early = (len(seen.x) for observations in self._early for seen in observations)
         return next(early, None) if x_dim is None else x_dim
 
-    def _ahead(self, stream: int, horizon: int) -> LocalPipeline:
+    def _ahead(self, stream: int | str, horizon: int) -> LocalPipeline:
         """The pipeline, if it can look ahead."""
         stream = self._at(stream)
         if not 1 <= horizon <= forecasts.MAX_HORIZON:

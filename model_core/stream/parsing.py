@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from model_core.errors import BadInput
 from model_core.lazy import is_tensor
 
 Label = Any  # a number, a sequence of numbers, a mapping of them, or None or nan: missing
+Parsed = TypeVar("Parsed")
 
 
 def levels(quantiles: Sequence[float]) -> list[float]:
@@ -31,7 +33,7 @@ def levels(quantiles: Sequence[float]) -> list[float]:
 
 def elements(values: Any) -> list[Any]:
     """Elements of a list, an array, or a column or frame of pandas or polars."""
-    if isinstance(values, str | bytes | Mapping):
+    if isinstance(values, str | bytes | Mapping | Set):  # a set has no order
         raise BadInput(f"expected a list or an array of observations, got {type(values).__name__}")
     if isinstance(values, list):
         return values
@@ -48,19 +50,19 @@ def numbers(name: str, value: Any) -> tuple[float, ...]:
 
     A truth value is no number.
     """
-    if value is None:
-        return (math.nan,)
     try:
         if isinstance(value, str | bytes | bool | np.bool_):
             raise TypeError
         if isinstance(value, float | int):
             return (float(value),)
+        if _is_missing(value):
+            return (math.nan,)
         alone = (isinstance(value, np.ndarray) or is_tensor(value)) and not value.ndim
         if isinstance(value, Iterable) and not alone:
             several = list(value)
             if any(isinstance(number, bool | np.bool_) for number in several):
                 raise TypeError
-            return tuple(math.nan if number is None else float(number) for number in several)
+            return tuple(math.nan if _is_missing(number) else float(number) for number in several)
         return (float(value),)
     except (TypeError, ValueError) as error:
         raise BadInput(
@@ -71,6 +73,11 @@ def numbers(name: str, value: Any) -> tuple[float, ...]:
         raise BadInput(
             f"{name}: expected numbers up to {labels.LARGEST:g}, got a larger one"
         ) from error
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is None, or pandas' NA or NaT, which is not imported for that."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def by_name(name: str, value: Mapping[Any, Any], fields: Sequence[Any]) -> list[Any]:
@@ -93,7 +100,7 @@ def moments(times: Any, rows: Any, count: int) -> list[float]:
     given = list(times) if isinstance(times, Iterable) else [times]
     if len(given) != count:
         raise BadInput(f"time: expected one for each of {count} labels, got {len(given)}")
-    return list(map(_moment, given))
+    return each("time", _moment, given)
 
 
 def _moment(time: Any) -> float:
@@ -152,12 +159,34 @@ def names(streams: Any) -> list[str]:
     return named
 
 
-def index(stream: Any, count: int) -> int:
-    """Index of one of `count` series; raises BadInput."""
+def places(names: Sequence[str]) -> dict[str, int]:
+    """Index of each name that one series alone has."""
+    times = Counter(names)
+    return {name: i for i, name in enumerate(names) if times[name] == 1}
+
+
+def index(stream: Any, count: int, places: Mapping[str, int]) -> int:
+    """Index of one of `count` series by its index or name; raises BadInput."""
+    if isinstance(stream, str) and stream in places:
+        return places[stream]
     try:
         position = -1 if isinstance(stream, bool) else operator.index(stream)
     except TypeError:
         position = -1
     if not 0 <= position < count:
-        raise BadInput(f"stream: expected an index from 0 to {count - 1}, got {stream!r}")
+        name = ", or the name of one series" if isinstance(stream, str) else ""
+        raise BadInput(f"stream: expected an index from 0 to {count - 1}{name}, got {stream!r}")
     return position
+
+
+def each(name: str, parse: Callable[[Any], Parsed], values: Sequence[Any]) -> list[Parsed]:
+    """Parse each of the values; the error of one of several names its place, as `name[3]`."""
+    parsed: list[Parsed] = []
+    try:
+        for value in values:
+            parsed.append(parse(value))
+    except BadInput as error:
+        if len(values) > 1:
+            error.args = (str(error).replace(f"{name}:", f"{name}[{len(parsed)}]:", 1),)
+        raise
+    return parsed

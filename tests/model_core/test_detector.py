@@ -214,6 +214,38 @@ def test_text_is_refused_with_what_to_do(text):
         detector.update_many([1.0, text])
 
 
+def test_missing_labels_are_those_of_pandas_too():
+    pandas = pytest.importorskip("pandas")
+    missing = [None, math.nan, pandas.NA, pandas.NaT, pandas.Series([pandas.NA], dtype="Int64")[0]]
+    expected = [each.to_dict() for each in gaussian(warmup=5).update_many([0, 1, 2, None, 3] * 5)]
+    vectors = [
+        each.to_dict() for each in Detector(warmup=5).update_many([[0, 1], [2, 0], [None, 3]] * 5)
+    ]
+    for value in missing:
+        alone = gaussian(warmup=5).update_many([0, 1, 2, value, 3] * 5)
+        assert [each.to_dict() for each in alone] == expected
+        several = Detector(warmup=5).update_many([[0, 1], [2, 0], [value, 3]] * 5)
+        assert [each.to_dict() for each in several] == vectors
+
+
+def test_the_error_of_one_of_many_names_its_place():
+    for call, message in (
+        (lambda: gaussian().update_many([1.0, 2.0, math.inf]), r"^y\[2\]: expected numbers up to"),
+        (lambda: gaussian().update_many([1.0, 2.0, "x"]), r"^y\[2\]: expected a number or a list"),
+        (lambda: Detectors(2, "poisson").update([1, -1]), r"^y\[1\]: .* whole number from 0 to 1e"),
+        (
+            lambda: Detector("linear").update_many([1.0, 2.0], x=[[1.0], [1.0, 2.0]]),
+            r"^x\[1\]: exp",
+        ),
+        (lambda: gaussian().update_many([1.0, 2.0], elapsed=[1, 0]), r"^elapsed\[1\]: expected"),
+        (lambda: gaussian().update_many([1.0, 2.0], time=[None, 3]), r"^time\[1\]: expected"),
+        (lambda: Detectors(2).update([1.0]), "^y: expected one for each of 2 series, got 1$"),
+        (lambda: gaussian().update_many({1.0, 2.0}), "list or an array of observations, got set"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            call()
+
+
 def test_a_label_of_another_size_is_refused_with_the_size_expected():
     detector = Detector("gaussian")
     detector.update(1.0)
@@ -389,8 +421,12 @@ def test_pictures(monkeypatch):
         assert len(detector.plot().axes) == (3 if detector.model == "joint" else 2)
     detector = gaussian()
     detector.update_many(step())
-    assert "<svg" in detector._repr_html_()
+    table = detector._repr_html_()
+    for part in ("<svg", "90 (1 change confirmed)", ", sd "):
+        assert part in table
     assert detector._confirmed() == [60]
+    with pytest.raises(BadInput, match="last: expected at least 1 observation, got 0"):
+        detector.plot(last=0)
     level, line = detector.plot(last=50).axes[1].lines
     assert level.get_ydata()[0] == detector.settings.false_alarm_every
     assert line.get_xdata()[0] == 59.5
@@ -602,13 +638,26 @@ def test_a_refused_label_hurts_its_own_series_alone():
     many.update_many(0, step(count=30))
     many.update_many(1, [each * 1e-140 for each in step(count=30)])
     answers = many.update([0.0, 1e99])
+    assert repr(answers) == "Answers(2 series, drift_detected=[], refused=[1])"
     assert (answers.refused, many.seq(0), many.seq(1)) == ([1], 31, 30)
     with pytest.raises(BadInput, match="not finite"):
         many.update_many(1, [0.0, 1e99])
     assert many.seq(1) == 31
 
 
-def test_series_are_known_by_their_index_alone():
+def test_series_are_known_by_their_index_or_a_name_that_one_alone_has():
+    many = Detectors(["pump", "twin", "twin"], "gaussian")
+    many.update([1.0, 2.0], streams=["pump", 2])
+    assert len(many.update_many("pump", [3.0, 5.0])) == 2
+    assert [many.seq(stream) for stream in ("pump", 0, 1, 2)] == [3, 3, 0, 1]
+    with pytest.raises(BadInput, match="from 0 to 2, or the name of one series, got 'twin'"):
+        many.seq("twin")
+    with pytest.raises(BadInput, match="named twice"):
+        many.update([1.0, 2.0], streams=["pump", 0])
+    assert repr(many) == "Detectors(3 series, 'gaussian')"
+
+
+def test_what_is_no_series_is_refused():
     many = Detectors(2, "gaussian")
     for stream in (-1, 2, 0.5, True, None, "a"):
         calls = [many.predict, many.forecast, many.seq, many.segments, many.events]
