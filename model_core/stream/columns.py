@@ -62,29 +62,20 @@ class Columns(NamedTuple):
 
 def at(parts: Sequence[Columns], row: int) -> Columns:
     """One observation of each of several, as those of one."""
-    hazards = [part.hazard[row] for part in parts]
-    longest = max(map(len, hazards))
-    others = ([column[row] for column in columns] for columns in zip(*parts, strict=True))
-    y, x, elapsed, changepoint, outlier_rate, _, offset = others
-    return Columns(
-        y=np.array(y),
-        x=np.array(x),
-        elapsed=np.array(elapsed),
-        changepoint=np.array(changepoint),
-        outlier_rate=np.array(outlier_rate),
-        hazard=np.array([longer(hazard, longest) for hazard in hazards]),
-        offset=np.array(offset),
-    )
+    return joined([part.part(slice(row, row + 1)) for part in parts])
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """Observations of several, whose hazards are of one length, one after the other."""
-    return Columns(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    """Observations of several, one after the other."""
+    longest = max(part.hazard.shape[1] for part in parts)
+    alike = [part._replace(hazard=longer(part.hazard, longest)) for part in parts]
+    return Columns(*(np.concatenate(columns) for columns in zip(*alike, strict=True)))
 
 
-def longer(hazard: Floats, length: int) -> Floats:
-    """Hazard (H,) by run length, of which the last entry holds on, as a longer one."""
-    return hazard if len(hazard) == length else np.pad(hazard, (0, length - len(hazard)), "edge")
+def longer(hazards: Floats, length: int) -> Floats:
+    """Hazards (B, H) by run length, of which the last entry holds on, as longer ones."""
+    more = length - hazards.shape[1]
+    return np.pad(hazards, ((0, 0), (0, more)), "edge") if more else hazards
 
 
 def of_all(hazard: Floats, rows: int) -> Floats:
@@ -116,9 +107,9 @@ def hazard_table(model: UnderlyingModel, stated: Sequence[Hazard | None]) -> Flo
         return of_all(table(own[0]), len(own))
     if {*map(type, own)} <= {float}:
         return np.array(own, dtype=np.float64)[:, None]
-    rows = list(map(table, own))
-    longest = max(map(len, rows))
-    return np.stack([longer(row, longest) for row in rows])
+    rows = [table(hazard)[None] for hazard in own]
+    longest = max(row.shape[1] for row in rows)
+    return np.concatenate([longer(row, longest) for row in rows])
 
 
 def labelled(model: UnderlyingModel, y: Floats) -> NDArray[np.bool_]:

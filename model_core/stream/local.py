@@ -201,10 +201,12 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         series = self.series[row]
         taken: list[Taken] = []
         while not series.warm and len(taken) < len(observations):
-            (own,) = self.take([row], [observations[len(taken)]])
-            if own is None:
+            first = len(taken)
+            coming = observations[first : first + self.waiting(series)]
+            work = [(series, seen) for seen in coming]
+            taken += filter(None, self.warm_up(self.slab, work, self._columns(coming)))
+            if len(taken) < first + len(coming):
                 return taken
-            taken.append(own)
         left = observations[len(taken) :]
         if left:
             taken += self.observe_series(self.slab, series, left, self._columns(left))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
 from model_core.stream.explained import explained, following, next_due, reach
 from model_core.stream.series import Moved, Series, State, Taken
-from model_core.stream.slab import Past, Slab, Step
+from model_core.stream.slab import AT_ONCE, Past, Slab, Step
 from model_core.stream.state import SeenLabels
 
 S = TypeVar("S", bound=Series)
@@ -276,31 +277,42 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         seen: Columns,
         detailed: Sequence[bool] = (),
     ) -> list[Taken | None]:
-        """Take an observation of each of several series without filters; None: refused.
+        """Take observations of several series without filters; None: refused.
 
-        Where enough labels are there the filter begins, in this slab.
+        Those of a series follow one another, no more than `waiting`. Where enough labels are there
+        the filter begins, in this slab.
         """
         chosen = [series for series, _ in work]
         coming = self._with_seasons(chosen, seen)
         steps = self._forecasts(slab, chosen, coming, detailed)
-        marks = [self.mark(series) for series in chosen]
         taken: list[Taken | None] = []
-        ready: list[tuple[int, Taken]] = []
+        ready: list[tuple[int, Taken, Mark]] = []
         offsets = coming.offset.tolist()
         for i, ((series, item), step, offset) in enumerate(zip(work, steps, offsets, strict=True)):
+            mark = self.mark(series)
             own = Taken(series.state.seq, step, offset)
             if self._wait(slab, series, item, own, float(seen.y[i, 0])):
-                ready.append((i, own))
+                ready.append((i, own, mark))
             taken.append(own)
-        begun = self.begin(slab, [chosen[i] for i, _ in ready])
-        for (i, own), moved in zip(ready, begun, strict=True):
+        begun = self.begin(slab, [chosen[i] for i, _, _ in ready])
+        for (i, own, mark), moved in zip(ready, begun, strict=True):
             if moved is None:
-                self.take_back(chosen[i], marks[i])
+                self.take_back(chosen[i], mark)
                 taken[i] = None
                 continue
             own.moved = moved
             own.event = chosen[i].state.track.event or chosen[i].state.track.last_event
         return taken
+
+    def waiting(self, series: S) -> int:
+        """Observations that a series without a filter takes at once: its filter needs them all.
+
+        One, where each may change the season of the next.
+        """
+        state = series.state
+        if series.season_state is not None:
+            return 1
+        return min(max(state.settings.warmup - state.seq, 1), AT_ONCE)
 
     def _wait(self, slab: Slab, series: S, item: Item, own: Taken, y: float) -> bool:
         """Keep an observation of the warm-up; returns whether enough labels are there by now."""
@@ -410,9 +422,21 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         """Provisional forecasts of observations of warm-ups."""
         if not (self.provisional and self.summarised):
             return [None] * len(chosen)
-        histories = [self.past(slab, self.kept(series)).seen for series in chosen]
+        histories: list[Columns] = []
+        for series, same in groupby(range(len(chosen)), lambda i: chosen[i]):
+            before = self.past(slab, self.kept(series)).seen
+            first, *later = same
+            histories.append(before)
+            if later:
+                every = columns.joined([before, coming.part(slice(first, later[-1]))])
+                histories += [every.part(slice(before.rows + at - first)) for at in later]
         stated = [series.state.stated for series in chosen]
-        return warmup.forecasts(slab, histories, stated, coming, detailed)
+        steps: list[Step | None] = []
+        for at in range(0, len(chosen), slab.step_rows):  # each needs a state
+            part = slice(at, at + slab.step_rows)
+            own = histories[part], stated[part], coming.part(part), detailed[part]
+            steps += warmup.forecasts(slab, *own)
+        return steps
 
 
 def follow(

@@ -577,20 +577,15 @@ class Slab:
         In few calls for all of them. Returns which took all; another is undefined.
         """
         took = [True] * len(rows)
-        by_hazard: dict[int, list[int]] = {}
-        for i, own in enumerate(seen):
-            if own.rows:
-                by_hazard.setdefault(own.hazard.shape[1], []).append(i)
-        for alike in by_hazard.values():
-            every = columns.joined([seen[i] for i in alike])
-            inputs = columns.packed(self.model, every)
-            owner = np.repeat(alike, [seen[i].rows for i in alike])
-            for chunk, lying, at in self._chunks.places([rows[i] for i in owner.tolist()]):
-                place = np.array(lying, dtype=np.int64)
-                self._settled([rows[i] for i in owner[at].tolist()], inputs[at])
-                table, _ = self._advance(chunk, place, inputs[at], every.hazard[at], False)
-                for i in owner[at][table[:, OK_COLUMN] <= 0].tolist():
-                    took[i] = False
+        every = columns.joined(seen)
+        inputs = columns.packed(self.model, every)
+        owner = np.repeat(np.arange(len(rows)), [own.rows for own in seen])
+        for chunk, lying, at in self._chunks.places([rows[i] for i in owner.tolist()]):
+            place = np.array(lying, dtype=np.int64)
+            self._settled([rows[i] for i in owner[at].tolist()], inputs[at])
+            table, _ = self._advance(chunk, place, inputs[at], every.hazard[at], False)
+            for i in owner[at][table[:, OK_COLUMN] <= 0].tolist():
+                took[i] = False
         return took
 
     def replay_each(

@@ -624,8 +624,10 @@ class CommandBatch:
         head = stream.live()
         slab = stream.slab
         coming = command.observations
-        if slab is None or not slab.in_series or answers.detailed(command):
+        if answers.detailed(command) or (slab is not None and not slab.in_series):
             coming = coming[queue.at : queue.at + 1]
+        elif slab is None:
+            coming = coming[queue.at : queue.at + self.pipeline.waiting(stream)]
         elif _may_be_quiet(command, task.envelope) and quiet.in_lists(stream, task.envelope):
             coming = coming[queue.at : queue.at + queue.pace]
         elif queue.at:

@@ -566,15 +566,16 @@ def test_a_row_does_not_depend_on_the_hazards_of_its_batch_mates_to_the_last_bit
     """A table that is repeated to the length of longer ones is the same table."""
     model, rng = with_own_features(model_of(name)), np.random.default_rng(8)
     tables = [
-        np.array(each) for each in ([0.02], hazards.learned(1, 9), [0.3], [0.0, 0.3, 0.1, 0.02])
+        np.array([each]) for each in ([0.02], hazards.learned(1, 9), [0.3], [0.0, 0.3, 0.1, 0.02])
     ]
     together, alone = Pair(model, len(tables), 7), Pair(model, len(tables), 7)
-    padded = np.array([columns.longer(table, max(map(len, tables))) for table in tables])
+    longest = max(table.shape[1] for table in tables)
+    padded = np.concatenate([columns.longer(table, longest) for table in tables])
     for at in range(25):
         seen = observed(model, rng, len(tables), at, hazard=padded)
         table, summary = together.advance(seen)
         for row, own_hazard in enumerate(tables):
-            own_seen = seen.row(row)._replace(hazard=own_hazard[None])
+            own_seen = seen.row(row)._replace(hazard=own_hazard)
             own, known = alone.advance(own_seen, np.array([row]))
             np.testing.assert_array_equal(own[0], table[row])
             np.testing.assert_array_equal(known.numbers[0], summary.numbers[row])

@@ -72,14 +72,21 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     ) -> tuple[int, ServiceError | None]:
         """Apply observations of one stream, one after the other, in few calls of its kernel.
 
-        Returns how many were applied, and why the next one was not. believed: whether answers carry
-        the belief after them.
+        Of one that warms up no more than `waiting`. Returns how many were applied, and why the next
+        one was not. believed: whether answers carry the belief after them.
         """
+        work = [(stream, answer) for answer in answers]
         slab = stream.slab
-        assert slab is not None
-        seen = self._columns(slab, [(stream, answer) for answer in answers])
-        taken = self.observe_series(slab, stream, answers, seen, believed)
-        gathered.add_readouts(answers[0].model, _readouts(taken))
+        if slab is None:
+            slab = self._engine.slab(stream.live())
+            seen = self._columns(slab, work)
+            taken = [*filter(None, self.warm_up(slab, work, seen))]
+            if believed and stream.slab is not None and taken:
+                taken[-1].belief = slab.belief(stream.row)
+        else:
+            seen = self._columns(slab, work)
+            taken = self.observe_series(slab, stream, answers, seen, believed)
+            gathered.add_readouts(answers[0].model, _readouts(taken))
         if len(taken) == len(answers):
             return len(taken), None
         return len(taken), _fault(stream.live(), answers[len(taken)].record)
@@ -91,6 +98,13 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         taken = self.take_step(stream.slab, stream, answer, step, stream.offset(), y)
         gathered.add_readouts(answer.model, _readouts([taken]))
         return None if taken is not None else _fault(stream.live(), answer.record)
+
+    def waiting(self, stream: Stream) -> int:
+        """One, too, where no warm-up is needed: the stream wakes with it."""
+        head = stream.live()
+        if warmup.given(self._engine.model(stream, head), head.stated) is not None:
+            return 1
+        return super().waiting(stream)
 
     def wake(self, streams: Iterable[Stream]) -> None:
         """Begin filtering where no warm-up is needed, or none any more."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from model_core import Detector
 from model_core.errors import BadInput
-from model_core.stream import season
+from model_core.stream import season, warmup
 from model_core.stream.slab import Slab
 from model_core.stream_settings import StreamSettings
 from model_core.upm.builtin import Options, build
@@ -127,6 +127,24 @@ def test_a_label_that_is_refused_at_the_end_of_its_list(detect, monkeypatch):
     with pytest.raises(BadInput) as caught:
         detector.update_many(labels)
     assert [each.seq for each in caught.value.answers] == [each["seq"] for each in served] == [0, 1]
+
+
+@pytest.mark.parametrize(("seasonal", "calls"), [(None, [20, 1]), (True, [1] * 21)])
+def test_the_warm_up_of_a_list_is_forecast_at_once(detect, monkeypatch, seasonal, calls):
+    """One by one where each label moves the season of the next; as a label that is missing is."""
+    bench, detector = detect({"model": "gaussian", "seasonal": seasonal})
+    asked = []
+    forecasts = warmup.forecasts
+
+    def counted(slab, histories, *more):
+        asked.append(len(histories))
+        return forecasts(slab, histories, *more)
+
+    monkeypatch.setattr(warmup, "forecasts", counted)
+    y = [None, *np.random.default_rng(2).normal(size=29).tolist()]
+    bench.observe("a", y)
+    detector.update_many([math.nan if value is None else value for value in y])
+    assert asked == calls * 2
 
 
 @pytest.mark.parametrize(
