@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import redis
-
 from service import wire
 from service.backup.artifacts import artifact_files
 from service.backup.file import (
@@ -25,6 +23,7 @@ from service.models import catalogue
 from service.store import health, keys
 from service.store.api_keys import KEYS, USED
 from service.store.health import RESTORING, check_formats, stored_partitions
+from service.store.shards import StoreClient
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
@@ -41,7 +40,7 @@ FEED_PAGE = 500
 class BackupRequest(NamedTuple):
     """What a backup is made of and with. `progress` is told streams that are done, and of all."""
 
-    client: redis.Redis
+    client: StoreClient
     models_dir: Path
     service: str
     with_models: bool

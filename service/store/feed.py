@@ -57,10 +57,9 @@ class Feeds:
     async def newest(self) -> dict[int, Id]:
         """Return the last id of every partition's feed, without empty ones."""
         every = range(self.partitions)
-        async with self._reading.pipeline(transaction=False) as pipe:
-            for partition in every:
-                pipe.xrevrange(keys.feed(partition), count=1)
-            rows = await pipe.execute()
+        rows = await self._reading.all(
+            ("XREVRANGE", keys.feed(partition), "+", "-", "COUNT", 1) for partition in every
+        )
         return positions(
             (p, Id.parse(row[0][0])) for p, row in zip(every, rows, strict=True) if row
         )
@@ -101,10 +100,10 @@ class Feeds:
 
     async def reread(self, at: Mapping[int, Id], count: int) -> dict[int, Reread]:
         """Return up to `count` entries from each partition's position on, but that one."""
-        async with self._reading.pipeline(transaction=False) as pipe:
-            for partition, id_ in at.items():
-                pipe.xrange(keys.feed(partition), min=str(id_), count=count)
-            rows = await pipe.execute()
+        rows = await self._reading.all(
+            ("XRANGE", keys.feed(partition), str(id_), "+", "COUNT", count)
+            for partition, id_ in at.items()
+        )
         rereads = {}
         for (partition, position), row in zip(at.items(), rows, strict=True):
             there = position == START or bool(row and Id.parse(row[0][0]) == position)
@@ -116,19 +115,18 @@ class Feeds:
 
     async def oldest(self, partitions: Sequence[int]) -> dict[int, Id | None]:
         """Return the id of the oldest retained entry of each partition; None: it has none."""
-        async with self._reading.pipeline(transaction=False) as pipe:
-            for partition in partitions:
-                pipe.xrange(keys.feed(partition), count=1)
-            rows = await pipe.execute()
+        rows = await self._reading.all(
+            ("XRANGE", keys.feed(partition), "-", "+", "COUNT", 1) for partition in partitions
+        )
         pairs = zip(partitions, rows, strict=True)
         return {partition: Id.parse(row[0][0]) if row else None for partition, row in pairs}
 
     async def page(self, after: Mapping[int, Id], count: int) -> list[FeedEntry]:
         """Return up to `count` entries beyond `after` of each partition that it names."""
-        async with self._reading.pipeline(transaction=False) as pipe:
-            for partition, id_ in after.items():
-                pipe.xrange(keys.feed(partition), min=f"({id_}", count=count)
-            rows = await pipe.execute()
+        rows = await self._reading.all(
+            ("XRANGE", keys.feed(partition), f"({id_}", "+", "COUNT", count)
+            for partition, id_ in after.items()
+        )
         return [
             entry_of(partition, id_, fields)
             for partition, row in zip(after, rows, strict=True)

@@ -31,12 +31,10 @@ def check_server(client: StoreClient) -> None:
             )
 
 
-def check_formats(client: redis.Redis, partitions: int) -> None:
+def check_formats(client: StoreClient, partitions: int) -> None:
     """Refuse a store of another format."""
-    with client.pipeline(transaction=False) as pipe:
-        for partition in range(partitions):
-            pipe.hget(keys.meta(partition), "format")
-        formats = {number.decode() for number in pipe.execute() if number is not None}
+    stored = client.all(("HGET", keys.meta(p), "format") for p in range(partitions))
+    formats = {number.decode() for number in stored if number is not None}
     if others := formats - {str(wire.FORMAT)}:
         raise StartupError(
             f"the store has format {min(others)}, expected {wire.FORMAT}: use the version that "
@@ -82,20 +80,15 @@ def fix_partitions(client: redis.Redis, partitions: int) -> None:
         )
 
 
-def waiting(client: redis.Redis, partitions: int) -> int:
+def waiting(client: StoreClient, partitions: int) -> int:
     """Number of observations that were accepted and not applied yet."""
-    with client.pipeline(transaction=False) as pipe:
-        for partition in range(partitions):
-            pipe.hmget(keys.meta(partition), ["in", "done"])
-        return sum(int(appended or 0) - int(done or 0) for appended, done in pipe.execute())
+    counts = client.all(("HMGET", keys.meta(p), "in", "done") for p in range(partitions))
+    return sum(int(appended or 0) - int(done or 0) for appended, done in counts)
 
 
-def stored_streams(client: redis.Redis, partitions: int) -> int:
+def stored_streams(client: StoreClient, partitions: int) -> int:
     """Number of streams that have a head, deleted ones among them."""
-    with client.pipeline(transaction=False) as pipe:
-        for partition in range(partitions):
-            pipe.hlen(keys.heads(partition))
-        fields = sum(map(int, pipe.execute()))
+    fields: int = sum(client.all(("HLEN", keys.heads(p)) for p in range(partitions)))
     return -(-fields // 2)  # a head has two; half of one counts
 
 
@@ -120,12 +113,15 @@ class Condition(NamedTuple):
 async def health(client: AsyncStoreClient, partitions: int) -> Health:
     """Ask the store how it is; raises a RedisError when it does not answer."""
     every = range(partitions)
-    async with client.pipeline(transaction=False) as pipe:
-        for partition in every:
-            pipe.exists(keys.lease(partition))
-            pipe.hmget(keys.meta(partition), ["in", "done"])
-            pipe.zcard(keys.names(partition))
-        answers = await pipe.execute()
+    answers = await client.all(
+        command
+        for p in every
+        for command in (
+            ("EXISTS", keys.lease(p)),
+            ("HMGET", keys.meta(p), "in", "done"),
+            ("ZCARD", keys.names(p)),
+        )
+    )
     memory = await client.info("memory")
     return Health(
         unowned=[partition for partition in every if not answers[3 * partition]],

@@ -13,7 +13,7 @@ import select
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
@@ -26,6 +26,7 @@ from service.store import keys
 from service.store.shards import (
     LOST,
     Argument,
+    BlockingClient,
     Script,
     ScriptCall,
     Sending,
@@ -33,6 +34,7 @@ from service.store.shards import (
     Words,
     entries_of,
     exchange,
+    give_back,
     read_of,
     reply_of,
     send,
@@ -256,11 +258,11 @@ class Log:
         verdict: "failed" where it died by its own doing; so did its trials whose lease has ended.
         """
         every = range(self.partitions)
-        with self.client.pipeline(transaction=False) as pipe:
-            for partition in every:
-                pipe.get(keys.lease(partition))
-                pipe.hget(keys.meta(partition), "tries")
-            found = pipe.execute()
+        found = self.client.all(
+            command
+            for p in every
+            for command in (("GET", keys.lease(p)), ("HGET", keys.meta(p), "tries"))
+        )
         held = [
             (p, token, verdict)
             for p, lease, tries in zip(every, found[::2], found[1::2], strict=True)
@@ -284,7 +286,7 @@ class Log:
             for name, at in zip(names, positions.values(), strict=True)
         }
         if block_ms > 0:
-            self._pipe.exchange()  # what is read first may depend on what waits to be sent
+            self._pipe.flush()  # what is read first may depend on what waits to be sent
             if not self._wait(after, block_ms):
                 return {}
         # The first of several entries wakes a waiting reader; the others are here by now.
@@ -326,10 +328,10 @@ class Log:
         replies = self._pipe.put(self._commit.commands(calls))
 
         def results() -> list[str]:
-            self._pipe.exchange()
+            self._pipe.flush()
             if len(replies) < len(calls):
                 raise redis.ConnectionError("the connection was lost before commits were answered")
-            answers = _raise_first(self._commit.run_unknown(self.client, calls, replies))
+            answers = _raise_first(self._commit.run_all(self.client, calls, replies))
             by_place = zip(places, chain.from_iterable(answers), strict=True)
             return [result.decode() for _, result in sorted(by_place)]
 
@@ -439,21 +441,21 @@ def _commit_call(commits: Sequence[Commit]) -> ScriptCall:
 # --- connections that a worker keeps --------------------------------------------------------------
 
 
-class Pipe:
+class Pipe(BlockingClient):
     """Commands that go out together, and are carried out in order at each shard. Not thread-safe.
 
-    A lost connection raises, and the replies of all these commands are lost.
+    It keeps its connections. A lost one raises, and the replies of all these commands are lost.
     """
 
     def __init__(self, client: StoreClient) -> None:
-        self._client = client
-        self._lent: dict[Any, Any] = {}  # connection by pool
+        self.shards = client.shards
+        self._lent: dict[Any, Any] = {}
         self._lent_s = 0.0
         self._unsent: list[Words] = []
         self._due: list[tuple[list[Any], int]] = []  # replies to be, and their number
 
     def put(self, commands: Sequence[Words]) -> list[Any]:
-        """Have commands go out with the next exchange, which fills the list that is returned.
+        """Have commands go out with the next flush, which fills the list that is returned.
 
         An error of the server is a reply as well.
         """
@@ -462,59 +464,40 @@ class Pipe:
         self._due.append((replies, len(commands)))
         return replies
 
-    def exchange(self) -> None:
+    def flush(self) -> None:
         """Send what waits and read every reply."""
         if not self._due:
             return
+        now = time.monotonic()
+        if now - self._lent_s > LENT_S:
+            give_back(self._lent)
+            self._lent_s = now
+        due = self._due
         commands = self._unsent
-        replies: list[Any] = [None] * len(commands)
-        try:
-            pool_of = self._client.shards.pool_of
-            parts: dict[Any, list[Sending]] = {}
-            for i, words in enumerate(commands):
-                pool = pool_of(words)
-                parts.setdefault(pool, []).append(Sending(i, words, pool))
-            self._give_back_old()
-            for pool in parts:
-                if pool not in self._lent:
-                    self._lent[pool] = pool.get_connection()
-            exchange([self._lent[pool] for pool in parts], list(parts.values()), replies)
-            self._client.follow(commands, replies)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, LOST):
-                self._client.look_again()
-            raise
-        at = 0
-        for wanted, count in self._due:
-            wanted += replies[at : at + count]
-            at += count
-        self._unsent = []
         self._due = []
+        self._unsent = []
+        at = iter(self.run(commands))
+        for wanted, count in due:
+            wanted += islice(at, count)
 
     def call(self, commands: Sequence[Words]) -> list[Any]:
         """Send commands, after what waits, and return their replies."""
         replies = self.put(commands)
-        self.exchange()
+        self.flush()
         return replies
 
     def close(self) -> None:
         """Close the connections: replies that nobody waits for may be on their way."""
-        lent = self._lent
-        self._lent = {}
         self._unsent = []
         self._due = []
-        for pool, connection in lent.items():
+        for connection in self._lent.values():
             connection.disconnect()
-            pool.release(connection)
+        give_back(self._lent)
 
-    def _give_back_old(self) -> None:
-        now = time.monotonic()
-        if now - self._lent_s > LENT_S:
-            for pool, connection in self._lent.items():
-                pool.release(connection)
-            self._lent = {}
-            self._lent_s = now
+    async def _exchange(
+        self, sendings: Sequence[Sending], replies: list[Any], wait_s: float = 0.0
+    ) -> None:
+        exchange(self._lent, sendings, replies)
 
 
 class Wait(NamedTuple):

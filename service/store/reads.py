@@ -14,7 +14,7 @@ from service import calendar, wire
 from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.store import keys
 from service.store.health import Condition, Health, condition, health
-from service.store.shards import AsyncStoreClient
+from service.store.shards import AsyncStoreClient, Words
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
@@ -225,10 +225,10 @@ class AsyncStore:
         by_partition: defaultdict[int, list[Name]] = defaultdict(list)
         for partition, stream in streams:
             by_partition[partition].append(stream)
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition, names in by_partition.items():
-                pipe.hmget(keys.heads(partition), cast(Any, fields(names)))
-            rows = await pipe.execute()
+        rows = await self._client.all(
+            ("HMGET", keys.heads(partition), *fields(own))  # type: ignore[has-type]
+            for partition, own in by_partition.items()
+        )
         return list(zip(by_partition.values(), rows, strict=True))
 
     async def partition_names(self, prefix: str, limit: int) -> list[list[bytes]]:
@@ -262,10 +262,8 @@ class AsyncStore:
     async def count(self, prefix: str) -> int:
         """Return how many living streams have an id that starts with `prefix`."""
         low, high = _bounds(prefix)
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition in range(self._partitions):
-                pipe.zlexcount(keys.names(partition), cast(Any, low), cast(Any, high))
-            return sum(await pipe.execute())
+        every = range(self._partitions)
+        return sum(await self._client.all(("ZLEXCOUNT", keys.names(p), low, high) for p in every))
 
     async def overview(
         self, streams: Sequence[tuple[int, str]], labels: int
@@ -274,15 +272,15 @@ class AsyncStore:
         heads, unreadable = _present(streams, await self.heads(streams))
         if not labels:
             return [Row(stream, head, []) for _, stream, head in heads], unreadable
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition, stream, head in heads:
-                # What a commit seals after `head` was read is missing from the tail, then there.
-                first = max(head.retained_from, head.seq - labels)
-                pipe.lrange(keys.tail(partition, stream), -max(1, head.seq - first), -1)
-                last = max(first, head.seq - 1)
-                chunks = range(chunk_of(stream, first), chunk_of(stream, last) + 1)
-                pipe.hmget(keys.history(partition, stream), [str(number) for number in chunks])
-            stored = await pipe.execute()
+        commands: list[Words] = []
+        for partition, stream, head in heads:
+            # What a commit seals after `head` was read is missing from the tail, then there.
+            first = max(head.retained_from, head.seq - labels)
+            commands.append(("LRANGE", keys.tail(partition, stream), -max(1, head.seq - first), -1))
+            last = max(first, head.seq - 1)
+            chunks = range(chunk_of(stream, first), chunk_of(stream, last) + 1)
+            commands.append(("HMGET", keys.history(partition, stream), *chunks))
+        stored = await self._client.all(commands)
         rows, more = await asyncio.to_thread(_rows, heads, stored, labels)
         return rows, sorted(unreadable + more)
 
@@ -294,16 +292,16 @@ class AsyncStore:
         heads: as `heads` returned them.
         """
         present, unreadable = _present(streams, heads)
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition, stream, _ in present:
-                pipe.lindex(keys.tail(partition, stream), -1)
-            tails = await pipe.execute()
+        tails = await self._client.all(
+            ("LINDEX", keys.tail(partition, stream), -1) for partition, stream, _ in present
+        )
         # Of those that are sealed the tail is trimmed, now or after it was read.
         sealed = [i for i, blob in enumerate(tails) if blob is None and present[i][2].seq]
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition, stream, head in (present[i] for i in sealed):
-                pipe.hget(keys.history(partition, stream), str(chunk_of(stream, head.seq - 1)))
-            chunks = dict(zip(sealed, await pipe.execute() if sealed else [], strict=True))
+        stored = await self._client.all(
+            ("HGET", keys.history(partition, stream), chunk_of(stream, head.seq - 1))
+            for partition, stream, head in (present[i] for i in sealed)
+        )
+        chunks = dict(zip(sealed, stored, strict=True))
         rows = []
         for i, (_, stream, head) in enumerate(present):
             try:
@@ -313,10 +311,10 @@ class AsyncStore:
         return rows, sorted(unreadable)
 
     async def _names_between(self, low: bytes, high: bytes, count: int) -> list[list[bytes]]:
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition in range(self._partitions):
-                pipe.zrangebylex(keys.names(partition), cast(Any, low), cast(Any, high), 0, count)
-            return cast(list[list[bytes]], await pipe.execute())
+        return await self._client.all(
+            ("ZRANGEBYLEX", keys.names(partition), low, high, "LIMIT", 0, count)
+            for partition in range(self._partitions)
+        )
 
     async def changes(
         self, partition: int, stream: str, start: int, stop: int
@@ -333,10 +331,11 @@ class AsyncStore:
 
     async def expired(self, now_ms: int, most: int) -> list[str]:
         """Return up to `most` streams of each partition whose time to live is over."""
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition in range(self._partitions):
-                pipe.zrangebyscore(keys.due(partition), "-inf", now_ms, 0, most)
-            return [keys.text_of(name) for row in await pipe.execute() for name in row]
+        rows = await self._client.all(
+            ("ZRANGEBYSCORE", keys.due(partition), "-inf", now_ms, "LIMIT", 0, most)
+            for partition in range(self._partitions)
+        )
+        return [keys.text_of(name) for row in rows for name in row]
 
     async def canaries(self) -> tuple[dict[str, Canary], list[str]]:
         """Return all canaries by the name of their model, and those that cannot be read."""
@@ -378,10 +377,10 @@ class AsyncStore:
         self, incarnation: str, after: Mapping[int, Id], count: int
     ) -> dict[int, list[tuple[Id, bytes]]]:
         """Return up to `count` pieces of outcomes of each partition beyond an id, as stored."""
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition, id_ in after.items():
-                pipe.xrange(keys.results(partition, incarnation), min=f"({id_}", count=count)
-            rows = await pipe.execute() if after else []
+        rows = await self._client.all(
+            ("XRANGE", keys.results(partition, incarnation), f"({id_}", "+", "COUNT", count)
+            for partition, id_ in after.items()
+        )
         return {
             partition: [(Id.parse(id_), fields.get(b"b", b"")) for id_, fields in row]
             for partition, row in zip(after, rows, strict=True)
@@ -390,10 +389,10 @@ class AsyncStore:
     async def last_results(self, incarnation: str, partitions: Iterable[int]) -> dict[int, Id]:
         """Return the id of the last piece of each partition, START where it has none."""
         asked = list(partitions)
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition in asked:
-                pipe.xrevrange(keys.results(partition, incarnation), count=1)
-            rows = await pipe.execute() if asked else []
+        rows = await self._client.all(
+            ("XREVRANGE", keys.results(partition, incarnation), "+", "-", "COUNT", 1)
+            for partition in asked
+        )
         return {
             p: Id.parse(row[0][0]) if row else START for p, row in zip(asked, rows, strict=True)
         }

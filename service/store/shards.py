@@ -17,9 +17,9 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import redis
 import redis.asyncio
@@ -46,6 +46,8 @@ LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 UNREACHABLE = (redis.RedisError, OSError)  # what may go wrong with a store, a timeout as well
 EVERYWHERE = ("CLIENT", "CONFIG", "FLUSHALL", "SCRIPT")  # without a key, and for each shard
 
+T = TypeVar("T")
+P = ParamSpec("P")
 Words = Sequence[Any]  # a command
 Argument = str | bytes | int | float  # of a script
 
@@ -178,7 +180,7 @@ def key_of(words: Words) -> str | bytes:
     name = words[0]
     if name in ("EVALSHA", "EVAL"):
         return cast("str | bytes", words[3])
-    if name == "XREAD":
+    if name in ("XREAD", "XREADGROUP"):
         return cast("str | bytes", words[words.index("STREAMS") + 1])
     return words[1] if len(words) > 1 else keys.WORKERS
 
@@ -357,15 +359,101 @@ def _packed(part: Sequence[Sending]) -> list[Words]:
 # --- clients -------------------------------------------------------------------------------------
 
 
-class _Common:
-    """What both clients do alike."""
+class _Client:
+    """What both clients do alike. Neither repeats a command that may have been run.
+
+    It is written once, as coroutines; those of the blocking client wait for nothing that does not
+    block, so that they are through at once: see `_at_once`. _exchange: sends commands and enters
+    what is answered, a lost connection as well. _pause: waits while keys are between two servers.
+    """
 
     shards: Shards
     response_callbacks: Any
+    _exchange: Callable[..., Awaitable[None]]
+    _pause: Callable[[], Awaitable[None]]
 
-    def _sendings(self, commands: Sequence[Words]) -> list[Sending]:
+    async def _run(self, commands: Sequence[Words]) -> list[Any]:
+        """Run commands, each shard's in one round trip; an error is that command's result.
+
+        So is a lost connection, of all commands that were sent over it: their outcome is unknown.
+        """
+        replies: list[Any] = [None] * len(commands)
+        await self._exchange(await self._placed(commands), replies)
+        # What was answered with a redirection was not run.
+        for attempt in range(REDIRECTIONS):
+            again = self._redirected(commands, replies)
+            if not again:
+                break
+            if attempt:
+                await self._pause()
+            await self._exchange(again, replies)
+            if not all(sending.asking for sending in again):
+                await self._look_again()
+        if any(isinstance(reply, LOST) for reply in replies):
+            await self._look_again()
+        return replies
+
+    async def _everywhere(self, *words: Any) -> list[Any]:
+        """Run a command without a key at each shard; raises an error among the answers."""
+        await self._prepare()
+        pools = self.shards.pools
+        replies: list[Any] = [None] * len(pools)
+        await self._exchange([Sending(i, words, pool) for i, pool in enumerate(pools)], replies)
+        if any(isinstance(reply, LOST) for reply in replies):
+            await self._look_again()
+        return _good(replies)
+
+    async def _executed(self, arguments: Words, options: Mapping[str, Any]) -> Any:
+        """Run a command of the library's where its key is, or everywhere; raises its error."""
+        words = _words(arguments)
+        if words[0] in EVERYWHERE:
+            return self.parsed(arguments, (await self._everywhere(*words))[0], options)
+        return self.parsed(arguments, _good(await self._run([words]))[0], options)
+
+    async def _all(self, commands: Iterable[Words]) -> list[Any]:
+        """Run many commands, and return what the library's methods would; raises any error."""
+        listed = list(commands)
+        replies = await self._run([_words(command) for command in listed])
+        _good(_answered(replies))
+        return [self.parsed(*pair) for pair in zip(listed, replies, strict=True)]
+
+    async def _infos(self, *sections: str | None) -> list[dict[str, Any]]:
+        """Return INFO of each shard."""
+        texts = await self._everywhere("INFO", *sections)
+        return [self.parsed(("INFO",), text) for text in texts]
+
+    async def _prepare(self) -> None:
+        """Look where the keys are, the first time."""
+        if not self.shards.pools:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Ask the servers which of them has which keys; ConnectionError where none answers."""
+        cause: Exception | None = None
+        for pool in self.shards.informants():
+            replies: list[Any] = [None]
+            await self._exchange([Sending(0, ("CLUSTER", "SLOTS"), pool)], replies)
+            if not isinstance(replies[0], Exception):
+                self.shards.learn(pool, replies[0])
+                return
+            cause = replies[0]
+            self.shards.distrust(pool)
+        if cause is not None:
+            raise redis.ConnectionError(f"cannot connect to the cluster: {cause}") from cause
+
+    async def _look_again(self) -> None:
+        """Refresh, if any server answers."""
+        with contextlib.suppress(*LOST):
+            await self._refresh()
+
+    async def _placed(self, commands: Sequence[Words]) -> list[Sending]:
+        await self._prepare()
         pool_of = self.shards.pool_of
-        return [Sending(i, words, pool_of(words)) for i, words in enumerate(commands)]
+        try:
+            return [Sending(i, words, pool_of(words)) for i, words in enumerate(commands)]
+        except redis.ConnectionError:
+            await self._look_again()
+            raise
 
     def _redirected(self, commands: Sequence[Words], replies: Sequence[Any]) -> list[Sending]:
         again = [
@@ -375,25 +463,87 @@ class _Common:
         ]
         return [sending for sending in again if sending is not None]
 
-    def parsed(self, arguments: Words, options: Mapping[str, Any], reply: Any) -> Any:
+    def parsed(self, arguments: Words, reply: Any, options: Mapping[str, Any] | None = None) -> Any:
         """Return a reply as the library's method for the command does."""
         callback = self.response_callbacks.get(arguments[0])
-        if callback is None or isinstance(reply, Exception):
+        if callback is None:
             return reply
         # The option names keys for a cache that is off.
-        return callback(reply, **{k: v for k, v in options.items() if k != "keys"})
+        return callback(reply, **{k: v for k, v in (options or {}).items() if k != "keys"})
 
 
-class StoreClient(_Common, redis.Redis):
-    """Client of a store, with the library's methods for commands. `shards` are looked up at once.
+class _Transaction:
+    """The library's pipeline, which is a transaction in one slot here. `_all`: many commands."""
 
-    It never repeats a command that may have been run.
+    command_stack: list[Any]
+    connection_pool: Any
+    _as_library: Callable[[bool], Awaitable[list[Any]]]  # at the shard that is set
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(  # type: ignore[call-arg]
+            client.connection_pool, client.response_callbacks, True, None
+        )
+        self._client = client
+
+    async def _executed(self, raise_on_error: bool) -> list[Any]:
+        stack = list(self.command_stack)
+        if not stack:
+            return []
+        await self._client._prepare()
+        for attempt in range(REDIRECTIONS):
+            self.command_stack = list(stack)
+            try:
+                self.connection_pool = self._client.shards.pool_of(_words(stack[0][0]))
+                return await self._as_library(raise_on_error)
+            except (AskError, TryAgainError):  # none of it was run; MOVED is an AskError as well
+                await self._client._look_again()
+                if attempt:
+                    await self._client._pause()
+            except LOST:
+                await self._client._look_again()
+                raise
+        raise redis.ConnectionError("the keys of a transaction are between two servers")
+
+
+@functools.cache
+def _at_once(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return the blocking counterpart of a coroutine function that waits for nothing."""
+
+    @functools.wraps(method)
+    def run(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            method(*args, **options).send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        raise AssertionError(f"{method.__name__} of the blocking client waits")
+
+    return run
+
+
+class BlockingClient(_Client):
+    """A client whose lost connections raise: the outcome of all commands is then unknown."""
+
+    def run(self, commands: Sequence[Words]) -> list[Any]:
+        """Run commands, each shard's in one round trip; an error of a server is a result."""
+        return _answered(_at_once(_Client._run)(self, commands))
+
+    look_again = _at_once(_Client._look_again)
+
+    async def _pause(self) -> None:
+        time.sleep(AGAIN_PAUSE_S)  # noqa: ASYNC251
+
+
+class StoreClient(BlockingClient, redis.Redis):
+    """Client of a store, with the library's methods for commands.
+
+    The shards are looked up at once.
     """
 
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
         super().__init__(connection_pool=shards.all_pools()[0])
-        self.refresh()
+        _at_once(_Client._refresh)(self)
 
     def close(self) -> None:
         """Close every connection."""
@@ -402,110 +552,30 @@ class StoreClient(_Common, redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command where its key is, or everywhere; raises what a server answers."""
-        words = _words(args)
-        if words[0] in EVERYWHERE:
-            return self.parsed(args, options, self.everywhere(*words)[0])
-        return self.parsed(args, options, _good(self.run([words]))[0])
+        return _at_once(_Client._executed)(self, args, options)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return a pipeline: of one slot with `transaction`, of any without."""
-        return StorePipeline(self, transaction)
+        """Return a transaction in one slot."""
+        return StoreTransaction(self)
 
-    def run(self, commands: Sequence[Words]) -> list[Any]:
-        """Run commands, each shard's in one round trip; an error of a server is a result.
-
-        A lost connection raises: the outcome of all commands is then unknown.
-        """
-        replies: list[Any] = [None] * len(commands)
-        with self._noticing_loss():
-            self._exchange(self._sendings(commands), replies)
-        return self.follow(commands, replies)
-
-    def follow(self, commands: Sequence[Words], replies: list[Any]) -> list[Any]:
-        """Run elsewhere what was answered with a redirection, as it was not run."""
-        for attempt in range(REDIRECTIONS):
-            again = self._redirected(commands, replies)
-            if not again:
-                break
-            if attempt:
-                time.sleep(AGAIN_PAUSE_S)
-            try:
-                self._exchange(again, replies)
-            finally:
-                if not all(sending.asking for sending in again):
-                    self.look_again()
-        return replies
-
-    def everywhere(self, *words: Any) -> list[Any]:
-        """Run a command without a key at each shard; raises an error among the answers."""
-        pools = self.shards.pools
-        replies: list[Any] = [None] * len(pools)
-        with self._noticing_loss():
-            self._exchange([Sending(i, words, pool) for i, pool in enumerate(pools)], replies)
-        return _good(replies)
-
-    def infos(self, *sections: str | None) -> list[dict[str, Any]]:
-        """Return INFO of each shard."""
-        return [self.parsed(("INFO",), {}, text) for text in self.everywhere("INFO", *sections)]
+    all = _at_once(_Client._all)
+    everywhere = _at_once(_Client._everywhere)
+    infos = _at_once(_Client._infos)
 
     def info(self, *sections: str | None, **_: Any) -> dict[str, Any]:
         """Return INFO of the shard that is nearest to its limit of memory."""
         return fullest(self.infos(*sections))
 
-    def refresh(self) -> None:
-        """Ask the servers which of them has which keys; ConnectionError where none answers."""
-        cause: Exception | None = None
-        for pool in self.shards.informants():
-            replies = [None]
-            try:
-                self._exchange([Sending(0, ("CLUSTER", "SLOTS"), pool)], replies)
-                self.shards.learn(pool, _good(replies)[0])
-            except (*LOST, ResponseError) as error:
-                cause = error
-                self.shards.distrust(pool)
-            else:
-                return
-        if cause is not None:
-            raise redis.ConnectionError(f"cannot connect to the cluster: {cause}") from cause
-
-    def look_again(self) -> None:
-        """Refresh, if any server answers."""
-        with contextlib.suppress(*LOST):
-            self.refresh()
-
-    @contextlib.contextmanager
-    def _noticing_loss(self) -> Iterator[None]:
-        try:
-            yield
-        except LOST:
-            self.look_again()
-            raise
-
-    def _exchange(self, sendings: Sequence[Sending], replies: list[Any]) -> None:
-        by_pool: dict[Any, list[Sending]] = {}
-        for sending in sendings:
-            by_pool.setdefault(sending.pool, []).append(sending)
-        lent: list[tuple[Any, Any]] = []
-        try:
-            for pool in by_pool:
-                lent.append((pool, pool.get_connection()))
-            connections = [connection for _, connection in lent]
-            exchange(connections, list(by_pool.values()), replies)
-        except BaseException:
-            for _, connection in lent:  # answers that nobody waits for are on their way
-                connection.disconnect()
-            raise
-        finally:
-            for pool, connection in lent:
-                pool.release(connection)
+    async def _exchange(
+        self, sendings: Sequence[Sending], replies: list[Any], wait_s: float = 0.0
+    ) -> None:
+        lent: dict[Any, Any] = {}
+        exchange(lent, sendings, replies)
+        give_back(lent)
 
 
-class StorePipeline(redis.client.Pipeline):
-    """The library's pipeline, whose commands find their shards when it is executed."""
-
-    def __init__(self, client: StoreClient, transaction: bool) -> None:
-        super().__init__(client.connection_pool, client.response_callbacks, transaction, None)
-        self._client = client
+class StoreTransaction(_Transaction, redis.client.Pipeline):
+    """The blocking transaction."""
 
     def watch(self, *names: Any) -> Any:
         """Watch keys of one slot."""
@@ -516,44 +586,27 @@ class StorePipeline(redis.client.Pipeline):
         """Run what was queued."""
         if self.watching:
             return super().execute(raise_on_error)
-        stack = list(self.command_stack)
-        if not stack:
-            return []
-        commands = [_words(arguments) for arguments, _ in stack]
-        if cast(Any, self).transaction:  # hides the method of that name
-            return self._execute_at_once(commands[0], raise_on_error)
-        self.reset()
-        replies = self._client.run(commands)
-        if raise_on_error:
-            cast(Any, self).raise_first_error(stack, replies)
-        return [
-            self._client.parsed(arguments, options, reply)
-            for (arguments, options), reply in zip(stack, replies, strict=True)
-        ]
+        replies: list[Any] = _at_once(_Transaction._executed)(self, raise_on_error)
+        return replies
 
-    def _execute_at_once(self, first: Words, raise_on_error: bool) -> list[Any]:
-        stack = list(self.command_stack)
-        for attempt in range(REDIRECTIONS):
-            self.command_stack = list(stack)
-            try:
-                self.connection_pool = self._client.shards.pool_of(first)
-                return super().execute(raise_on_error)
-            except (AskError, TryAgainError):  # none of it was run; MOVED is an AskError as well
-                self._client.look_again()
-                if attempt:
-                    time.sleep(AGAIN_PAUSE_S)
-            except LOST:
-                self._client.look_again()
-                raise
-        raise redis.ConnectionError("the keys of a transaction are between two servers")
+    async def _as_library(self, raise_on_error: bool) -> list[Any]:
+        return super().execute(raise_on_error)
 
 
-class AsyncStoreClient(_Common, redis.asyncio.Redis):  # type: ignore[misc]
-    """The asyncio counterpart of `StoreClient`; it connects when it is first used."""
+class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
+    """The asyncio counterpart of `StoreClient`; it connects when it is first used.
+
+    A lost connection is the result of the commands that went over it.
+    """
 
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
         super().__init__(connection_pool=shards.all_pools()[0])
+
+    run = _Client._run
+    all = _Client._all
+    refresh = _Client._refresh
+    infos = _Client._infos
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close every connection."""
@@ -562,34 +615,15 @@ class AsyncStoreClient(_Common, redis.asyncio.Redis):  # type: ignore[misc]
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command where its key is, or everywhere; raises what a server answers."""
-        words = _words(args)
-        if words[0] in EVERYWHERE:
-            return self.parsed(args, options, (await self.everywhere(*words))[0])
-        return self.parsed(args, options, _good(await self.run([words]))[0])
+        return await self._executed(args, options)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return a pipeline: of one slot with `transaction`, of any without."""
-        return AsyncStorePipeline(self, transaction)
+        """Return a transaction in one slot."""
+        return AsyncStoreTransaction(self)
 
-    async def run(self, commands: Sequence[Words]) -> list[Any]:
-        """Run commands, each shard's in one round trip; an error is that command's result.
-
-        So is a lost connection, of all commands that were sent over it: their outcome is unknown.
-        """
-        replies: list[Any] = [None] * len(commands)
-        await self._exchange(await self._placed(commands), replies)
-        for attempt in range(REDIRECTIONS):
-            again = self._redirected(commands, replies)
-            if not again:
-                break
-            if attempt:
-                await asyncio.sleep(AGAIN_PAUSE_S)
-            await self._exchange(again, replies)
-            if not all(sending.asking for sending in again):
-                await self.look_again()
-        if any(isinstance(reply, LOST) for reply in replies):
-            await self.look_again()
-        return replies
+    async def info(self, *sections: str | None, **_: Any) -> dict[str, Any]:
+        """Return INFO of the shard that is nearest to its limit of memory."""
+        return fullest(await self.infos(*sections))
 
     async def wait_for(self, words: Words, wait_s: float) -> Any:
         """Run a command that waits for so long itself; None where its key moved meanwhile.
@@ -604,71 +638,22 @@ class AsyncStoreClient(_Common, redis.asyncio.Redis):  # type: ignore[misc]
         reply = replies[0]
         if not isinstance(reply, Exception):
             return reply
-        await self.look_again()
+        await self._look_again()
         # A master that becomes a replica answers UNBLOCKED.
         if self._redirected([words], replies) or str(reply).startswith("UNBLOCKED"):
-            await asyncio.sleep(AGAIN_PAUSE_S)
+            await self._pause()
             return None
         return reply
 
-    async def everywhere(self, *words: Any) -> list[Any]:
-        """Run a command without a key at each shard; raises an error among the answers."""
-        await self.prepare()
-        pools = self.shards.pools
-        replies: list[Any] = [None] * len(pools)
-        await self._exchange([Sending(i, words, pool) for i, pool in enumerate(pools)], replies)
-        if any(isinstance(reply, LOST) for reply in replies):
-            await self.look_again()
-        return _good(replies)
-
-    async def infos(self, *sections: str | None) -> list[dict[str, Any]]:
-        """Return INFO of each shard."""
-        texts = await self.everywhere("INFO", *sections)
-        return [self.parsed(("INFO",), {}, text) for text in texts]
-
-    async def info(self, *sections: str | None, **_: Any) -> dict[str, Any]:
-        """Return INFO of the shard that is nearest to its limit of memory."""
-        return fullest(await self.infos(*sections))
-
-    async def prepare(self) -> None:
-        """Look where the keys are, the first time."""
-        if not self.shards.pools:
-            await self.refresh()
-
-    async def refresh(self) -> None:
-        """Ask the servers which of them has which keys; ConnectionError where none answers."""
-        cause: Exception | None = None
-        for pool in self.shards.informants():
-            replies: list[Any] = [None]
-            await self._exchange([Sending(0, ("CLUSTER", "SLOTS"), pool)], replies)
-            if not isinstance(replies[0], Exception):
-                self.shards.learn(pool, replies[0])
-                return
-            cause = replies[0]
-            self.shards.distrust(pool)
-        if cause is not None:
-            raise redis.ConnectionError(f"cannot connect to the cluster: {cause}") from cause
-
-    async def look_again(self) -> None:
-        """Refresh, if any server answers."""
-        with contextlib.suppress(*LOST):
-            await self.refresh()
-
-    async def _placed(self, commands: Sequence[Words]) -> list[Sending]:
-        await self.prepare()
-        try:
-            return self._sendings(commands)
-        except redis.ConnectionError:
-            await self.look_again()
-            raise
+    async def _pause(self) -> None:
+        await asyncio.sleep(AGAIN_PAUSE_S)
 
     async def _exchange(
         self, sendings: Sequence[Sending], replies: list[Any], wait_s: float = 0.0
     ) -> None:
-        by_pool: dict[Any, list[Sending]] = {}
-        for sending in sendings:
-            by_pool.setdefault(sending.pool, []).append(sending)
-        parts = [self._part(pool, part, replies, wait_s) for pool, part in by_pool.items()]
+        parts = [
+            self._part(pool, part, replies, wait_s) for pool, part in _by_pool(sendings).items()
+        ]
         if len(parts) == 1:
             await parts[0]  # without a task of its own
         else:
@@ -698,60 +683,65 @@ class AsyncStoreClient(_Common, redis.asyncio.Redis):  # type: ignore[misc]
                 replies[index] = error
 
 
-class AsyncStorePipeline(redis.asyncio.client.Pipeline):
-    """The asyncio counterpart of `StorePipeline`."""
-
-    def __init__(self, client: AsyncStoreClient, transaction: bool) -> None:
-        super().__init__(client.connection_pool, client.response_callbacks, transaction, None)
-        self._client = client
+class AsyncStoreTransaction(_Transaction, redis.asyncio.client.Pipeline):  # type: ignore[misc]
+    """The asyncio counterpart of `StoreTransaction`."""
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Run what was queued."""
-        stack = list(self.command_stack)
-        if not stack:
-            return []
-        commands = [_words(arguments) for arguments, _ in stack]
-        if self.is_transaction:
-            return await self._execute_at_once(commands[0], raise_on_error)
-        await cast(Any, self).reset()
-        replies = await self._client.run(commands)
-        if raise_on_error:
-            _good([reply for reply in replies if isinstance(reply, LOST)])
-            self.raise_first_error(stack, replies)
-        return [
-            self._client.parsed(arguments, options, reply)
-            for (arguments, options), reply in zip(stack, replies, strict=True)
-        ]
+        return await self._executed(raise_on_error)
 
-    async def _execute_at_once(self, first: Words, raise_on_error: bool) -> list[Any]:
-        stack = list(self.command_stack)
-        await self._client.prepare()
-        for attempt in range(REDIRECTIONS):
-            self.command_stack = list(stack)
-            try:
-                self.connection_pool = self._client.shards.pool_of(first)
-                return await super().execute(raise_on_error)
-            except (AskError, TryAgainError):  # none of it was run; MOVED is an AskError as well
-                await self._client.look_again()
-                if attempt:
-                    await asyncio.sleep(AGAIN_PAUSE_S)
-            except LOST:
-                await self._client.look_again()
-                raise
-        raise redis.ConnectionError("the keys of a transaction are between two servers")
+    async def _as_library(self, raise_on_error: bool) -> list[Any]:
+        return await super().execute(raise_on_error)
 
 
-def exchange(
-    connections: Sequence[Any], parts: Sequence[Sequence[Sending]], replies: list[Any]
-) -> None:
-    """Send each connection its part, then read what all answer."""
-    for connection, part in zip(connections, parts, strict=True):
-        send(connection, _packed(part))
-    for connection, part in zip(connections, parts, strict=True):
-        for sending in part:
-            if sending.asking:
-                reply_of(connection)
-            replies[sending.number] = reply_of(connection)
+def _by_pool(sendings: Sequence[Sending]) -> dict[Any, list[Sending]]:
+    by_pool: dict[Any, list[Sending]] = {}
+    for sending in sendings:
+        by_pool.setdefault(sending.pool, []).append(sending)
+    return by_pool
+
+
+def exchange(lent: dict[Any, Any], sendings: Sequence[Sending], replies: list[Any]) -> None:
+    """Send each shard its part, then read what all answer.
+
+    lent: connections by their pools, to which those are added that are needed. None is left where
+    one is lost, which is then what every command is answered.
+    """
+    by_pool = _by_pool(sendings)
+    try:
+        for pool in by_pool.keys() - lent.keys():
+            lent[pool] = pool.get_connection()
+        for pool, part in by_pool.items():
+            send(lent[pool], _packed(part))
+        for pool, part in by_pool.items():
+            _receive(lent[pool], part, replies)
+    except BaseException as error:
+        for connection in lent.values():  # answers that nobody waits for are on their way
+            connection.disconnect()
+        give_back(lent)
+        if not isinstance(error, LOST):
+            raise
+        for sending in sendings:
+            replies[sending.number] = error
+
+
+def _receive(connection: Any, part: Sequence[Sending], replies: list[Any]) -> None:
+    for sending in part:
+        if sending.asking:
+            reply_of(connection)
+        replies[sending.number] = reply_of(connection)
+
+
+def give_back(lent: dict[Any, Any]) -> None:
+    """Give connections back to their pools."""
+    for pool, connection in lent.items():
+        pool.release(connection)
+    lent.clear()
+
+
+def _answered(replies: list[Any]) -> list[Any]:
+    _good([reply for reply in replies if isinstance(reply, LOST)])
+    return replies
 
 
 def _good(replies: list[Any]) -> list[Any]:
@@ -801,33 +791,30 @@ class Script:
             raise result
         return result
 
-    def run_all(self, client: StoreClient, calls: Sequence[ScriptCall]) -> list[Any]:
+    def run_all(
+        self,
+        client: StoreClient,
+        calls: Sequence[ScriptCall],
+        results: list[Any] | None = None,
+    ) -> list[Any]:
         """Run each call in one round trip; an error of the server is that call's result.
 
-        A lost connection raises: the outcome of all calls is then unknown.
+        A lost connection raises: the outcome of all calls is then unknown. results: where they were
+        run already; those that got NOSCRIPT are run again.
         """
-        return self.run_unknown(client, calls, client.run(self.commands(calls)))
-
-    def run_unknown(
-        self, client: StoreClient, calls: Sequence[ScriptCall], results: list[Any]
-    ) -> list[Any]:
-        """Return the results of calls, after running again those that got NOSCRIPT."""
-        if unknown := _unknown(results):
-            again = client.run(self._texts([calls[i] for i in unknown]))
-            for i, result in zip(unknown, again, strict=True):
-                results[i] = result
-        return results
+        return _answered(_at_once(Script.run_all_async)(self, client, calls, results))
 
     async def run_all_async(
-        self, client: AsyncStoreClient, calls: Sequence[ScriptCall]
+        self, client: _Client, calls: Sequence[ScriptCall], results: list[Any] | None = None
     ) -> list[Any]:
-        """Run each call in one round trip, as `run_all` does.
+        """Run each call as `run_all` does.
 
         But a lost connection is the result of the calls that went over it.
         """
-        results = await client.run(self.commands(calls))
-        if unknown := _unknown(results):
-            again = await client.run(self._texts([calls[i] for i in unknown]))
+        if results is None:
+            results = await client._run(self.commands(calls))
+        if unknown := [i for i, r in enumerate(results) if isinstance(r, NoScriptError)]:
+            again = await client._run(self._texts([calls[i] for i in unknown]))
             for i, result in zip(unknown, again, strict=True):
                 results[i] = result
         return results
@@ -838,7 +825,3 @@ class Script:
 
     def _texts(self, calls: Sequence[ScriptCall]) -> list[Words]:
         return [("EVAL", self.source, len(c.keys), *c.keys, *c.arguments) for c in calls]
-
-
-def _unknown(results: Sequence[Any]) -> list[int]:
-    return [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]

@@ -13,11 +13,10 @@ from zlib import crc32
 
 import cramjam
 import msgspec
-import redis
 
 from service import wire
 from service.store import keys
-from service.store.shards import Argument
+from service.store.shards import Argument, StoreClient, Words
 from service.wire import stored_records
 
 CHUNK = 64
@@ -164,29 +163,31 @@ class Stored(NamedTuple):
 class Store:
     """A worker's reads of the streams of partitions it owns, and its checkpoints."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: StoreClient) -> None:
         self._client = client
 
     def load(self, partition: int, streams: Sequence[str]) -> list[Stored]:
         """Load each stream's head, its checkpoint, its tail and its idempotency records."""
         if not streams:
             return []
-        fields = self._client.hmget(keys.heads(partition), keys.head_fields(streams))
-        parts = cast(list[bytes | None], fields)
+        parts: Any = self._client.hmget(keys.heads(partition), keys.head_fields(streams))
         heads = list(map(stored_head, parts[::2], parts[1::2]))
-        with self._client.pipeline(transaction=False) as pipe:
-            for stream, head in zip(streams, heads, strict=True):
-                pipe.hget(keys.checkpoint(partition, stream), checkpoint_field(stream, head))
-                pipe.lrange(keys.tail(partition, stream), 0, -1)
-                pipe.hgetall(keys.idempotency(partition, stream))
-                pipe.hkeys(keys.checkpoint(partition, stream))
-                pipe.zscore(keys.names(partition), stream)
-            replies = pipe.execute()
+        commands: list[Words] = []
+        for stream, head in zip(streams, heads, strict=True):
+            states = keys.checkpoint(partition, stream)
+            commands += (
+                ("HGET", states, checkpoint_field(stream, head)),
+                ("LRANGE", keys.tail(partition, stream), 0, -1),
+                ("HGETALL", keys.idempotency(partition, stream)),
+                ("HKEYS", states),
+                ("ZSCORE", keys.names(partition), stream),
+            )
+        replies = self._client.all(commands)
         loaded = []
         for i, (stream, head) in enumerate(zip(streams, heads, strict=True)):
-            checkpoint, tail, idempotency, states, score = replies[5 * i : 5 * i + 5]
+            checkpoint, tail, idempotency, fields, score = replies[5 * i : 5 * i + 5]
             named = checkpoint_field(stream, head).encode()
-            stale = tuple(field for field in states if named and field != named)
+            stale = tuple(field for field in fields if named and field != named)
             living = score is not None
             loaded.append(Stored(head, checkpoint, tail, idempotency, stale, living))
         return loaded
@@ -195,11 +196,10 @@ class Store:
         self, partition: int, checkpoints: Iterable[tuple[str, str, bytes]]
     ) -> None:
         """Write (stream, field, state) before the commit that moves the heads' pointers."""
-        with self._client.pipeline(transaction=False) as pipe:
-            for stream, field, blob in checkpoints:
-                kept = packed_state(stream, field, blob)
-                pipe.hset(keys.checkpoint(partition, stream), field, kept)
-            pipe.execute()
+        self._client.all(
+            ("HSET", keys.checkpoint(partition, stream), field, packed_state(stream, field, blob))
+            for stream, field, blob in checkpoints
+        )
 
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
         """Read the committed events of a stream; raises UnreadablePart."""

@@ -11,11 +11,12 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-import redis.asyncio
+import redis
 from redis.exceptions import ResponseError
 
 from service.store import keys
 from service.store.feed import before_of, readable
+from service.store.shards import AsyncStoreClient, Words
 from service.webhooks.config import Delivery
 from service.wire.event_entries import START, Id, Raised, number_of
 
@@ -47,9 +48,7 @@ class Dead(NamedTuple):
 class Letters:
     """The letters of one hook, for one process that holds the hook's lock."""
 
-    def __init__(
-        self, client: redis.asyncio.Redis, hook: str, consumer: str, partitions: int
-    ) -> None:
+    def __init__(self, client: AsyncStoreClient, hook: str, consumer: str, partitions: int) -> None:
         self._client = client
         self._hook = hook
         self._consumer = consumer
@@ -69,10 +68,7 @@ class Letters:
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
-        async with self._client.pipeline(transaction=False) as pipe:
-            for source in self.sources:
-                pipe.xinfo_groups(source)
-            rows = await pipe.execute()
+        rows = await self._client.all(("XINFO GROUPS", source) for source in self.sources)
         read_to = dict.fromkeys(self.sources, START)
         for source, groups in zip(self.sources, rows, strict=True):
             for group in groups:
@@ -86,13 +82,9 @@ class Letters:
         A store whose clock was ahead, and is set back, goes on with higher ids.
         """
         streams = [key(p) for p in self._partitions.values() for key in (keys.log, keys.feed)]
-        async with self._client.pipeline(transaction=False) as pipe:
-            for stream in streams:
-                pipe.exists(stream)
-            there = await pipe.execute()
-            for stream in itertools.compress(streams, there):
-                pipe.xinfo_stream(stream)
-            described = iter(await pipe.execute())
+        there = await self._client.all(("EXISTS", stream) for stream in streams)
+        present = itertools.compress(streams, there)
+        described = iter(await self._client.all(("XINFO STREAM", stream) for stream in present))
         newest = [Id.parse(next(described)["last-generated-id"]) if yes else START for yes in there]
         return [max(pair) for pair in zip(newest[::2], newest[1::2], strict=True)]
 
@@ -121,10 +113,10 @@ class Letters:
 
     async def read(self, sources: Sequence[str], count: int) -> list[Letter]:
         """Read up to `count` new letters of each source, without waiting."""
-        async with self._client.pipeline(transaction=False) as pipe:
-            for source in sources:
-                pipe.xreadgroup(self._group, self._consumer, {source: ">"}, count=count)
-            rows = await pipe.execute()
+        group = ("GROUP", self._group, self._consumer, "COUNT", count)
+        rows = await self._client.all(
+            ("XREADGROUP", *group, "STREAMS", source, ">") for source in sources
+        )
         return [
             letter
             for source, row in zip(sources, rows, strict=True)
@@ -134,12 +126,12 @@ class Letters:
 
     async def done(self, letters: Iterable[Letter]) -> None:
         """Acknowledge letters: delivered, or not wanted."""
-        async with self._client.pipeline(transaction=False) as pipe:
-            for letter in letters:
-                pipe.xack(letter.source, self._group, letter.id)
-                if letter.source == self.again:
-                    pipe.xdel(letter.source, letter.id)
-            await pipe.execute()
+        commands: list[Words] = []
+        for letter in letters:
+            commands.append(("XACK", letter.source, self._group, letter.id))
+            if letter.source == self.again:
+                commands.append(("XDEL", letter.source, letter.id))
+        await self._client.all(commands)
 
     async def bury(
         self, letter: Letter, error: str, attempts: int, bounds: Delivery
@@ -163,10 +155,9 @@ class Letters:
     async def _evict(self, bounds: Delivery) -> list[tuple[str, str]]:
         evicted: list[tuple[str, str]] = []
         while True:
-            async with self._client.pipeline(transaction=False) as pipe:
-                pipe.xlen(keys.DEAD_LETTERS)
-                pipe.xrange(keys.DEAD_LETTERS, count=1)
-                length, oldest = await pipe.execute()
+            length, oldest = await self._client.all(
+                (("XLEN", keys.DEAD_LETTERS), ("XRANGE", keys.DEAD_LETTERS, "-", "+", "COUNT", 1))
+            )
             few = length <= bounds.dead_letters
             if few and (length <= 1 or await self._bytes() <= bounds.dead_letter_bytes):
                 return evicted

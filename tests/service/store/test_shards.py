@@ -70,6 +70,12 @@ def test_one_command_names_the_keys_of_one_slot(cluster):
 
 
 def test_the_key_of_a_command():
-    cases = [("EVALSHA", "digest", 2, LOW, HIGH), ("XREAD", "COUNT", 1, "STREAMS", LOW, "0-0")]
-    assert [key_of(words) for words in (*cases, GET_LOW)] == [LOW] * 3
+    reading = ("COUNT", 1, "STREAMS", LOW, ">")
+    cases = [
+        GET_LOW,
+        ("EVALSHA", "digest", 2, LOW, HIGH),
+        ("XREAD", *reading),
+        ("XREADGROUP", "GROUP", "g", "c", *reading),
+    ]
+    assert [key_of(words) for words in cases] == [LOW] * 4
     assert key_of(("TIME",)) == keys.WORKERS
