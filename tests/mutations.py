@@ -376,6 +376,20 @@ MUTATIONS = [
         API,
     ),
     Mutation(
+        "gateway: outcomes are not read before a deadline",
+        "service/api/gateway/gateway.py",
+        "            if soon:",
+        "            if not soon:",
+        API,
+    ),
+    Mutation(
+        "gateway: each command of a request has the whole deadline",
+        "service/api/gateway/gateway.py",
+        "max(self._deadline_s - self._waited_s, self._deadline_s / 2)",
+        "self._deadline_s",
+        API,
+    ),
+    Mutation(
         "overload: a wait of more than half the limit is refused",
         "service/api/gateway/load_shedding.py",
         "        if wait_s <= self._limit_s:\n            return None",

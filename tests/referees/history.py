@@ -43,8 +43,8 @@ from tests.referees.judging import Row, shown
 SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
 AGAIN = {0, 408, 429, 503, 504}  # no definite answer, or refused for the time being
 CORRUPT = 500  # allowed of streams whose stored bytes were flipped, until these are put back
-DEADLINE_S = 11.0  # of requests; more than twice the lease of a worker
-LONGEST_WAIT_S, HEALED_WITHIN_S = 15.0, 3.0
+DEADLINE_S, LEASE_MS = 9.5, 4500  # of requests, and of a worker: less than half of it
+LONGEST_WAIT_S, HEALED_WITHIN_S = 10.0, 3.0
 PATIENCE_S = 120.0  # of the comparison, after the storm
 CALM_S = 6.0  # posts go on for so long after the last fault
 # Of an event, by labels of the history; of one that could not be read it stays as it was before.
@@ -426,7 +426,8 @@ def healed(clients: Clients, moment: float) -> float:
 def storm(topology: str, seed: int, seconds: float, folder: Path, say=print) -> Result:
     """Run one on a store of this topology; raises Contradiction."""
     with stores(topology) as store:
-        deployment = Deployment(folder, store, request_deadline_s=DEADLINE_S)
+        bounds = {"request_deadline_s": DEADLINE_S, "lease_ttl_ms": LEASE_MS}
+        deployment = Deployment(folder, store, **bounds)
         return _storm(deployment, random.Random(seed), seed, seconds, say)
 
 

@@ -51,13 +51,13 @@ from service.store.reads import AsyncStore
 from service.store.shards import UNREACHABLE, AsyncStoreClient
 from service.store.streams import UnreadablePart, decoded
 from service.store.subscription import Subscriptions
-from service.tasks import bounded, end, forget, is_cancelled
+from service.tasks import end, forget, is_cancelled
 from service.wire import rows, timestamps
 from service.wire.event_entries import START, Id
 
 log = logging.getLogger(__name__)
 
-SWEEP_S = 0.25
+SWEEP_S = 0.05  # an answer is so much later than its deadline, at most
 NEEDS_MEMORY = (
     wire.Observe,
     wire.Configure,
@@ -66,7 +66,7 @@ NEEDS_MEMORY = (
 )  # refused when the store's memory is short
 LEAST_PATIENCE_S = 1.0  # per command, however long earlier commands of its request waited
 GRACE_S = 3.0  # waiting requests fail once Redis has been unreachable for this long
-LAST_READ_S = 1.0  # limit of the last read; it delays the next sweep
+LOOK_S = 3.0  # before a deadline outcomes are read for so long: a connection that hangs takes 2 s
 ENTRY_OVERHEAD = 64  # incarnation and array headers of an entry
 FIRST_PAUSE_S = 0.02  # before an append is repeated
 LONGEST_PAUSE_S = 0.2  # many repeats go together in one pipeline
@@ -224,19 +224,28 @@ class PendingCommand:
 class RequestPatience:
     """Deadline of each command of a multi-command request: an outage counts once for all of them.
 
-    The total time of a list that is answered normally is not limited. A wait longer than a quarter
-    of the deadline counts as an outage.
+    A request of few commands ends by its deadline in all. The total time of a list that is answered
+    normally is not limited: each command has half the deadline, in which another worker takes over,
+    however long those before it took. A wait longer than a quarter of the deadline is an outage.
     """
 
     def __init__(self, deadline_s: float) -> None:
-        self.left_s = deadline_s
-        self._normal_s = deadline_s / 4
-        self._least_s = min(LEAST_PATIENCE_S, deadline_s)
+        self._deadline_s = deadline_s
+        self._waited_s = 0.0
+        self._outages_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Deadline of the next command."""
+        normally_s = max(self._deadline_s - self._waited_s, self._deadline_s / 2)
+        left_s = min(normally_s, self._deadline_s - self._outages_s)
+        return max(left_s, min(LEAST_PATIENCE_S, self._deadline_s))
 
     def spend(self, waited_s: float) -> None:
-        """Subtract a command's wait, if it was an outage."""
-        if waited_s > self._normal_s:
-            self.left_s = max(self._least_s, self.left_s - waited_s)
+        """Count a command's wait."""
+        self._waited_s += waited_s
+        if waited_s > self._deadline_s / 4:
+            self._outages_s += waited_s
 
 
 class Gateway:
@@ -508,32 +517,26 @@ class Gateway:
             log.error("a gateway task ended", exc_info=self.failure)
 
     async def _sweep(self) -> None:
-        """Fail commands past their deadline, and those of queues that have failed for too long."""
+        """Fail commands at their deadline, and those of queues that have failed for too long.
+
+        Outcomes that no message has brought are read before that: no answer waits for a store.
+        """
         while True:
             await asyncio.sleep(SWEEP_S)
             now = time.monotonic()
             for queue in self._queues:
                 if queue.failing_since and now - queue.failing_since > GRACE_S:
                     queue.give_up("the store cannot be reached")
-            overdue = [
-                pending
-                for pending in self._replies.pending.values()
-                if pending.group.deadline <= now
-            ]
-            if not overdue:
-                continue
-            try:
-                await bounded(self._replies.read(_partitions(overdue)), LAST_READ_S)
-            except UNREACHABLE as error:
-                log.warning("could not read outcomes before the deadline: %s", error)
-            for pending in overdue:
-                deadline_s = pending.group.deadline - pending.group.since
-                waited = f"no answer within {deadline_s:g} s"
-                pending.fail(_unanswered(pending, waited))
-
-
-def _partitions(commands: Iterable[PendingCommand]) -> set[int]:
-    return {pending.group.partition for pending in commands}
+            soon: set[int] = set()
+            for pending in list(self._replies.pending.values()):
+                group = pending.group
+                if group.deadline <= now:
+                    waited = f"no answer within {group.deadline - group.since:g} s"
+                    pending.fail(_unanswered(pending, waited))
+                elif group.deadline - now < LOOK_S and pending.sent:
+                    soon.add(group.partition)
+            if soon:
+                self._replies.fall_behind(soon)
 
 
 def _unanswered(pending: PendingCommand, why: str) -> ServiceError:
@@ -829,9 +832,10 @@ class Replies:
             except UNREACHABLE as error:
                 log.warning("replies: cannot read outcomes: %s", error)
                 await asyncio.sleep(READ_PAUSE_S)
-                self._fall_behind(behind)
+                self.fall_behind(behind)
 
-    def _fall_behind(self, partitions: Iterable[int]) -> None:
+    def fall_behind(self, partitions: Iterable[int]) -> None:
+        """Have what these partitions have in the store read by `fetch`."""
         self._behind.update(partitions)
         self._some_behind.set()
 
@@ -850,7 +854,7 @@ class Replies:
         else:
             complete = id_ <= read_to.id
         if not complete:
-            self._fall_behind([partition])
+            self.fall_behind([partition])
 
     def _decoded(self, id_: Id, blob: bytes) -> list[wire.Outcome]:
         """Outcomes of a piece; none of one that is damaged: their requests may be repeated."""
