@@ -17,6 +17,7 @@ from model_core.suggestions import did_you_mean
 from service.commands.common import HELP_ALL, fail
 from service.problems import StartupError
 from service.runtime.process import EXIT_REFUSED
+from service.schema import wording
 from service.settings import Settings
 
 PREFIX = str(Settings.model_config["env_prefix"])
@@ -129,7 +130,7 @@ def _message(error: ErrorDetails) -> str:
     if not error["loc"]:  # of settings that do not go together
         return error["msg"].removeprefix("Value error, ")
     name = str(error["loc"][0]).lower().removeprefix("moca_")
-    return f"{flag(name)} ({variable(name)}): {error['msg']}, got {error['input']!r}"
+    return f"{flag(name)} ({variable(name)}): {wording.described(error)}"
 
 
 def _option(name: str) -> inspect.Parameter:

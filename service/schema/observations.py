@@ -33,6 +33,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from model_core.stream_settings import DURATIONS, TABLE, Meaning, Setting
 from model_core.suggestions import did_you_mean
 from service.models.catalogue import REFERENCE
+from service.schema import wording
 from service.wire import tags as stream_tags
 from service.wire import timestamps
 
@@ -119,7 +120,7 @@ def _is_unknown(error: ErrorDetails) -> bool:
 
 def _with_suggestion(error: ErrorDetails, names: Iterable[str]) -> InitErrorDetails:
     kind = error["type"]
-    text = error["msg"]
+    text = wording.described(error)
     if _is_unknown(error):
         kind = "unknown_field"
         text = f"{UNKNOWN}{did_you_mean(str(error['loc'][0])[:100], names)}"

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from service.models.catalogue import REFERENCE
 from service.problems import StartupError
+from service.schema import wording
 from service.settings import Settings, read_toml
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.apprise_sender import AppriseSender
@@ -151,7 +152,7 @@ def _read(path: Path) -> File:
 def _fault(error: Any) -> str:
     loc = error["loc"]
     value = error["input"]
-    fault = f"{'.'.join(str(part) for part in loc)}: {error['msg']}"
+    fault = f"{'.'.join(str(part) for part in loc)}: {wording.expected(error)}"
     if loc[-1] not in Delivery.model_fields:
         return fault  # only where and why: what was given may be a secret
     if len(loc) > 1:

@@ -104,7 +104,7 @@ async def test_both_transports_answer_alike_and_refuse_in_words(pumps, connected
             ("stream_status", {"stream": "pmp-4"}, "did you mean 'pump-4' or"),
             ("list_changes", {"since": "noon"}, "such as 30m, 24h"),
             ("list_changes", {"match": "{"}, "query.match"),
-            ("what_if", {"stream": "pump-4", "settings": {"hazard": 7}}, "less than 1"),
+            ("what_if", {"stream": "pump-4", "settings": {"hazard": 7}}, "below 1, got 7"),
             ("forecast", {"stream": "pump-4", "steps": 0}, "greater than or equal to 1"),
             ("forecast", {"stream": "pump-4", "step": 3}, "no argument 'step'; did you mean 'ste"),
             ("forecast", {"stream": "pump-4", "ahead": 3}, "it has stream, steps"),

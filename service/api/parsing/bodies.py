@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from service.problems import MAX_ERRORS, FieldError, InvalidField, MalformedBody
+from service.schema import wording
 from service.schema.observations import STREAM_ID_RULE, UNKNOWN
 from service.store import append
 
@@ -36,12 +37,6 @@ MORE = 500  # fields and lists without a limit of their own, and those within st
 # Types of errors of the branches of a union that do not apply.
 OTHER_BRANCH = ("list_type", "model_type", "model_attributes_type")
 JSON_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}
-DETAILS = {
-    "missing": "required",
-    "model_attributes_type": "expected an object",
-    "float_type": "expected a number",
-    "finite_number": "expected a finite number",
-}
 _strings = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|NaN|Infinity', re.DOTALL)
 _msgspec_text = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL).fullmatch
 _field = re.compile(r"Object (?:contains (unknown)|missing required) field `(.*)`", re.DOTALL).match
@@ -165,10 +160,11 @@ def field_errors(errors: Sequence[Any], root: str = "") -> list[FieldError]:
         in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
         if in_union and (kind in OTHER_BRANCH or (kind == "float_type" and nested)):
             continue
-        detail = item["msg"].removeprefix("Value error, ")
         if kind == "string_pattern_mismatch" and loc[-1] == "stream":
             detail = f"expected {STREAM_ID_RULE}"
-        named.append(FieldError(_loc(root, loc), DETAILS.get(kind, detail)))
+        else:
+            detail = wording.described(item)
+        named.append(FieldError(_loc(root, loc), detail))
     if not named:  # no branch applies, such as an object for a number or a list
         named = [FieldError(_loc(root, errors[0]["loc"]), "wrong type")]
     return named

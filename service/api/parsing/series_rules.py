@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from service.api.parsing.commands import CommandParser
 from service.problems import InvalidField, StartupError
+from service.schema import wording
 from service.schema.commands import check_selector
 from service.schema.observations import STREAM_CHARACTERS, STREAM_ID, Form, StreamForm
 from service.schema.queries import RESULT_SERIES
@@ -201,7 +202,10 @@ def _read(path: Path) -> RulesForm:
     try:
         return RulesForm.model_validate(read_toml(path, "the rules of series"))
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        faults = [
+            f"{'.'.join(map(str, fault['loc']))}: {wording.described(fault)}"
+            for fault in error.errors()
+        ]
         raise StartupError(f"{path}: {'; '.join(faults)}") from None
 
 

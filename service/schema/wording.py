@@ -1,0 +1,81 @@
+"""Errors of pydantic in words: what was expected, and what was got."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+SHOWN = 50  # characters of a value
+BOUNDS = {
+    "greater_than_equal": ("a number of at least", "ge"),
+    "greater_than": ("a number above", "gt"),
+    "less_than_equal": ("a number of at most", "le"),
+    "less_than": ("a number below", "lt"),
+}
+LENGTHS = {
+    "string_too_short": ("at least", "min_length", "character"),
+    "string_too_long": ("at most", "max_length", "character"),
+    "too_short": ("at least", "min_length", "item"),
+    "too_long": ("at most", "max_length", "item"),
+}
+TYPES = {
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "a string",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+
+
+def expected(error: ErrorDetails) -> str:
+    """Return what was expected, without the value, which may be a secret."""
+    kind = error["type"]
+    context = error.get("ctx", {})
+    if kind == "missing":
+        return "required"
+    if kind == "finite_number":  # 1e999 stands for NaN, which is not JSON
+        return "expected a finite number"
+    if kind in BOUNDS and BOUNDS[kind][1] in context:
+        words, name = BOUNDS[kind]
+        bound = context[name]
+        return f"expected {words} {format(bound, 'g') if isinstance(bound, float) else bound}"
+    if kind in LENGTHS and LENGTHS[kind][1] in context:
+        words, name, unit = LENGTHS[kind]
+        count = context[name]
+        return f"expected {words} {count} {unit}{'' if count == 1 else 's'}"
+    if kind == "literal_error" and "expected" in context:
+        return f"expected {context['expected']}"
+    if kind == "string_pattern_mismatch" and "pattern" in context:
+        return f"expected text that matches {context['pattern']}"
+    if kind in TYPES:
+        return f"expected {TYPES[kind]}"
+    return error["msg"].removeprefix("Value error, ")
+
+
+def described(error: ErrorDetails) -> str:
+    """Return what was expected, and what was got where that is short and not said yet."""
+    text = expected(error)
+    if not text.startswith("expected ") or error["type"] == "finite_number" or ", got " in text:
+        return text
+    return f"{text}, got {_shown(error)}"
+
+
+def _shown(error: ErrorDetails) -> str:
+    value: Any = error["input"]
+    if error["type"] in ("too_short", "too_long"):
+        return str(error["ctx"]["actual_length"])
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list | tuple):
+        return "a list"
+    constant = {True: "true", False: "false", None: "null"}
+    text = constant[value] if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
