@@ -1,4 +1,4 @@
-"""`replay` of a file of many streams: by turns, one table of all answers, what changed first.
+"""`replay` of a file of many streams: some at once, one table of all answers, what changed first.
 
 Pictures are drawn of all changes together, and of the streams whose changes are largest.
 """
@@ -6,7 +6,9 @@ Pictures are drawn of all changes together, and of the streams whose changes are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import repeat
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +44,7 @@ from moca_client.tables import describe_evidence, describe_start
 PLOTS = 5  # streams with a picture of their own
 SHOWN = 20  # changes in the table on the console
 LISTED = 500  # changes in a page of the service's list of them
+MANY_IN_FLIGHT = 4  # requests, each of another stream
 
 
 def replay_many(
@@ -58,7 +61,7 @@ def replay_many(
     existing: Literal["refuse", "append", "replace"] = "refuse",
     console: Console | None = None,
 ) -> list[Replayed]:
-    """Stream the series of a file through the service at `url`, by turns.
+    """Stream the series of a file through the service at `url`, some at once.
 
     Into the folder `out` (default: the current one) go `FILE-answers.csv`, and, where pyarrow is
     installed, `FILE-answers.parquet`, with the answers to all rows; `FILE.png` with all confirmed
@@ -79,9 +82,11 @@ def replay_many(
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
-        for replayed in replays:
-            prepared = prepare(client, replayed.stream, wanted, existing)
-            replayed.settings = prepared.settings
+        with ThreadPoolExecutor(MANY_IN_FLIGHT) as pool:
+            names = [replayed.stream for replayed in replays]
+            prepared = pool.map(lambda name: prepare(client, name, wanted, existing), names)
+            for replayed, stream in zip(replays, prepared, strict=True):
+                replayed.settings = stream.settings
         import_soon(files)
         with collecting_nothing():
             try:
@@ -108,19 +113,28 @@ def _picture(path: Path) -> bool:
 
 
 def _post(client: Client, replays: Sequence[Replayed], batch: int, console: Console) -> None:
-    """Post all rows; no stream is more than `batch` ahead of another that has more."""
+    """Post all rows; no stream is more than `batch` ahead of another that has more.
+
+    Several requests are on their way, each of another stream.
+    """
     rows = sum(len(replayed.series.y) for replayed in replays)
     longest = max(len(replayed.series.y) for replayed in replays)
-    with progress_bar(console, "observations") as progress:
+
+    def post(replayed: Replayed, start: int) -> int:
+        try:
+            return post_rows(client, replayed, start, batch)
+        except ReplayError as error:
+            raise ReplayError(f"{replayed.stream!r}, {error}") from error
+
+    with (
+        progress_bar(console, "observations") as progress,
+        ThreadPoolExecutor(MANY_IN_FLIGHT) as pool,
+    ):
         task = progress.add_task(f"{len(replays)} streams", total=rows)
         for start in range(0, longest, batch):
-            for replayed in replays:
-                if start >= len(replayed.series.y):
-                    continue
-                try:
-                    progress.advance(task, post_rows(client, replayed, start, batch))
-                except ReplayError as error:
-                    raise ReplayError(f"{replayed.stream!r}, {error}") from error
+            left = [replayed for replayed in replays if start < len(replayed.series.y)]
+            for count in pool.map(post, left, repeat(start)):
+                progress.advance(task, count)
 
 
 def _changes(replayed: Replayed) -> list[ReplayedChange]:

@@ -105,7 +105,7 @@ def hosts(tmp_path, names="abc", rows=9):
 
 
 def test_a_refusal_keeps_the_answers_of_all_streams(service, tmp_path):
-    """Also of the rows before it in its request."""
+    """Also of the rows before it in its request, and of requests that were on their way."""
     file = hosts(tmp_path)
     service.refused = ("b", 4)
     console = quiet()
@@ -118,8 +118,10 @@ def test_a_refusal_keeps_the_answers_of_all_streams(service, tmp_path):
             console=console,
         )
     kept = Counter(row["stream"] for row in rows_of(tmp_path / "out" / "hosts-answers.csv"))
-    assert kept == service.seqs == {"a": 6, "b": 4, "c": 3}
-    assert "wrote the answers to 13 rows" in console.file.getvalue()
+    assert kept == service.seqs
+    assert (kept["a"], kept["b"]) == (6, 4)
+    assert kept["c"] in (3, 6)
+    assert f"wrote the answers to {kept.total()} rows" in console.file.getvalue()
 
 
 def test_times_are_read_in_the_form_of_the_whole_column(service, tmp_path):
