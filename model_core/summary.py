@@ -36,10 +36,8 @@ class Summary:
         """Bytes of one row."""
         return self.numbers.strides[0]
 
-    def rows(self, chosen: list[int]) -> Summary:
+    def rows(self, chosen: slice | list[int] | NDArray[np.int64]) -> Summary:
         """Some of the rows."""
-        if chosen == list(range(len(self.numbers))):
-            return self
         return Summary(self.numbers[chosen], self.outputs, self.support)
 
     def shifted(self, by: Floats) -> Summary:
@@ -80,32 +78,27 @@ class Summary:
         return self.numbers[:, start:].reshape(rows, self.outputs, -1).transpose(0, 2, 1)
 
 
-def of(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Floats:
-    """Numbers (B, columns) of the summaries of mixtures, on the host: one copy, one wait.
+def of_mixture(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Summary:
+    """Summaries of mixtures, on the host: one copy, one wait.
 
     y: (B, d) labels, nan where missing, on the host. levels: of quantiles, ascending.
     """
     (columns,) = to_host([_columns(mixture, y, levels)])
-    numbers = np.asarray(columns.numpy())
-    if on_host(mixture.log_weight) or mixture.components.support in ("class", "binary"):
-        return numbers
-    quantiles = Summary(numbers, mixture.outputs, mixture.components.support).quantiles
-    for row in np.flatnonzero(np.isnan(quantiles).any((1, 2))).tolist():
+    support = mixture.components.support
+    whole = Summary(np.asarray(columns.numpy()), mixture.outputs, support)
+    if on_host(mixture.log_weight) or support in ("class", "binary"):
+        return whole
+    for row in np.flatnonzero(np.isnan(whole.quantiles).any((1, 2))).tolist():
         # What a device has not found in a fixed number of steps the host does.
         at = slice(row, row + 1)
         weight, *parameters = to_host([tensor[at] for tensor in mixture.tensors()])
         alone = Mixture(weight, mixture.components.rebuilt(*parameters))
-        numbers[at] = of(alone, y[at], levels)
-    return numbers
-
-
-def of_mixture(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Summary:
-    """Summaries of mixtures; arguments as of `of`."""
-    return Summary(of(mixture, y, levels), mixture.outputs, mixture.components.support)
+        whole.numbers[at] = of_mixture(alone, y[at], levels).numbers
+    return whole
 
 
 def _columns(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Tensor:
-    """Numbers of `of`, where the mixture is; quantiles nan where a device has not found them."""
+    """Numbers of summaries, where the mixture is; quantiles nan where a device found none."""
     weight = mixture.log_weight
     mean = mixture.mean()
     support = mixture.components.support

@@ -17,16 +17,11 @@ from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.lazy import Tensor
 from model_core.stream import checks, forecasts, hindsight, parsing, season, storage, warmup
 from model_core.stream import settings as options
-from model_core.stream.answers import (
-    Answer,
-    Answers,
-    Predictive,
-    predictive,
-)
+from model_core.stream.answers import Answer, Answers, Predictive, predictive
 from model_core.stream.events import Event
-from model_core.stream.local import LocalPipeline
+from model_core.stream.local import LocalPipeline, LocalSeries
 from model_core.stream.parsing import Label
-from model_core.stream.rows import Observation
+from model_core.stream.rows import Floats, Observation
 from model_core.stream.segmentation import Segment
 from model_core.stream.series import Taken
 from model_core.stream.state import KnownRegime
@@ -184,37 +179,31 @@ class Detectors:
 
     def seq(self, stream: int | str) -> int:
         """Number of observations so far."""
-        stream = self._at(stream)
-        if self._pipeline is None:
-            return len(self._early[stream])
-        return self._pipeline.series[stream].seq
+        series = self._series(stream)
+        return len(self._early[self._at(stream)]) if series is None else series.seq
 
     def warming_up(self, stream: int | str) -> bool:
         """Whether location and scale are not known yet."""
-        stream = self._at(stream)
-        return self._pipeline is None or not self._pipeline.series[stream].warm
+        series = self._series(stream)
+        return series is None or not series.warm
 
     def events(self, stream: int | str) -> list[Event]:
         """Changes, each in its latest state, oldest first: the last 1,000."""
-        stream = self._at(stream)
-        return [] if self._pipeline is None else list(self._pipeline.series[stream].events.values())
+        series = self._series(stream)
+        return [] if series is None else list(series.events.values())
 
     def anomalies(self, stream: int | str) -> list[Event]:
         """Anomaly events, oldest first: the last 1,000."""
-        stream = self._at(stream)
-        if self._pipeline is None:
-            return []
-        return list(self._pipeline.series[stream].anomalies.values())
+        series = self._series(stream)
+        return [] if series is None else list(series.anomalies.values())
 
     def regimes(self, stream: int | str) -> list[KnownRegime]:
         """Regimes that are remembered, by id, with the probability that the series is in each now.
 
         One is stored with the first observation after the one that confirmed its end.
         """
-        stream = self._at(stream)
-        if self._pipeline is None or not self._pipeline.series[stream].warm:
-            return []
-        return self._pipeline.slab.regimes(self._pipeline.series[stream].row)
+        series = self._series(stream)
+        return [] if series is None or series.slab is None else series.slab.regimes(series.row)
 
     def segments(self, stream: int | str) -> list[Segment]:
         """Regimes of what is retained (`history` observations).
@@ -259,15 +248,12 @@ class Detectors:
         Exact where labels of a regime are exchangeable, else of 256 paths that `seed` decides on.
         Raises WarmingUp, and BadInput of models that take inputs.
         """
-        pipeline = self._ahead(stream, horizon)
-        model = pipeline.model
-        if model.exchangeable:
-            row = pipeline.series[self._at(stream)].row
-            offsets = pipeline.offsets_ahead(self._at(stream), horizon)
+        pipeline, row, offsets = self._ahead(stream, horizon)
+        if pipeline.model.exchangeable:
             steps = forecasts.ahead(pipeline.slab, row, pipeline.coming(), offsets, self._levels)
         else:
             steps, _ = self._drawn(stream, horizon, forecasts.PATHS, seed)
-        return [predictive(model, step.numbers[0], self._levels) for step in steps]
+        return [predictive(pipeline.model, step.numbers[0], self._levels) for step in steps]
 
     def paths(
         self, stream: int | str, horizon: int, count: int, seed: int = 0
@@ -279,14 +265,12 @@ class Detectors:
         self, stream: int | str, horizon: int, count: int, seed: int
     ) -> tuple[list[Summary], Tensor]:
         """Summaries of the next labels, and paths of them; raises as `forecast`."""
-        pipeline = self._ahead(stream, horizon)
+        pipeline, row, offsets = self._ahead(stream, horizon)
         most = forecasts.MAX_DRAWN // (horizon * pipeline.model.y_dim)
         if not 1 <= count <= most:
             raise BadInput(
                 f"count: expected 1 to {most:,} paths of {horizon:,} labels, got {count:,}"
             )
-        row = pipeline.series[self._at(stream)].row
-        offsets = pipeline.offsets_ahead(self._at(stream), horizon)
         coming = pipeline.coming(count)
         return forecasts.drawn(pipeline.slab, row, coming, offsets, self._levels, seed)
 
@@ -386,6 +370,11 @@ class Detectors:
 
     def _at(self, stream: int | str) -> int:
         return parsing.index(stream, len(self), self._places)
+
+    def _series(self, stream: int | str) -> LocalSeries | None:
+        """What runs of a series; None before the first label."""
+        row = self._at(stream)
+        return None if self._pipeline is None else self._pipeline.series[row]
 
     @contextmanager
     def _undone(self, always: bool = False) -> Iterator[None]:
@@ -519,14 +508,14 @@ class Detectors:
         early = (len(seen.x) for observations in self._early for seen in observations)
         return next(early, None) if x_dim is None else x_dim
 
-    def _ahead(self, stream: int | str, horizon: int) -> LocalPipeline:
-        """The pipeline, if it can look ahead."""
-        stream = self._at(stream)
+    def _ahead(self, stream: int | str, horizon: int) -> tuple[LocalPipeline, int, Floats]:
+        """The pipeline, if it can look ahead, a row of its slab, and the seasons to come."""
+        series = self._series(stream)
         if not 1 <= horizon <= forecasts.MAX_HORIZON:
             raise BadInput(
                 f"horizon: expected 1 to {forecasts.MAX_HORIZON:,} labels, got {horizon:,}"
             )
-        if self._pipeline is None or self.warming_up(stream):
+        if self._pipeline is None or series is None or not series.warm:
             raise WarmingUp(
                 f"horizon: still warming up after {self.seq(stream)} observations; a forecast "
                 f"needs {self._settings.warmup} labels, or the settings location and scale"
@@ -535,7 +524,7 @@ class Detectors:
             raise BadInput(
                 f"horizon: {self.model} predicts labels from inputs; use `predict(x=...)` instead"
             )
-        return self._pipeline
+        return self._pipeline, series.row, season.coming(series.season_state, horizon)
 
     @property
     def pipeline(self) -> LocalPipeline | None:

@@ -151,6 +151,14 @@ class Track(NamedTuple):
         """What the next step is to be read for."""
         return Watch(self.settled, self.since, threshold)
 
+    def put(self, event: Event) -> Track:
+        """With an event as it is now in place of what it was, if it is followed."""
+        suspected, last = (
+            event if own is not None and own.id == event.id else own
+            for own in (self.event, self.last_event)
+        )
+        return self._replace(event=suspected, last_event=last)
+
 
 class Reading(NamedTuple):
     """What the belief says after one observation.

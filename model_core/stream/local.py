@@ -10,7 +10,7 @@ import numpy as np
 
 from model_core.filter import Inputs
 from model_core.readout import Readout
-from model_core.stream import columns, season, seasons, warmup
+from model_core.stream import columns, season, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event, Track, Watch, restored
 from model_core.stream.pipeline import Pipeline
@@ -322,10 +322,6 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         """Inputs of a step over the observation to come, of `count` copies of a row."""
         seen = self._columns([self._unlabelled()] * count)
         return columns.inputs_of(self.model, columns.packed(self.model, seen), seen.hazard)
-
-    def offsets_ahead(self, row: int, count: int) -> Floats:
-        """Seasons (count,) of the labels to come."""
-        return seasons.coming(self.series[row].season_state, count)
 
     def path(self, row: int) -> list[Segment]:
         """Best path of the filter through what is retained."""

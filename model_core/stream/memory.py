@@ -45,10 +45,8 @@ def settle(
     if not len(began):
         return
     newest = int(began[lines[LOG_PROB, began].argmax()])
-    ids, seen, last_seen = numbers[REGIMES:].reshape(OF_EACH, -1)
-    at = context_place(layout.outputs)
-    context = head[None, at : at + layout.context]
-    place = _place(model, layout, lines, context, ids, last_seen, newest)
+    place = _place(model, layout, lines, head, newest)
+    ids, seen, last_seen = _regimes(layout, head)
     if ids[place] == 0:
         ids[place] = numbers[NEXT_ID]
         numbers[NEXT_ID] += 1
@@ -66,7 +64,7 @@ def remembered(layout: Layout, lines: Floats, head: Floats) -> list[KnownRegime]
     """Regimes that a row (L, W) and (H,) stores, by id, each with the probability that it is on."""
     if not layout.regimes:
         return []
-    ids, seen, last_seen = head[layout.numbers + REGIMES :].reshape(OF_EACH, -1).astype(int)
+    ids, seen, last_seen = (own.astype(int) for own in _regimes(layout, head))
     mass = np.exp(lines[LOG_PROB, : layout.slots])
     origin = lines[layout.origin, : layout.slots]
     known = [
@@ -84,7 +82,7 @@ def novelty(layout: Layout, lines: Floats, head: Floats) -> Floats:
 
     As `regimes.shares` has it.
     """
-    ids, seen, _ = head[layout.numbers + REGIMES :].reshape(OF_EACH, -1)
+    ids, seen, _ = _regimes(layout, head)
     known = np.concatenate(([0.0], np.where(ids > 0, seen, 0.0)))
     own = lines[:, : layout.slots]
     others = known.sum() - known[own[layout.origin].astype(int)]
@@ -96,11 +94,10 @@ def number(layout: Layout, head: Floats, ids: Mapping[int, int], following: int)
     """Give the regimes of a row other ids, in place. following: of the next that is stored."""
     if not layout.regimes:
         return
-    numbers = head[layout.numbers :]
-    own = numbers[REGIMES:].reshape(OF_EACH, -1)[0]
+    own, _, _ = _regimes(layout, head)
     for place in np.flatnonzero(own).tolist():
         own[place] = ids[int(own[place])]
-    numbers[NEXT_ID] = following
+    head[layout.numbers + NEXT_ID] = following
 
 
 def carry(layout: Layout, before: Floats, head: Floats, base: int) -> None:
@@ -116,16 +113,16 @@ def carry(layout: Layout, before: Floats, head: Floats, base: int) -> None:
         numbers[SETTLED] += base
 
 
-def _place(
-    model: UnderlyingModel,
-    layout: Layout,
-    lines: Floats,
-    context: Floats,
-    ids: Floats,
-    last_seen: Floats,
-    newest: int,
-) -> int:
+def _regimes(layout: Layout, head: Floats) -> list[Floats]:
+    """Views (M,): ids of stored regimes, 0 of a free place; how often and when they were seen."""
+    return list(head[layout.numbers + REGIMES :].reshape(OF_EACH, -1))
+
+
+def _place(model: UnderlyingModel, layout: Layout, lines: Floats, head: Floats, newest: int) -> int:
     """Store the regime that ended before the hypothesis in slot `newest`; returns its place."""
+    ids, _, last_seen = _regimes(layout, head)
+    at = context_place(layout.outputs)
+    context = head[None, at : at + layout.context]
     columns = range(layout.stored.start, layout.stored.stop)
     prior = layout.columns(lines, [layout.width - 1])
     ended = layout.columns(lines, [newest], ended=True)

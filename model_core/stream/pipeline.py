@@ -141,7 +141,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         while len(taken) < seen.rows:
             at = len(taken)
             seq = series.state.seq
-            due = self._next_look(slab, series, seq)
+            due = seasons.next_look(slab.model, series, seq)
             count = seen.rows - at if due is None else min(seen.rows - at, due - seq)
             offsets = seasons.foreseen(series.season_state, count)
             coming = seen.part(slice(at, at + len(offsets)))._replace(offset=offsets)
@@ -184,7 +184,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         last = state.track.last_event
         if last is not None and last not in changed and next_due(last, seq) == seq:
             last = last._replace(refined_at=seq)
-            state.track = state.track._replace(last_event=last)
+            state.track = state.track.put(last)
             changed = [*changed, last]
         if events.alarming(state.settings.anomaly_alarm, step.anomaly, seq, state.last_anomaly):
             state.last_anomaly = seq
@@ -205,19 +205,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
 
     def _with_seasons(self, chosen: Sequence[S], seen: Columns) -> Columns:
         """Observations of several series, with the season of each label."""
-        offsets = [seasons.offset(series.season_state) for series in chosen]
+        offsets = [season.offset(series.season_state) for series in chosen]
         return seen._replace(offset=np.array(offsets))
-
-    def _next_search(self, slab: Slab, series: S, seq: int) -> int | None:
-        """Observations, more than `seq`, after which a series looks for seasons; None: never."""
-        state = series.state
-        return seasons.next_search(slab.model, state.settings.seasonal, seq, series.search_phase)
-
-    def _next_look(self, slab: Slab, series: S, seq: int) -> int | None:
-        """Observations, more than `seq`, after which season or scale are looked at; None: never."""
-        searching = series.season_state is None
-        seasonal = series.state.settings.seasonal
-        return seasons.next_look(slab.model, seasonal, searching, seq, series.search_phase)
 
     def _learn(self, slab: Slab, series: S, taken: Sequence[Taken], y: Sequence[float]) -> bool:
         """Take in the labels of the last observations; returns whether the filter is to begin anew.
@@ -232,7 +221,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         found = False
         if series.season_state is not None:
             found = seasons.learn(state, series.season_state, y)
-        elif look and self._next_search(slab, series, state.seq - 1) == state.seq:
+        elif look and seasons.next_search(slab.model, series, state.seq - 1) == state.seq:
             labels = self.labels(series, min(season.CAPACITY, state.settings.history))
             if labels is not None:
                 series.season_state = seasons.search(state, labels.y[:, 0])
@@ -241,7 +230,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         if not (look or found):
             return False
         # Of a model that has neither it is the next observation: another model may be next.
-        series.next_look = self._next_look(slab, series, state.seq) or state.seq + 1
+        series.next_look = seasons.next_look(slab.model, series, state.seq) or state.seq + 1
         return found or self._outgrown(slab, series)
 
     def _outgrown(self, slab: Slab, series: S) -> bool:
@@ -393,28 +382,20 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         withdrawn, and are not worth it.
         """
         moved: list[Moved] = []
+        state = series.state
+        track = state.track  # that after all of them: starts in it end what is looked at
+        end = state.seq
         for seq, event, time in changed:
             own = event
+            labels = None
             if event.state == "confirmed" and self.explains:
-                own = self._explained(slab, series, event, seq + 1)
-                state = series.state
-                track = state.track
-                if track.event == event:
-                    state.track = track._replace(event=own)
-                elif track.last_event == event:
-                    state.track = track._replace(last_event=own)
+                labels = self.labels(series, end - reach(event))
+            if labels is not None:
+                until = min(seq + 1, following(event, track) or seq + 1)
+                own = explained(event, slab.model, labels, end, until, state.settings.history)
+                state.track = state.track.put(own)
             moved.append(Moved(seq, own, self.publish(series, own, time)))
         return moved
-
-    def _explained(self, slab: Slab, series: S, event: Event, until: int) -> Event:
-        """An event with what changed at it, of the labels before position `until`."""
-        state = series.state
-        end = state.seq
-        labels = self.labels(series, end - reach(event))
-        if labels is None:
-            return event
-        until = min(until, following(event, state.track) or until)
-        return explained(event, slab.model, labels, end, until, state.settings.history)
 
     def _forecasts(
         self, slab: Slab, chosen: Sequence[S], coming: Columns, detailed: Sequence[bool]

@@ -181,8 +181,10 @@ def corrected(state: Floats, back: int, labels: Floats) -> Floats:
     return state
 
 
-def offset(state: Floats, ahead: int = 0) -> float:
-    """Season of the next label, or of one that comes so many observations later."""
+def offset(state: Floats | None, ahead: int = 0) -> float:
+    """Season of the next label, or of one that comes so many observations later; 0 without any."""
+    if state is None:
+        return 0.0
     # Numbers are read one by one, as in `observe`.
     position = int(state.item(0)) + ahead
     capacity = _capacity(state)
@@ -197,8 +199,10 @@ def offset(state: Floats, ahead: int = 0) -> float:
     return total
 
 
-def coming(state: Floats, count: int) -> Floats:
-    """Seasons (count,) of the next labels, as they are known now."""
+def coming(state: Floats | None, count: int) -> Floats:
+    """Seasons (count,) of the next labels, as they are known now; 0 without any."""
+    if state is None:
+        return np.zeros(count)
     if count == 1:  # a tenth of the time
         return np.array([offset(state)])
     seen = int(state.item(0))

@@ -15,7 +15,7 @@ import numpy as np
 
 from model_core.stream import beliefs, columns, memory, season, warmup
 from model_core.stream.columns import Floats
-from model_core.stream.series import State
+from model_core.stream.series import Series, State
 from model_core.stream.slab import Past, Refused, Slab, StreamRow
 from model_core.stream.state import SeasonPeriods
 from model_core.table import PREVIOUS, RUN_LENGTH, SEQ
@@ -32,29 +32,21 @@ class Anew(NamedTuple):
     previous: list[int]
 
 
-def next_search(
-    model: UnderlyingModel, seasonal: bool | None, seq: int, phase: float
-) -> int | None:
-    """Observations, more than `seq`, after which a series without seasons looks for one.
+def next_search(model: UnderlyingModel, series: Series, seq: int) -> int | None:
+    """Observations, more than `seq`, after which a series looks for its first seasons; None: never.
 
-    seasonal: as of the settings. phase: of its searches. None: it never does.
+    By default: a series that is told to has a state of them from its first label on.
     """
-    if seasonal is not None or not model.seasonal:
-        return None
-    return season.next_search(seq, phase)
+    searching = series.season_state is None and series.state.settings.seasonal is None
+    return season.next_search(seq, series.search_phase) if searching and model.seasonal else None
 
 
-def next_look(
-    model: UnderlyingModel, seasonal: bool | None, searching: bool, seq: int, phase: float
-) -> int | None:
-    """Observations, more than `seq`, after which season or scale are looked at; None: never.
-
-    seasonal, phase: as of `next_search`. searching: whether the series has no state of seasons yet.
-    """
+def next_look(model: UnderlyingModel, series: Series, seq: int) -> int | None:
+    """Observations, more than `seq`, after which season or scale are looked at; None: never."""
     if not model.seasonal:
         return None
     look = warmup.next_look(seq)
-    search = next_search(model, seasonal, seq, phase) if searching else None
+    search = next_search(model, series, seq)
     return look if search is None else min(search, look)
 
 
@@ -80,19 +72,9 @@ def learn(series: State, state: Floats, labels: Sequence[float]) -> bool:
     return moved
 
 
-def offset(state: Floats | None, ahead: int = 0) -> float:
-    """Season of the next label, or of one that comes so many observations later."""
-    return 0.0 if state is None else season.offset(state, ahead)
-
-
-def coming(state: Floats | None, count: int) -> Floats:
-    """Seasons (count,) of the labels to come, as they are known now; 0 without any."""
-    return np.zeros(count) if state is None else season.coming(state, count)
-
-
 def foreseen(state: Floats | None, count: int) -> Floats:
     """Seasons of coming labels, `count` at most: they are known until seasons are looked at."""
-    return coming(state, count if state is None else min(count, season.left(state)))
+    return season.coming(state, count if state is None else min(count, season.left(state)))
 
 
 def known_now(periods: SeasonPeriods | None, state: Floats, seq: int, met: Floats) -> Floats:

@@ -151,18 +151,15 @@ class Stepped(NamedTuple):
         """Which steps were taken (B,)."""
         return self.table[:, OK_COLUMN] > 0
 
-    def part(self, chosen: NDArray[np.int64]) -> Stepped:
+    def part(self, chosen: slice | NDArray[np.int64]) -> Stepped:
         """Some of them."""
-        predicted = None if self.predicted is None else self.predicted.rows(chosen.tolist())
-        memories = None if self.memories is None else self.memories[chosen]
-        uncorrected = self.uncorrected[chosen]
-        return Stepped(self.table[chosen], predicted, self.anomaly[chosen], uncorrected, memories)
-
-    def first(self, count: int) -> Stepped:
-        """The first of them; predictives may be of more."""
-        memories = None if self.memories is None else self.memories[:count]
-        own = self.table[:count], self.predicted, self.anomaly[:count], self.uncorrected[:count]
-        return Stepped(*own, memories)
+        return Stepped(
+            self.table[chosen],
+            None if self.predicted is None else self.predicted.rows(chosen),
+            self.anomaly[chosen],
+            self.uncorrected[chosen],
+            None if self.memories is None else self.memories[chosen],
+        )
 
     def steps(self) -> list[Step]:
         """Each of them alone."""
@@ -685,7 +682,7 @@ class Slab:
         stepped = self._stepped(rows, seen.y, seen.offset, seen.hazard, inputs, summarised, room)
         ok = stepped.ok
         fine = seen.rows if ok.all() else int(ok.argmin())
-        steps = stepped.first(fine).steps()
+        steps = stepped.part(slice(fine)).steps()
         if not believed:
             return steps
         held = beliefs.of_room(room[:fine])

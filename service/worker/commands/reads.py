@@ -21,7 +21,7 @@ from model_core import filter as moca
 from model_core.actions import Strategy
 from model_core.lazy import torch
 from model_core.predictive import Mixture
-from model_core.stream import forecasts, seasons, warmup
+from model_core.stream import forecasts, season, warmup
 from model_core.stream.checks import check_input
 from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
 from model_core.summary import Summary
@@ -138,7 +138,7 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> bytes:
     row = delayed_labels.newest(engine, stream)
     coming = step_inputs.coming(model, head, command.elapsed)
     first = len(head.pending)
-    offsets = seasons.coming(stream.season_state, first + command.horizon)[first:]
+    offsets = season.coming(stream.season_state, first + command.horizon)[first:]
     levels = sorted(command.quantiles)
     drawn = None
     if count:

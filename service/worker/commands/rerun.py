@@ -241,10 +241,7 @@ def _explain(rerun: Rerun, slab: Slab) -> None:
     for event, end in zip(lasting, [*ends, head.seq], strict=True):
         own = explained(event, slab.model, labels, head.seq, end, head.settings.history)
         rerun.events[event.id] = own
-        if head.track.event == event:
-            head.track = head.track._replace(event=own)
-        elif head.track.last_event == event:
-            head.track = head.track._replace(last_event=own)
+        head.track = head.track.put(own)
 
 
 def _parts(count: int, warm: int, alone: int, most: int) -> Iterator[range]:

@@ -184,12 +184,7 @@ def _judged(
         now = nearest._replace(verdict=True)
         head.track = head.track._replace(next_event=max(head.track.next_event, now.id + 1))
     head = stream.live()
-    track = head.track
-    if track.event is not None and track.event.id == now.id:
-        track = track._replace(event=now)
-    if track.last_event is not None and track.last_event.id == now.id:
-        track = track._replace(last_event=now)
-    head.track = track
+    head.track = head.track.put(now)
     stream.raise_events([now], None)
     return now
 

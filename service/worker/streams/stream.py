@@ -281,15 +281,11 @@ class Stream:
             for record in self.buffer:
                 season.observe(self.season_state, [number(record.y)])
         if self.slab is not None:
-            searching = self.season_state is None
-            seasonal = self.settings.seasonal
-            model = self.slab.model
-            look = seasons.next_look(model, seasonal, searching, self.seq, self.search_phase)
-            self.next_look = look or self.seq + 1
+            self.next_look = seasons.next_look(self.slab.model, self, self.seq) or self.seq + 1
 
     def offset(self, ahead: int = 0) -> float:
         """Season of the next label, or of one that comes so many observations later."""
-        return seasons.offset(self.season_state, ahead)
+        return season.offset(self.season_state, ahead)
 
     def leave(self) -> None:
         """Give the row on the device back."""
