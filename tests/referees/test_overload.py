@@ -13,6 +13,8 @@ def test_under_overload_requests_are_answered_or_refused_and_none_is_lost():
     assert measured.accepted > 0
     assert measured.refused > measured.accepted / 10
     assert measured.recovery_s < 30
+    assert measured.probed_p99_s > 0
+    assert measured.probed_refused_p99_s > 0
 
 
 @pytest.mark.slow
