@@ -32,49 +32,6 @@ class Counted(Protocol):
         """What its part is now."""
 
 
-class Extremes:
-    """Numbers that come and go, of which the extremes are wanted."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-        self._least: int | None = None
-        self._most: int | None = None
-
-    def add(self, number: int) -> None:
-        """Count a number."""
-        self._counts[number] += 1
-        if self._least is not None and number < self._least:
-            self._least = number
-        if self._most is not None and number > self._most:
-            self._most = number
-
-    def remove(self, number: int) -> None:
-        """Count a number no more."""
-        self._counts[number] -= 1
-        if self._counts[number]:
-            return
-        del self._counts[number]
-        # Only now are different numbers gone through, when an extreme is next asked for.
-        if number == self._least:
-            self._least = None
-        if number == self._most:
-            self._most = None
-
-    @property
-    def least(self) -> int | None:
-        """The smallest number; None without any."""
-        if self._least is None:
-            self._least = min(self._counts, default=None)
-        return self._least
-
-    @property
-    def most(self) -> int | None:
-        """The largest number; None without any."""
-        if self._most is None:
-            self._most = max(self._counts, default=None)
-        return self._most
-
-
 class Ledger:
     """Totals over the streams of a mapping, which others change."""
 
@@ -83,8 +40,8 @@ class Ledger:
         self._marked: set[Key] = set()
         self._host_bytes = 0
         self._resident = 0
-        self._behind = Extremes()
-        self._checkpoints_ms = Extremes()
+        self._behind: Counter[int] = Counter()  # streams by how far they are behind
+        self._checkpoints_ms: Counter[int] = Counter()  # those that are, by their checkpoints
 
     def mark(self, keys: Iterable[Key]) -> None:
         """Count these streams anew before the totals are next read."""
@@ -113,13 +70,13 @@ class Ledger:
     def behind(self) -> int:
         """Largest number of observations since a stream's last checkpoint."""
         self._settle()
-        return self._behind.most or 0
+        return max(self._behind, default=0)
 
     @property
     def oldest_ms(self) -> int | None:
         """When the oldest checkpoint was made of a stream that was observed since."""
         self._settle()
-        return self._checkpoints_ms.least
+        return min(self._checkpoints_ms, default=None)
 
     def _settle(self) -> None:
         marked = self._marked
@@ -139,8 +96,11 @@ class Ledger:
         self._host_bytes += sign * share.host_bytes
         self._resident += sign * share.resident
         if share.behind:
-            for extremes, number in (
-                (self._behind, share.behind),
-                (self._checkpoints_ms, share.checkpoint_ms),
-            ):
-                (extremes.add if sign > 0 else extremes.remove)(number)
+            _count(self._behind, share.behind, sign)
+            _count(self._checkpoints_ms, share.checkpoint_ms, sign)
+
+
+def _count(counts: Counter[int], number: int, sign: int) -> None:
+    counts[number] += sign
+    if not counts[number]:
+        del counts[number]
