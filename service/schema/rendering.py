@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from math import isfinite, isnan
+from operator import attrgetter
 from statistics import median
 from typing import Any, cast, overload
 from urllib.parse import quote
@@ -52,6 +53,22 @@ EARLIEST_S = -62_135_500_000.0  # years 1 to 9999
 LATEST_S = 253_402_200_000.0
 
 
+def _members(names: Sequence[str]) -> Callable[[object], dict[str, Any]]:
+    """Return what gives the members of these names, which are rendered as they are."""
+    values = attrgetter(*names)
+    return lambda stored: dict(zip(names, values(stored), strict=True))
+
+
+_RENDERED = {"start_time", "start_arrived", "before", "after", "explanation", "returned"}
+_of_event = _members([name for name in Event.__struct_fields__ if name not in _RENDERED])
+_of_change = _members(
+    [name for name in StreamChange.__struct_fields__ if name in Event.__struct_fields__]
+)
+_of_glance = _members(
+    [name for name in Glance.__struct_fields__ if name in StreamSummary.__struct_fields__]
+)
+
+
 @overload
 def event(stored: wire.Event) -> Event: ...
 @overload
@@ -61,7 +78,7 @@ def event(stored: wire.Event | None) -> Event | None:
     if stored is None:
         return None
     return Event(
-        **{name: getattr(stored, name) for name in _PLAIN},
+        **_of_event(stored),
         start_time=stored.start_time if stored.start_ms is None else instant(stored.start_ms),
         start_arrived=stored.start_ms is not None,
         before=stored.before and RegimeStatistics(*stored.before),
@@ -69,10 +86,6 @@ def event(stored: wire.Event | None) -> Event | None:
         explanation=stored.explanation and Explanation(*stored.explanation),
         returned=regime(stored.returned),
     )
-
-
-_RENDERED = {"start_time", "start_arrived", "before", "after", "explanation", "returned"}
-_PLAIN = [name for name in Event.__struct_fields__ if name not in _RENDERED]
 
 
 def settings(stored: wire.StreamSettings) -> StreamSettings:
@@ -271,19 +284,9 @@ def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:
     """Return a stream's row of the overview."""
     at = head.map_run_length
     return Glance(
-        stream=name,
-        model=head.settings.model,
-        seq=head.next_seq,
-        warming_up=not head.warm,
-        updated=instant(head.updated_ms),
-        regime_start=None if at is None else head.seq - 1 - at,
+        **_of_glance(summary(name, head)),
         regime_length=None if at is None else at + 1,
-        changed_probability=head.changed_probability,
-        evidence=head.evidence,
-        event=event(head.track.event),
-        last_event=event(head.track.last_event),
         labels=labels,
-        alarm_period=alarm_period(head),
     )
 
 
@@ -351,16 +354,13 @@ def stream_change(change: FoundChange) -> StreamChange:
     """Return a change of a stream."""
     own = event(change.event)
     return StreamChange(
-        **{name: getattr(own, name) for name in _SHARED},
+        **_of_change(own),
         stream=change.stream,
         model=change.raised.model,
         tags=change.raised.tags,
         suspected_time=_moment(change.suspected),
         confirmed_time=None if change.confirmed is None else _moment(change.confirmed),
     )
-
-
-_SHARED = [name for name in StreamChange.__struct_fields__ if name in Event.__struct_fields__]
 
 
 def around(change: StreamChange, records: Sequence[wire.Record]) -> ValuesAround | None:

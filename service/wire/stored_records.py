@@ -17,7 +17,7 @@ from itertools import groupby
 from operator import add, attrgetter, itemgetter
 from struct import Struct
 from struct import error as StructError
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -48,7 +48,7 @@ OTHERS |= {"mean", "variance", "quantiles", "uncorrected"}
 # All else, which an ordinary record has not got.
 RARE = [f for f in Record.__struct_fields__ if f not in {*RATES, *MET, *BELIEVED, *SCORES, *OTHERS}]
 _rates = attrgetter(*RATES)
-_ORDINARY_RATES = (1.0, None, None, 0.0)
+_ORDINARY_RATES: tuple[float, float | None, float | None, float] = (1.0, None, None, 0.0)
 _met = attrgetter(*MET)
 _believed = attrgetter(*BELIEVED)
 _scores = attrgetter(*SCORES)
@@ -166,28 +166,21 @@ class PlainRows(NamedTuple):
 
     def record(self, at: int, seq: int, hazard: Hazard | None) -> Record:
         """One of them, with a hazard that may be none of the numbers."""
-        mean, low, middle, high, *others = self.numbers[at].tolist()
-        variance = others.pop(len(BELIEVED))
-        time = None if self.times is None else self.times[at]
-        return Record(
-            seq=seq,
-            y=float(self.y[at]),
-            outlier_rate=float(self.outlier_rate[at]),
-            x=None,
-            time=time,
-            elapsed=float(self.elapsed[at]),
-            changepoint=None,
-            hazard=hazard,
-            map_run_length=int(self.map_run_length[at]),
-            mean=[mean],
-            quantiles={LEVELS[0]: [low], LEVELS[1]: [middle], LEVELS[2]: [high]},
-            previous_start=int(self.previous_start[at]),
-            variance=[[variance]] if math.isfinite(variance) else None,
-            accepted_ms=int(self.accepted_ms[at]) if time is None else None,
-            **dict(zip(BELIEVED + SCORES, others, strict=True)),
-            offset=0.0 if self.offset is None else float(self.offset[at]),
-            uncorrected=_optional(float(self.uncorrected[at])),
+        plain = (
+            int(self.map_run_length[at]),
+            int(self.previous_start[at]),
+            int(self.accepted_ms[at]),
+            float(self.y[at]),
+            float(self.outlier_rate[at]),
+            *self.numbers[at].tolist(),
+            float(self.uncorrected[at]),
         )
+        offset = 0.0 if self.offset is None else float(self.offset[at])
+        time = None if self.times is None else self.times[at]
+        record = _ordinary(seq, plain, (float(self.elapsed[at]), None, hazard, offset), time)
+        if not math.isfinite(self.numbers[at, _VARIANCE]):
+            record.variance = None  # it does not exist
+        return record
 
     def encoded(self) -> list[bytes]:
         """Rows as `encode_row` makes them; undefined of those that do not fit."""
@@ -225,8 +218,40 @@ class PlainRows(NamedTuple):
         return rows
 
 
-def _optional(value: float) -> list[float] | None:
-    return None if math.isnan(value) else [value]
+def _ordinary(
+    seq: int,
+    plain: Sequence[Any],
+    rates: tuple[float, float | None, Hazard | None, float],
+    time: str | None,
+) -> Record:
+    """An ordinary record; plain: what follows the kind in a row. rates: RATES."""
+    run_length, previous_start, accepted_ms, y, outlier_rate, mean, low, middle, high = plain[:9]
+    changed, evidence, anomaly, variance, log_score, starts, recent, uncorrected = plain[9:]
+    elapsed, changepoint, hazard, offset = rates
+    return Record(
+        seq=seq,
+        y=y,
+        x=None,
+        time=time,
+        elapsed=elapsed,
+        changepoint=changepoint,
+        hazard=hazard,
+        outlier_rate=outlier_rate,
+        log_score=log_score,
+        changed_probability=changed,
+        evidence=evidence,
+        changepoint_probability=starts,
+        recent_change_probability=recent,
+        map_run_length=run_length,
+        mean=[mean],
+        quantiles={LEVELS[0]: [low], LEVELS[1]: [middle], LEVELS[2]: [high]},
+        previous_start=previous_start,
+        variance=[[variance]],
+        anomaly=anomaly,
+        offset=offset,
+        accepted_ms=accepted_ms if time is None else None,
+        uncorrected=None if math.isnan(uncorrected) else [uncorrected],
+    )
 
 
 def _text(time: str) -> bytes:
@@ -247,42 +272,15 @@ def decode_row(seq: int, row: bytes) -> Record:
         if record.seq != seq:
             raise ValueError(f"expected the record at seq {seq}, got that at {record.seq}")
         return record
-    kind, run_length, previous_start, accepted_ms, *numbers = _PLAIN.unpack_from(row)
+    kind, *plain = _PLAIN.unpack_from(row)
     at = _PLAIN.size
-    elapsed, changepoint, hazard, offset = _ORDINARY_RATES
+    rates = _ORDINARY_RATES
     if kind & STATED:
         elapsed, *optional, offset = _OTHER_RATES.unpack_from(row, at)
         changepoint, hazard = (None if math.isnan(rate) else rate for rate in optional)
+        rates = (elapsed, changepoint, hazard, offset)
         at += _OTHER_RATES.size
-    timed = bool(kind & TIMED)
-    return Record(
-        seq=seq,
-        y=numbers[0],
-        x=None,
-        time=row[at + 1 :].decode() if timed else None,
-        elapsed=elapsed,
-        changepoint=changepoint,
-        hazard=hazard,
-        outlier_rate=numbers[1],
-        log_score=numbers[10],
-        changed_probability=numbers[6],
-        evidence=numbers[7],
-        changepoint_probability=numbers[11],
-        recent_change_probability=numbers[12],
-        map_run_length=run_length,
-        mean=[numbers[2]],
-        quantiles={
-            LEVELS[0]: [numbers[3]],
-            LEVELS[1]: [numbers[4]],
-            LEVELS[2]: [numbers[5]],
-        },
-        previous_start=previous_start,
-        variance=[[numbers[9]]],
-        anomaly=numbers[8],
-        offset=offset,
-        accepted_ms=None if timed else accepted_ms,
-        uncorrected=_optional(numbers[13]),
-    )
+    return _ordinary(seq, plain, rates, row[at + 1 :].decode() if kind & TIMED else None)
 
 
 def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:

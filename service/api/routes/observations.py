@@ -314,17 +314,13 @@ class Bulk:
 
     def _command(self, first: GoodItem, group: list[int]) -> wire.Observe:
         items = map(self._items.__getitem__, group)
-        template = self._template
-        return wire.Observe(
-            first.stream,
-            [item.observation for item in items if isinstance(item, GoodItem)],
+        return replace(
+            self._template,
+            stream=first.stream,
+            observations=[item.observation for item in items if isinstance(item, GoodItem)],
             key=first.key,
             digest=digest(wire.encode(first.observation)) if first.key is not None else None,
             seq=first.seq,
-            full=template.full,
-            belief=template.belief,
-            components=template.components,
-            quantiles=template.quantiles,
         )
 
     def _refuse(self, places: list[int], error: ServiceError) -> None:

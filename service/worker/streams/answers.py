@@ -30,6 +30,12 @@ KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
 _SUMMARY = [list(NUMBERS).index(name) for name in ("changed_probability", "evidence")]
 _DETAILS = [list(NUMBERS).index(name) for name in QuietNumbers._fields[SUMMARY_NUMBERS + 1 :]]
 
+# What a record has of a readout, what an answer has of a record, and with details.
+RECORDED = [name for name in Record.__struct_fields__ if name in Readout._fields]
+DETAILS = ("variance", "log_score", "changepoint_probability", "recent_change_probability")
+FULL = [name for name in StoredAnswer.__struct_fields__ if name in Record.__struct_fields__]
+ANSWERED = [name for name in FULL if name not in DETAILS]
+
 
 class PendingAnswer(msgspec.Struct, gc=False):
     """What one observation will be answered with; the predictive is filled in per batch."""
@@ -60,20 +66,15 @@ class PendingAnswer(msgspec.Struct, gc=False):
             return
         self.place = step.predictive
         line = step.readout
-        record.log_score = _number(line.log_score)
         if taken.warm:
             self.readout = line
-            record.changed_probability = line.changed_probability
-            record.evidence = line.evidence
+            for name in RECORDED:
+                setattr(record, name, getattr(line, name))
             record.changepoint_probability = line.changepoint_probability if record.seq else None
-            record.recent_change_probability = line.recent_change_probability
-            record.map_run_length = line.map_run_length
             record.previous_start = line.born_previous_start
             record.anomaly = _number(step.anomaly)
-            record.regime = line.regime
-            record.new_probability = line.new_probability
-            record.return_evidence = line.return_evidence
             record.uncorrected = [*step.uncorrected] or None
+        record.log_score = _number(line.log_score)
         if step.mixture is not None:
             self._describe(step.mixture)
             taken.step = step._replace(mixture=None)  # it is large
@@ -97,25 +98,12 @@ class PendingAnswer(msgspec.Struct, gc=False):
         full = request is not None and request.full
         answer = StoredAnswer(
             record.seq,
-            record.time,
-            line is None,
-            record.mean,
-            quantiles=record.quantiles,
-            probabilities=record.probabilities,
-            changed_probability=record.changed_probability,
-            evidence=record.evidence,
-            anomaly=record.anomaly,
-            regime=record.regime,
-            new_probability=record.new_probability,
-            return_evidence=record.return_evidence,
+            warming_up=line is None,
             components=self.components,
             provisional=self.provisional,
         )
-        if full:
-            answer.variance = record.variance
-            answer.log_score = record.log_score
-            answer.changepoint_probability = record.changepoint_probability
-            answer.recent_change_probability = record.recent_change_probability
+        for name in FULL if full else ANSWERED:
+            setattr(answer, name, getattr(record, name))
         if line is not None and request is not None and (full or request.belief):
             answer.run_length = BeliefSummary(
                 line.map_run_length, line.mean_run_length, line.hypotheses, line.pruned_mass
