@@ -1,4 +1,7 @@
-"""The log of a partition on every topology: append, lease, trials, commit, read."""
+"""The log of a partition on every topology: append, lease, trials, commit, read.
+
+Which requests are carried out, refused, fenced or repeats: test_protocol.py.
+"""
 
 import asyncio
 import threading
@@ -7,7 +10,6 @@ from unittest.mock import Mock
 
 import pytest
 from redis.exceptions import ConnectionError as Unreachable
-from redis.exceptions import ResponseError
 
 from service.store import keys
 from service.store import log as logs
@@ -51,21 +53,6 @@ async def test_append_writes_an_entry_and_counts(redis_client, appender):
     ]
     assert meta(redis_client, "in") == "7"
     assert REMEMBER_MS - 10_000 < redis_client.pttl(keys.append(P, "i1")) <= REMEMBER_MS
-
-
-async def test_the_same_number_answers_the_first_entry(redis_client, appender, log, make):
-    first = await appender.append(P, 4, 3, b"a")
-    assert await appender.append(P, 4, 3, b"a") == first
-    assert await appender.append(P, 4, 3, b"a", repeated=True) == first
-    assert (meta(redis_client, "in"), len(left(redis_client))) == ("3", 1)
-    second = await appender.append(P, 5, 3, b"b")
-    assert second.entry != first.entry
-    with pytest.raises(ResponseError):  # an earlier number can be no repeat
-        await appender.append(P, 4, 3, b"a")
-    assert len(left(redis_client)) == 2
-    assert log.commit([make(log.acquire(P), Offset(second.entry, DONE), done=6)]) == ["OK"]
-    assert await appender.append(P, 5, 3, b"b") == Appended(second.entry, 0)  # trimmed by now
-    assert left(redis_client) == []
 
 
 async def test_numbers_belong_to_one_process_and_partition(redis_client, appender):
@@ -117,17 +104,6 @@ async def test_a_full_partition_refuses_until_work_is_done(redis_client, appende
     assert await appender.append(P, 3, 9, b"e") == Appended(None, 2)
     assert (await appender.append(P, 3, 8, b"e")).waiting == 10
     assert len(left(redis_client)) == 3
-
-
-async def test_a_refused_repeat_stays_refused(redis_client, appender, log, make):
-    """The store may come to the first try later, as a server does that was stopped."""
-    full = await appender.append(P, 0, 10, b"a")
-    assert await appender.append(P, 1, 1, b"b", repeated=True) == Appended(None, 10)
-    log.commit([make(log.acquire(P), Offset(full.entry, DONE), done=10)])
-    assert await appender.append(P, 1, 1, b"b") == Appended(None, 0)
-    assert await appender.append(P, 1, 1, b"b", repeated=True) == Appended(None, 0)
-    assert left(redis_client) == []
-    assert (await appender.append(P, 2, 1, b"b")).waiting == 1
 
 
 async def test_scripts_are_loaded_again_when_forgotten(redis_client, appender, log, make):
@@ -409,23 +385,6 @@ def test_a_repeated_commit_answers_already_and_writes_nothing(redis_client, log,
     before = dump(redis_client)
     assert log.commit([commit]) == ["ALREADY"]
     assert dump(redis_client) == before
-
-
-def test_a_lost_lease_is_fenced(redis_client, log, other, add, make):
-    first, second = add(2)
-    lease = log.acquire(P)
-    redis_client.delete(keys.lease(P))
-    commit = make(lease, Offset(first, DONE), ("HSET", HEADS, "a", "1"))
-    before = dump(redis_client)
-    assert log.commit([commit]) == ["FENCED"]  # nobody's
-    assert dump(redis_client) == before
-    taken = other.acquire(P)
-    before = dump(redis_client)
-    assert log.commit([commit]) == ["FENCED"]  # somebody else's
-    assert dump(redis_client) == before
-    assert other.commit([make(taken, Offset(first, DONE))]) == ["OK"]
-    assert log.commit([commit]) == ["FENCED"]  # its offset, but not its token: not ALREADY
-    assert other.commit([make(taken, Offset(second, DONE))]) == ["FENCED"]  # wrong expectation
 
 
 @pytest.mark.parametrize("most", [1, 2, 4096], ids=["each alone", "in pairs", "at once"])

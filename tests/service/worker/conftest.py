@@ -407,6 +407,17 @@ def noise(count, level=0.0, seed=4):
     return [rng.gauss(level, 1) for _ in range(count)]
 
 
+def shifted(*levels, each=40, seed=2):
+    """Labels of regimes of these levels."""
+    rng = random.Random(seed)
+    return [rng.gauss(level, 1) for level in levels for _ in range(each)]
+
+
+def confirmed(bench, stream="a", after=-1):
+    """Confirmed events of a stream, of which the first label came after a position."""
+    return [e for e in bench.events(stream) if e.state == "confirmed" and e.start > after]
+
+
 def slug(answer):
     """The type of a problem."""
     return answer["type"].rpartition("/")[2]

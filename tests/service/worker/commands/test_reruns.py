@@ -1,7 +1,5 @@
 """Feedback, other settings tried, other models: each as a stream that saw it all afresh."""
 
-import random
-
 import pytest
 import torch
 
@@ -18,16 +16,11 @@ from service.wire import (
     WhatIf,
 )
 from service.worker.commands import rerun
-from tests.service.worker.conftest import Trouble
+from tests.service.worker.conftest import Trouble, confirmed, shifted
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.01}
 SHORT = [(2, 0.25), (0, 0.75)]
-
-
-def shifted(*levels, each=40, seed=2):
-    rng = random.Random(seed)
-    return [rng.gauss(level, 1) for level in levels for _ in range(each)]
 
 
 def supervised(labels, by_seq):
@@ -232,10 +225,6 @@ def test_feedback_on_what_is_not_there_changes_nothing(bench):
 
 
 # --- exclusion from learning --------------------------------------------------------------------
-
-
-def confirmed(bench, stream):
-    return [each for each in bench.events(stream) if each.state == "confirmed"]
 
 
 def frozen(labels, start, end):

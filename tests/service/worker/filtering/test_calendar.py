@@ -1,26 +1,15 @@
 """Observations in planned windows: a stream goes on as if their labels were missing."""
 
-import random
-
 import pytest
 
 from model_core import Detector
 from service.wire import Configure, Ingest, Observation, Observe, PlannedSpan, RunLength
-from tests.service.worker.conftest import NOW_MS, Trouble
+from tests.service.worker.conftest import NOW_MS, Trouble, confirmed, shifted
 from tests.service.worker.kinds import ALIKE, KINDS, configure, kinds, publish, series
 
 KNOWN = {"model": "gaussian", "location": [0.0], "scale": [1.0], "hazard": 0.01}
 SPAN = PlannedSpan("backups", (), NOW_MS - 1, NOW_MS + 1)
 MISSING = Observation(y=None, changepoint=0.0)
-
-
-def shifted(*levels, each=40, seed=2):
-    rng = random.Random(seed)
-    return [rng.gauss(level, 1) for level in levels for _ in range(each)]
-
-
-def confirmed(bench, stream):
-    return [each for each in bench.events(stream) if each.state == "confirmed"]
 
 
 def minute(i):

@@ -20,6 +20,7 @@ from service.wire import (
     WhatIf,
 )
 from service.worker.filtering import seasons
+from tests.service.worker.conftest import confirmed
 
 FROM = 150  # in place of 1,000
 FIRST, SECOND = 177, 212  # searches of stream "a"
@@ -66,10 +67,6 @@ def held(bench, stream="a"):
 
 def means(answers):
     return np.array([each["predictive"]["mean"][0] for each in answers])
-
-
-def confirmed(bench, stream="a", after=200):
-    return [e for e in bench.events(stream) if e.state == "confirmed" and e.start > after]
 
 
 def test_a_season_is_found_by_the_first_search_and_kept_from_then_on(bench):
@@ -180,7 +177,7 @@ def test_reruns_see_labels_less_their_season(bench):
     made(bench, "plain", seasonal=False)
     bench.observe("a", y)
     bench.observe("plain", y)
-    assert [event.start for event in confirmed(bench)] == [pytest.approx(300, abs=2)]
+    assert [event.start for event in confirmed(bench, after=200)] == [pytest.approx(300, abs=2)]
     bench.ask(SegmentHistory("a"), status=204)
     assert bench.hindsight("a").starts == [0, pytest.approx(300, abs=1)]
     plain = bench.ask(WhatIf("plain", {}, series=True))
@@ -206,7 +203,7 @@ def test_a_stream_goes_on_after_a_rerun(pair, close, command):
         made(each, **ASKED if command == "feedback" else {})
         each.observe("a", y[:270])
         if command == "feedback":
-            (event,) = confirmed(each)
+            (event,) = confirmed(each, after=200)
             each.ask(EventFeedback("a", event=event.id, change=False))
             assert each.head("a").best_start < 200
         else:

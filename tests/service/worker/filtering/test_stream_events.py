@@ -14,7 +14,7 @@ from service.wire import (
     WhatIf,
     event_entries,
 )
-from tests.service.worker.conftest import noise
+from tests.service.worker.conftest import confirmed, noise
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.01}
 IN_TIME = {**KNOWN, "confirm_after": 10}
@@ -34,10 +34,6 @@ def varying(seed, count=250, rate=0.04):
         level = rng.gauss(0, 4) if rng.random() < rate else level
         y.append(rng.gauss(level, 1))
     return y
-
-
-def confirmed(bench, stream):
-    return [event for event in bench.events(stream) if event.state == "confirmed"]
 
 
 def check_stored(bench, stream):

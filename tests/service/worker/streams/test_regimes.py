@@ -14,6 +14,7 @@ from service.wire import (
     SetBelief,
     WhatIf,
 )
+from tests.service.worker.conftest import confirmed
 from tests.service.worker.kinds import publish
 
 LEVELS = [0.0, 7.0, -6.0]
@@ -23,10 +24,6 @@ def labels(count, seed=3):
     rng = np.random.default_rng(seed)
     levels = np.repeat([LEVELS[k % 3] for k in range(count // 30 + 1)], 30)[:count]
     return (levels + rng.normal(size=count)).tolist()
-
-
-def confirmed(bench, stream="a"):
-    return [event for event in bench.events(stream) if event.state == "confirmed"]
 
 
 def test_killed_and_replayed_it_keeps_ids_and_numbers(make_bench, close):
