@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from moca_client.replayed import Beliefs, Replayed, ReplayedChange
@@ -25,7 +25,9 @@ WIDTH = 11.0  # inches of a picture
 # Inches around and between the panels: to find out what texts need takes as long as to draw.
 LEFT = 0.8
 RIGHT = 0.9  # of the heat map's scale
-TOP = 0.34
+TOP = 0.62  # the title, and the legend below it
+TITLE_PAD = 24  # points from the panel to the title: the legend stands between
+TITLE_CHARACTERS = 105
 BOTTOM = 0.5
 BETWEEN = 0.2
 MAX_CELLS = (1100, 250)  # time x run length of the heat map: as many as it has pixels
@@ -125,6 +127,7 @@ def plot_changes(
     starts = [places[id(own)][_row(own, event.start)] for own, event in changes]
     counts.hist(starts, bins=np.linspace(x[0], x[-1], BINS + 1), color=COLOURS["changed"])
     counts.set_ylabel("changes")
+    counts.yaxis.set_major_locator(MaxNLocator(integer=True))
     for own, event in changes:
         if own.stream in shown:
             line = shown.index(own.stream)
@@ -429,7 +432,10 @@ def _finish(
         panel.tick_params(labelsize=8)
         panel.grid(axis="y", color=COLOURS["line"], lw=0.6)
         panel.set_axisbelow(True)
-    panels[0].set_title(title, loc="left", fontsize=11)
+    if len(title) > TITLE_CHARACTERS:
+        title = f"{title[:TITLE_CHARACTERS]}..."
+    pad = None if panels[0].get_legend() is None else TITLE_PAD
+    panels[0].set_title(title, loc="left", fontsize=11, pad=pad)
     axis = replayed.series.axis
     panels[-1].set_xlabel(axis.name if by_time and axis is not None else "observation (seq)")
     if by_time and axis is not None and axis.kind == "datetime":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -18,6 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from model_core import wording
+from model_core.suggestions import did_you_mean
 from training.errors import BadConfig
 
 OWN = "data"  # the experiment of own series
@@ -184,7 +187,16 @@ def checked(section: type[S], settings: Options) -> S:
     try:
         return section.model_validate(settings)
     except ValidationError as error:
-        where = "; ".join(
-            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
-        )
-        raise BadConfig(where) from error
+        raise BadConfig("; ".join(_fault(section, one) for one in error.errors())) from error
+
+
+def _fault(section: type[BaseModel], error: Mapping[str, Any]) -> str:
+    """Where a setting is wrong, and why; of one that there is not, which was probably meant."""
+    loc = error["loc"]
+    where = ".".join(map(str, loc))
+    if error["type"] != "extra_forbidden":
+        return f"{where}: {wording.described(error)}"
+    for part in loc[:-1]:
+        section = section.model_fields[part].annotation or section
+    meant = did_you_mean(loc[-1], section.model_fields)
+    return f"{where}: no such setting{meant or '; it has ' + ', '.join(section.model_fields)}"

@@ -94,6 +94,7 @@ class Commands(Mapping[str, Any]):
                     context_settings=place.context_settings,
                 )(found)
             self._loaded[name] = typer.main.get_group(alone).commands[name]
+            _unwrap(self._loaded[name])
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -101,6 +102,14 @@ class Commands(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+def _unwrap(command: Any) -> None:
+    """Leave the lines of a help's paragraphs to the terminal, of subcommands as well."""
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for subcommand in getattr(command, "commands", {}).values():
+        _unwrap(subcommand)
 
 
 class Program(TyperGroup):

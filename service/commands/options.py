@@ -13,11 +13,11 @@ import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from model_core import wording
 from model_core.suggestions import did_you_mean
 from service.commands.common import HELP_ALL, fail
 from service.problems import StartupError
 from service.runtime.process import EXIT_REFUSED
-from service.schema import wording
 from service.settings import Settings
 
 PREFIX = str(Settings.model_config["env_prefix"])

@@ -30,10 +30,10 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from model_core import wording
 from model_core.stream_settings import DURATIONS, TABLE, Meaning, Setting
 from model_core.suggestions import did_you_mean
 from service.models.catalogue import REFERENCE
-from service.schema import wording
 from service.wire import tags as stream_tags
 from service.wire import timestamps
 

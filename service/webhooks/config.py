@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from model_core import wording
 from service.models.catalogue import REFERENCE
 from service.problems import StartupError
-from service.schema import wording
 from service.settings import Settings, read_toml
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.apprise_sender import AppriseSender

@@ -7,7 +7,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
 from moca_client import plots
-from moca_client.replayed import Beliefs, Replayed
+from moca_client.replayed import Beliefs, Replayed, ReplayedChange
 from moca_client.responses import (
     Answer,
     BeliefColumns,
@@ -85,6 +85,31 @@ def test_every_shape_of_replay_can_be_drawn(tmp_path, monkeypatch):
         picture = matplotlib.image.imread(file)
         assert min(picture.shape[:2]) > 500, shape
         assert picture[:, :, :3].std() > 0.05, shape  # not an empty sheet
+
+
+@pytest.mark.parametrize("name", ["pump", "p" * 200])
+def test_a_title_crosses_neither_the_legend_nor_the_edge(tmp_path, monkeypatch, name):
+    figures = []
+    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *_: figures.append(figure))
+    replayed = replayed_of()
+    replayed.stream = name
+    replayed.events[0].sentence = "mean fell by 8.3 sd, 13.5 → 7.0; spread × 1.4, 0.59 → 0.81"
+    plots.plot_replay(replayed, tmp_path / "plot.png")
+    (figure,) = figures
+    figure.draw_without_rendering()
+    panel = figure.axes[0]
+    title = panel._left_title.get_window_extent()
+    assert not title.overlaps(panel.get_legend().get_window_extent())
+    assert figure.bbox.contains(title.x1, title.y1)
+
+
+def test_numbers_of_changes_are_whole(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *_: figures.append(figure))
+    replayed = replayed_of()
+    plots.plot_changes([replayed], [ReplayedChange(replayed, replayed.events[0])], tmp_path / "p")
+    ticks = figures[0].axes[0].get_yticks()
+    assert all(float(tick).is_integer() for tick in ticks)
 
 
 def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):

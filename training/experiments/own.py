@@ -421,8 +421,8 @@ def table(name: str, scores: HeldOutScores) -> Table:
         *((one.method, str(one.estimate), str(one.difference)) for one in scores.untrained),
     ]
     caption = (
-        f"{scores.observations} observations in {scores.trained.count} blocks of {scores.block}, "
-        "mean and 95 % interval over blocks; more is better"
+        f"{scores.observations} observations in {scores.trained.count} blocks of at most "
+        f"{scores.block}, mean and 95 % interval over blocks; more is better"
     )
     heads = ("model", "nats per observation", "trained less this")
     return Table(f"{name}: log score", caption, heads, rows)

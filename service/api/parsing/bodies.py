@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from model_core import wording
 from service.problems import MAX_ERRORS, FieldError, InvalidField, MalformedBody
-from service.schema import wording
 from service.schema.observations import STREAM_ID_RULE, UNKNOWN
 from service.store import append
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from model_core import wording
 from service.api.parsing.commands import CommandParser
 from service.problems import InvalidField, StartupError
-from service.schema import wording
 from service.schema.commands import check_selector
 from service.schema.observations import STREAM_CHARACTERS, STREAM_ID, Form, StreamForm
 from service.schema.queries import RESULT_SERIES

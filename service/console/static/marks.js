@@ -245,13 +245,13 @@ export function ticks(shown, range, width) {
   const begun = beginning(shown);
   const letter = (LETTER * (range[1] - range[0])) / width;
   const left = round(seen.slice(from, to + 1).map((each) => Date.parse(each.time)), most)
-    .map((i) => ({ at: first + from + i, text: short(brief(seen[from + i].time)) }))
+    .map((i) => ({ at: first + from + i, text: brief(seen[from + i].time).replace(/:00$/, "") }))
     .filter(({ at, text }) => !begun || Math.abs(at - begun.x) > ((longest(text) + begun.text.length) / 2) * letter);
   return {
     tickmode: "array",
     tickangle: 0,
     tickvals: left.map((tick) => tick.at),
-    ticktext: left.map((tick) => tick.text),
+    ticktext: inFull(left.map((tick) => tick.text)),
   };
 }
 
@@ -280,10 +280,13 @@ function round(times, most) {
 }
 
 /** Letters of the longest line. @param {string} text */
-const longest = (text) => Math.max(...text.split("<br>").map((line) => line.length));
+const longest = (text) => Math.max(...text.split(" ").map((line) => line.length));
 
-/** @param {string} text a year says enough where it is the first of January; seconds only where there are any */
-const short = (text) => {
-  if (text.endsWith("-01-01")) return text.slice(0, 4);
-  return text.replace(/:00$/, "").replace(" ", "<br>");
+/** Dates and clocks below one another: of a day its date once, of first days of years the years. @param {string[]} texts */
+const inFull = (texts) => {
+  if (texts.every((text) => text.endsWith("-01-01"))) return texts.map((text) => text.slice(0, 4));
+  return texts.map((text, i) => {
+    const [date, clock] = text.split(" ");
+    return clock && texts[i - 1]?.startsWith(date) ? clock : text.replace(" ", "<br>");
+  });
 };

@@ -795,6 +795,21 @@ def test_words_on_a_chart_leave_one_another_room(opened, fake):
             assert since["y"] >= before["y"] + before["height"] - 4
 
 
+def test_an_axis_has_the_date_of_a_day_once(opened, fake):
+    path = "GET /v1/streams/pump/history"
+    answer = copy.deepcopy(fake.answers[path])
+    for hour, each in enumerate(answer["observations"]):
+        each["time"] = f"2024-01-{1 + hour // 24:02}T{hour % 24:02}:00:00Z"
+    fake.answers[path] = answer
+    page = opened(fake.url, viewport={"width": 1320, "height": 844}, timezone_id="UTC")
+    page.goto(f"{fake.url}/#/streams/pump")
+    drawn(page)
+    texts = [each.text_content() for each in page.locator(f"{VALUES} .xtick").all()]
+    assert texts[:2] == ["2024-01-01", "06:00"]
+    assert texts.count("2024-01-02") == 1
+    assert sum("-" in text for text in texts) == 3
+
+
 def test_the_list_of_models_fits_a_narrow_screen(opened, fake):
     page = opened(fake.url, viewport={"width": 390, "height": 844})
     page.goto(f"{fake.url}/#/models")

@@ -20,6 +20,12 @@ def test_help_names_each_option_and_its_variable(moca):
         assert variable(name) in text
 
 
+def test_paragraphs_of_help_are_wrapped_by_the_terminal(moca, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = " ".join(moca("restore", "--help").output.split("\n")[:8])
+    assert "run it again: no service starts on the store" in text
+
+
 @pytest.mark.parametrize(
     ("words", "shown", "hidden"),
     [(["serve"], "--port", "--lease-ttl-ms"), ([], "replay", "restore")],

@@ -102,6 +102,7 @@ def test_the_table(run):
     assert other["log_score"]["count"] == 2
     page = (run / "evaluation" / "table.md").read_text()
     assert page.count("\n| ") == 6
+    assert "blocks of at most" in page
     assert all(name in result.stdout and name in page for name in names)
 
 

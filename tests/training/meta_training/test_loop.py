@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.training.test_learners import drawn, learner_of
 from tests.training.tiny import Endless, Untold, same, splits, tiny, train
-from training.config import merged
+from training.config import Config, checked, merged
 from training.data.windows import Splits
 from training.errors import BadConfig, BadRun
 from training.jobs import shown
@@ -290,6 +290,26 @@ def test_settings_are_merged_by_name():
     for pair in (({"a": 3}, {"a": {"b": 1}}), ({"a": {"b": 1}}, {"a": 3})):
         with pytest.raises(BadConfig, match="a: "):
             merged(*pair)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"optimiser": {"minuts": 1}},
+            "optimiser.minuts: no such setting; did you mean 'minutes'?",
+        ),
+        (
+            {"model": {"kind": "flet"}},
+            "model.kind: expected 'alpaca', 'fleet', 'pcoc' or 'lstm', got 'fl",
+        ),
+        ({"model": {"hazard": 1}}, "model.hazard: expected a number below 1, got 1"),
+        ({"zzz": 1}, "zzz: no such setting; it has experiment"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named_with_what_was_expected(settings, message):
+    with pytest.raises(BadConfig, match=f"^{re.escape(message)}"):
+        checked(Config, {"experiment": "sinusoid", **settings})
 
 
 TITLE = "hazard-0.05_moca_rate-0.005_seed-3_a-name-that-is-rather-long"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-from pydantic_core import ErrorDetails
 
 SHOWN = 50  # characters of a value
 BOUNDS = {
@@ -35,7 +34,7 @@ TYPES = {
 }
 
 
-def expected(error: ErrorDetails) -> str:
+def expected(error: Mapping[str, Any]) -> str:
     """Return what was expected, without the value, which may be a secret."""
     kind = error["type"]
     context = error.get("ctx", {})
@@ -60,7 +59,7 @@ def expected(error: ErrorDetails) -> str:
     return error["msg"].removeprefix("Value error, ")
 
 
-def described(error: ErrorDetails) -> str:
+def described(error: Mapping[str, Any]) -> str:
     """Return what was expected, and what was got where that is short and not said yet."""
     text = expected(error)
     if not text.startswith("expected ") or error["type"] == "finite_number" or ", got " in text:
@@ -68,7 +67,7 @@ def described(error: ErrorDetails) -> str:
     return f"{text}, got {_shown(error)}"
 
 
-def _shown(error: ErrorDetails) -> str:
+def _shown(error: Mapping[str, Any]) -> str:
     value: Any = error["input"]
     if error["type"] in ("too_short", "too_long"):
         return str(error["ctx"]["actual_length"])

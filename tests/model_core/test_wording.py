@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
-from service.schema import wording
+from model_core import wording
 from service.schema.observations import Number, StreamForm
 
 
