@@ -11,6 +11,7 @@ import logging
 import resource
 import socket
 from collections.abc import Callable
+from math import ceil
 from types import FrameType
 from typing import Any, cast
 
@@ -165,7 +166,8 @@ class Server(uvicorn.Server):
     """Uvicorn that drains requests at shutdown, but closes event streams first."""
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
-        drain_s = int(settings.request_deadline_s) + 1
+        self._deadline_s = settings.request_deadline_s
+        drain_s = ceil(self._deadline_s) + 1
         config = uvicorn.Config(
             cast(Any, app.middleware_stack),  # it is outside of FastAPI's own layers
             log_config=None,
@@ -223,9 +225,13 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End event streams, then stop as usual."""
+        """End event streams, then stop as usual.
+
+        What came last has its deadline; requests of many parts that take longer end then.
+        """
         context: Context | None = self._app.state.context
         if context is not None:
+            asyncio.get_running_loop().call_later(self._deadline_s, context.gateway.stop)
             await asyncio.gather(context.event_hub.drain(), context.observation_hub.drain())
         for connection in list(self.server_state.connections):
             # Unsent output belongs to consumers that do not read: shutdown would wait for them.

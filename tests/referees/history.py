@@ -39,6 +39,7 @@ from tests.referees.deployments import (
     stores,
 )
 from tests.referees.judging import Row, shown
+from tests.waiting import go_first
 
 SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
 AGAIN = {0, 408, 429, 503, 504}  # no definite answer, or refused for the time being
@@ -442,6 +443,9 @@ def _storm(
 ) -> Result:
     try:
         clients = Clients(deployment.urls, seed)
+        for thread in threading.enumerate():  # of the clients, and of proxies
+            if thread is not threading.main_thread() and thread.native_id is not None:
+                go_first(thread.native_id)
         time.sleep(2)
         faults = Faults(deployment, rng, clients.victims)
         count = rage(faults, clients, seconds, rng, say)

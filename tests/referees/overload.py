@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
-import os
 import re
 import selectors
 import socket
@@ -20,7 +19,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -32,7 +31,7 @@ import uvloop
 from service.bench.load import LoadJob, content_length, request_bytes, run
 from tests.e2e.calling import KNOWN
 from tests.e2e.deployment import Processes
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, go_first, until
 
 STREAMS = 200
 TICK_S = 0.002  # between looks at what is due
@@ -192,11 +191,10 @@ def probing(url: str, prefix: str) -> Iterator[list[Answer]]:
 def probe(url: str, prefix: str, owner: Any) -> None:
     """Post every PROBE_S until told to stop, each time by the connection that is idle longest.
 
-    It runs before all others where that is permitted: a client of another machine waits for none
-    of the cores that the service and the generator share.
+    It goes before all others: a client of another machine waits for none of the cores that the
+    service and the generator share.
     """
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, -20)
+    go_first()
     address = urlsplit(url)
     made = requests(url, prefix)
     selector = selectors.DefaultSelector()

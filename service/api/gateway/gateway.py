@@ -75,6 +75,7 @@ PIECES_AT_ONCE = 64  # read of each partition
 AT_ONCE = 100  # commands encoded before the event loop does something else
 ALONE = (0,)  # places of a command by itself
 MOST_UNITS = 1024  # observations of the rows of one command
+STOPPING = "the service is stopping"
 Result = wire.Outcome | ServiceError
 _ingest = metrics.STAGE_DURATION.labels("ingest")
 _reply = metrics.STAGE_DURATION.labels("reply")
@@ -270,6 +271,7 @@ class Gateway:
         ]
         self._next_number = 0
         self._under_way = 0  # commands of requests that have not all their results
+        self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: BaseException | None = None  # exception that ended a permanent task
 
@@ -285,13 +287,18 @@ class Gateway:
             task.add_done_callback(self._report)
             self._tasks.append(task)
 
+    def stop(self) -> None:
+        """Fail the commands that wait, and refuse those that would follow them."""
+        self._stopping = True
+        for pending in list(self._replies.pending.values()):
+            pending.fail(_unanswered(pending, STOPPING))
+
     async def close(self) -> None:
-        """Stop, and fail the commands that still wait."""
+        """Stop, and end the permanent tasks."""
         await end(*self._tasks)
         for queue in self._queues:
             queue.close()
-        for pending in list(self._replies.pending.values()):
-            pending.fail(_unanswered(pending, "the service is stopping"))
+        self.stop()
 
     def partition(self, stream: str) -> int:
         """Return a stream's partition."""
@@ -499,6 +506,8 @@ class Gateway:
 
     def _admit(self, partition: int, first: wire.Command, count: int, begun: bool) -> None:
         """Refuse commands of the kind of the first that this process has no room for."""
+        if self._stopping:
+            raise RedisUnavailable(f"{STOPPING}; nothing was accepted")
         waiting = self._under_way
         # One of more commands than may wait goes alone.
         if waiting and waiting + count > self._settings.max_waiting:
@@ -589,7 +598,7 @@ class PartitionQueue:
     def close(self) -> None:
         """Stop, and fail the commands that are not acknowledged."""
         self._closed = True
-        self.give_up("the service is stopping")
+        self.give_up(STOPPING)
         if self._again is not None:
             self._again.cancel()
 

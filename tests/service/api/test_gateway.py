@@ -602,6 +602,26 @@ def test_commands_that_are_answered_as_they_should_be_may_take_any_time():
     assert gateway.RequestPatience(0.5).left_s == 0.5
 
 
+async def test_a_process_that_stops_answers_what_waits_and_what_would_follow(api, worker, clock):
+    """A list and items that are to go on with a next part, too."""
+    apply_only(worker, 1)
+    gateway_ = api.app.state.context.gateway
+    parts = [{"y": 1}] * (COMMAND_OBSERVATIONS + 8)
+    several = asyncio.create_task(api.post(POST, json=parts))
+    await until_async(lambda: 1 in waiting(api))
+    await appended(api)
+    gateway_.stop()
+    response = await several
+    assert (response.status_code, slug(response)) == (504, "no-answer")
+    assert response.json()["applied"] == COMMAND_OBSERVATIONS
+    response = await api.post(POST, json={"y": 2})
+    assert (response.status_code, slug(response)) == (503, "redis-unavailable")
+    assert response.json()["detail"] == "the service is stopping; nothing was accepted"
+    assert statuses(await api.post(MANY, json=bulk_of(2))) == [503, 503]
+    worker.running.set()
+    await until_async(lambda: len(worker.commands) == 2)  # the second part was accepted
+
+
 async def test_unknown_outcomes(proxy, worker, start, store, clock):
     async with start(proxy.settings) as api:
         await api.post(POST, json={"y": 0})

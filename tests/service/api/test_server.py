@@ -20,6 +20,7 @@ import uvloop
 
 from service.api import http, server
 from service.api.app import create_app
+from service.api.gateway import gateway
 from service.api.parsing.bodies import JSON
 from service.api.server import JoiningTransport, open_connections
 from service.observability import metrics
@@ -192,6 +193,20 @@ def test_an_idle_connection_is_kept_for_the_keep_alive_and_does_not_delay_the_st
         assert connection.sock.recv(1) == b""
         assert ended_by == "stop" or time.monotonic() - began > 0.5
         connection.close()
+
+
+def test_a_request_that_would_outlast_the_stop_is_answered_at_the_deadline(
+    served, worker, monkeypatch
+):
+    """Uvicorn cancels such a one, and answers 500."""
+    monkeypatch.setattr(gateway.RequestPatience, "left_s", 2 * PATIENCE_S)
+    api = served(request_deadline_s=2.1)
+    worker.pause()
+    with Connection(api) as connection:
+        connection.post(b'[{"y":1}]')
+        until(lambda: [p for p in api.app.state.context.replies.pending.values() if p.acknowledged])
+        api.stop()
+        assert connection.answer()[0] == 504
 
 
 # --- overload -----------------------------------------------------------------------------------
