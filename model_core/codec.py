@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -51,39 +51,43 @@ _SEASON = "season"
 _REGIMES = "regimes"
 
 
-def encode(
-    layout: Layout,
-    lines: Floats,
-    head: Floats,
-    ranks: Floats,
-    errors: Floats,
-    seasons: Floats | None = None,
-) -> bytes:
-    """Bytes of one stream: its row (L, W) and (H,), and its states.
+class StreamRow(NamedTuple):
+    """All that is kept of one stream, on the host: lines (L, W) and head (H,) of `table.Layout`.
 
-    ranks, errors, seasons: of `anomaly`, `correction` and `season`.
+    ranks, errors: states of `anomaly` and `correction`.
     """
-    alive = np.flatnonzero(np.isfinite(lines[LOG_PROB, : layout.slots]))
+
+    lines: Floats
+    head: Floats
+    ranks: Floats
+    errors: Floats
+
+    @property
+    def seq(self) -> int:
+        """Observations that were applied."""
+        return int(self.head[SEQ])
+
+
+def encode(layout: Layout, own: StreamRow, seasons: Floats | None = None) -> bytes:
+    """Bytes of one stream; seasons: state of `season`."""
+    alive = np.flatnonzero(np.isfinite(own.lines[LOG_PROB, : layout.slots]))
     arrays: dict[str, NDArray[Any]] = {
         _SLOTS: alive.astype(np.int64),
-        _LINES: lines[np.ix_(_stored(layout), alive)],
-        _HEAD: head,
-        _RANKS: ranks,
-        _ERRORS: errors,
+        _LINES: own.lines[np.ix_(_stored(layout), alive)],
+        _HEAD: own.head,
+        _RANKS: own.ranks,
+        _ERRORS: own.errors,
     }
     if layout.regimes:
-        arrays[_REGIMES] = lines[_of_regimes(layout)]
+        arrays[_REGIMES] = own.lines[_of_regimes(layout)]
     if seasons is not None:
         arrays[_SEASON] = seasons
     return pack(MAGIC, VERSION, {"kind": layout.kind}, arrays)
 
 
-def decode(
-    layout: Layout, lines: Floats, head: Floats, ranks: Floats, errors: Floats, blob: bytes
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """What `encode` made bytes of: lines, head, ranks and errors.
+def decode(layout: Layout, like: StreamRow, blob: bytes) -> StreamRow:
+    """What `encode` made bytes of; like: any row of a stream with the same location and scale.
 
-    lines, head, ranks, errors: any of a stream with the same location and scale.
     Raises BadState for a wrong checksum, an unknown version, another model kind, or numbers that
     cannot be a state of the model.
     """
@@ -92,14 +96,14 @@ def decode(
     kept = arrays.get(_LINES)
     if kept is None or kept.ndim != 2 or kept.dtype != np.float64 or len(kept) != len(stored):
         raise BadState(f"state has no array {_LINES!r} of {len(stored)} lines")
-    count = kept.shape[1]
-    own = _fitting(arrays, _HEAD, head)
-    own_ranks = _fitting(arrays, _RANKS, ranks)
-    own_errors = _fitting(arrays, _ERRORS, errors)
-    check(layout, kept, own, own_ranks, own_errors)
-    slots = _slots(arrays, count, layout.slots)
-    begun = np.isfinite(lines[LOG_PROB]).any()
-    lines = layout.resized(lines[None], 0)[0] if begun else lines.copy()
+    names = {"head": _HEAD, "ranks": _RANKS, "errors": _ERRORS}
+    own = StreamRow(
+        kept, **{part: _fitting(arrays, name, getattr(like, part)) for part, name in names.items()}
+    )
+    check(layout, own)
+    slots = _slots(arrays, kept.shape[1], layout.slots)
+    begun = np.isfinite(like.lines[LOG_PROB]).any()
+    lines = layout.resized(like.lines[None], 0)[0] if begun else like.lines.copy()
     lines[np.ix_(stored, slots)] = kept
     for leaf in layout.symmetric:
         size = leaf.shape[-1]
@@ -112,14 +116,16 @@ def decode(
             raise BadState(f"state's array {_REGIMES!r} has numbers that are not finite")
         lines[_of_regimes(layout)] = stored_regimes
         lines[_of_regimes(layout)[0], layout.slots : layout.stored.start] = stored_regimes[:, -1:]
-    return lines, own, own_ranks, own_errors
+    return own._replace(lines=lines)
 
 
-def check(layout: Layout, kept: Floats, head: Floats, ranks: Floats, errors: Floats) -> None:
+def check(layout: Layout, own: StreamRow) -> None:
     """Raise BadState for numbers that no stream has, which a kernel would not look at.
 
-    kept: lines of the hypotheses there are (L, n).
+    own: with lines of the hypotheses there are (L, n).
     """
+    kept = own.lines
+    head = own.head
     max_hypotheses = layout.max_hypotheses
     seq = head[SEQ]
     count = kept.shape[1]
@@ -135,9 +141,9 @@ def check(layout: Layout, kept: Floats, head: Floats, ranks: Floats, errors: Flo
         raise BadState("state has numbers of steps or changes that no stream has")
     if (kept[LOG_PROB] > 1e-6).any():
         raise BadState("state has log probabilities that are none")
-    if not anomaly.valid(ranks):
+    if not anomaly.valid(own.ranks):
         raise BadState(f"state's array {_RANKS!r} is no sketch of ranks")
-    if not correction.valid(errors):
+    if not correction.valid(own.errors):
         raise BadState(f"state's array {_ERRORS!r} is no state of errors of forecasts")
     if layout.regimes:  # all lines are kept
         _check_memory(layout, kept, head)

@@ -78,6 +78,14 @@ class Summary:
         return self.numbers[:, start:].reshape(rows, self.outputs, -1).transpose(0, 2, 1)
 
 
+def stacked(rows: Sequence[Floats | None], outputs: int, support: str) -> Summary:
+    """Summaries by the numbers of each row alone; nan of those that have none: None, or empty."""
+    numbers = [np.empty(0) if own is None else own for own in rows]
+    width = max(map(len, numbers), default=0)
+    filled = [own if len(own) else np.full(width, np.nan) for own in numbers]
+    return Summary(np.array(filled).reshape(len(rows), width), outputs, support)
+
+
 def of_mixture(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Summary:
     """Summaries of mixtures, on the host: one copy, one wait.
 

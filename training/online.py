@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from model_core.stream import hindsight
 from model_core.stream.events import Event
@@ -18,11 +18,10 @@ from model_core.stream.series import NOTHING
 from model_core.stream.settings import rules
 from model_core.stream.slab import NOT_FINITE, Refused
 from model_core.stream_settings import DEFAULTS, StreamSettings
-from model_core.summary import Summary
+from model_core.summary import Summary, stacked
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
-Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
 
 
 class Followed(NamedTuple):
@@ -60,21 +59,22 @@ class Followed(NamedTuple):
 
 def follow(
     model: UnderlyingModel,
-    rows: Rows,
+    y: ArrayLike,
     settings: StreamSettings = DEFAULTS,
     levels: Sequence[float] = (),
-    inputs: Rows | None = None,
+    inputs: ArrayLike | None = None,
 ) -> Followed:
     """Events and answers of a series, as of a stream of the service.
 
-    A label that the filter refuses counts as missing. levels: of the quantiles of predictives;
-    without any these are not summarised. inputs: of a model that takes some, as many as rows.
+    y: (T,) or (T, d) labels, nan where missing; one that the filter refuses counts as missing.
+    levels: of the quantiles of predictives; without any these are not summarised. inputs: of a
+    model that takes some, (T, x_dim).
     """
     pipeline = _pipeline(model, settings, levels)
-    observations = [
-        Observation(tuple(map(float, row)), tuple(map(float, x)))
-        for row, x in zip(rows, inputs or [()] * len(rows), strict=True)
-    ]
+    observations = _observations(y)
+    if inputs is not None:
+        both = zip(observations, np.asarray(inputs, np.float64).tolist(), strict=True)
+        observations = [seen._replace(x=tuple(x)) for seen, x in both]
     taken = pipeline.take_series(0, observations)
     while len(taken) < len(observations):
         refused = observations[len(taken)]
@@ -97,9 +97,6 @@ def follow(
             for step in taken
         ]
     )
-    numbers_of = [step.numbers for step in taken]
-    width = max(map(len, numbers_of), default=0)
-    summaries = [own if len(own) else np.full(width, np.nan) for own in numbers_of]
     periods = (() if step.season is None else tuple(step.season.periods) for step in taken)
     pairs = pairwise([(), *periods])
     regimes = (None if step.readout is None else step.readout.regime for step in taken)
@@ -114,7 +111,7 @@ def follow(
         anomaly=numbers[:, 3],
         evidence=numbers[:, 4],
         regime=np.array([0 if regime is None else regime.id or 0 for regime in regimes]),
-        summary=Summary(np.array(summaries).reshape(len(taken), width), model.y_dim, model.label),
+        summary=stacked([step.numbers for step in taken], model.y_dim, model.label),
     )
 
 
@@ -129,17 +126,21 @@ def _pipeline(
     return pipeline
 
 
+def _observations(y: ArrayLike) -> list[Observation]:
+    labels = np.asarray(y, np.float64)
+    labels = labels[:, None] if labels.ndim == 1 else labels
+    return [Observation(tuple(label)) for label in labels.tolist()]
+
+
 def segmentation(
-    model: UnderlyingModel, rows: Rows, settings: StreamSettings = DEFAULTS
+    model: UnderlyingModel, y: ArrayLike, settings: StreamSettings = DEFAULTS
 ) -> list[int]:
-    """Starts of the best segmentation of a whole series, without the first.
+    """Starts of the best segmentation of a whole series, as of `follow`, without the first.
 
     Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
     """
     pipeline = _pipeline(model, settings)
-    retained = [
-        pipeline.layout.row(Observation(tuple(map(float, row))), 0.0, NOTHING) for row in rows
-    ]
+    retained = [pipeline.layout.row(seen, 0.0, NOTHING) for seen in _observations(y)]
     past = pipeline.past(pipeline.slab, np.array(retained))
     starts = hindsight.starts(pipeline.slab, past, pipeline.series[0].stated, 0)
     return hindsight.outcome(starts)[1:]

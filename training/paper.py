@@ -148,10 +148,15 @@ def ablation_table(comparison: Comparison, question: str) -> Table:
     return Table(question, caption, tuple(heads), rows)
 
 
-def save_table(
-    comparison: Comparison, table: Table, runs: Mapping[tuple[str, str], Trained], out: Path
+def show_table(
+    comparison: Comparison,
+    table: Table,
+    runs: Mapping[tuple[str, str], Trained],
+    out: Path,
+    console: Console,
 ) -> None:
-    """Write `table.json`, with details of the runs that are there, and `table.md`."""
+    """Print a table; write `table.md`, and `table.json` with details of the runs that are there."""
+    console.print(table.for_terminal())
     rows = []
     for (setting, method), values in comparison.values.items():
         mean, low, high, count = estimate(values)
@@ -174,6 +179,13 @@ def save_table(
             }
         rows.append(row)
     table.save(out, {"name": comparison.name, "rows": rows})
+
+
+def save_charts(charts: Charts, out: Path, console: Console) -> None:
+    """Write figures beside the tables."""
+    for name, chart in charts:
+        chart.save(out / name)
+    console.print(f"tables and figures in {out}")
 
 
 class Study(NamedTuple):
@@ -246,16 +258,12 @@ def evaluate(wanted: Study) -> Comparison:
                 continue
             values[setting, name] = crossed
     comparison = Comparison(wanted.experiment, protocol.measure, protocol.better, values)
-    table = method_table(comparison)
-    console.print(table.for_terminal())
-    save_table(comparison, table, chosen, wanted.out)
+    show_table(comparison, method_table(comparison), chosen, wanted.out, console)
     charts: Charts = []
     if len(comparison.settings()) > 1:
         charts.append(("performance", comparison.hazard_chart()))
     charts += experiment.draw(Evaluated(wanted, chosen, splits, comparison))
-    for name, chart in charts:
-        chart.save(wanted.out / name)
-    console.print(f"tables and {len(charts)} figures in {wanted.out}")
+    save_charts(charts, wanted.out, console)
     return comparison
 
 
@@ -288,8 +296,7 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
     unit = protocol.measure
     comparison = Comparison(name, unit, protocol.better, values, ablation.axis)
     table = ablation_table(comparison, ablation.question)
-    console.print(table.for_terminal())
-    save_table(comparison, table, runs, wanted.out)
+    show_table(comparison, table, runs, wanted.out, console)
     if len(shares) == 1:
         chart = figures.against(comparison.curves(), unit, ablation.question, ablation.axis)
     else:
@@ -298,8 +305,7 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
         by_training = (ablation.axis, [float(setting) for setting in settings])
         by_test = ("share of switches told in the test", shares)
         chart = figures.value_map(np.array(means), by_training, by_test, unit, ablation.question)
-    chart.save(wanted.out / name)
-    console.print(f"table and figure in {wanted.out}")
+    save_charts([(name, chart)], wanted.out, console)
     return comparison
 
 

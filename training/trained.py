@@ -18,10 +18,10 @@ from model_core import horizon
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.stream.columns import Columns, of_all
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.slab import Slab, Step
+from model_core.stream.slab import Slab, SlabMemory, Step
 from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS
-from model_core.summary import Summary
+from model_core.summary import stacked
 from model_core.upm.base import UnderlyingModel
 from training import catalogue, figures
 from training.config import OWN, Config, Objective
@@ -210,7 +210,7 @@ class Filters:
         """levels: of the quantiles in summaries; without any there are no summaries."""
         self.model = model
         self._summarised = len(levels) > 0
-        self.slab = Slab(model, max_hypotheses, levels, expected=rows)
+        self.slab = Slab(model, max_hypotheses, levels, room=SlabMemory(expected=rows))
         unit = [1.0] * model.scaled
         self._rows = self.slab.begin([[0.0] * model.scaled] * rows, [unit] * rows)
 
@@ -286,11 +286,8 @@ def trace(
         belief = torch.zeros(count, steps, dtype=torch.float64)
         length = state.belief.run_length.clamp(0, steps - 1)
         beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))
-        places = [step.predictive for step in taken]
-        numbers = [None if place is None else place.numbers(0.0) for place in places]
-        width = max((len(own) for own in numbers if own is not None), default=0)
-        rows = [np.full(width, np.nan) if own is None else own for own in numbers]
-        summary = Summary(np.array(rows), model.y_dim, model.label)
+        numbers = [step.predictive and step.predictive.numbers(0.0) for step in taken]
+        summary = stacked(numbers, model.y_dim, model.label)
         if model.label == "class":
             classes.append(summary.mean)
             pits.append(np.full(batch.y[:, t].shape, np.nan))

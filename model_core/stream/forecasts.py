@@ -11,7 +11,7 @@ from model_core.predictive import Mixture
 from model_core.stream import columns
 from model_core.stream.columns import Floats
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.slab import Slab
+from model_core.stream.slab import Slab, SlabMemory
 from model_core.summary import Summary
 from model_core.transfer import to_device
 
@@ -72,9 +72,27 @@ def drawn(
     Returns the summaries of each label alone, too. coming: inputs of the first of them, a row for
     each path. offsets: (T,) seasons.
     """
-    paths = _Paths(slab, row, len(coming.elapsed))
+    count = len(coming.elapsed)
+    room = SlabMemory(expected=count)
+    regimes = slab.layout.regimes
+    copies = Slab(slab.model, slab.max_hypotheses, (), slab.device, regimes, room)
+    own = slab.row(row)
+    (order,) = horizon.order(slab.state(row)).cpu().numpy()
+    own.lines[:, : len(order)] = own.lines[:, order]
+    rows = [copies.add(own) for _ in range(count)]
+
+    def advance(state: FilterState, prior: Prior, observed: Inputs) -> FilterState:
+        """Step the copies as any rows are: by a kernel, if the model has one."""
+        seen = columns.of_inputs(observed)
+        for at in range(0, count, copies.step_rows):
+            part = slice(at, at + copies.step_rows)
+            nothing = [NOTHING_WATCHED] * len(rows[part])
+            copies.step(rows[part], seen.part(part), nothing, (), False)
+        return copies.batch(rows)[0]  # good until the next step
+
     generator = torch.Generator(slab.device).manual_seed(seed)
-    steps = horizon.drawn(slab.model, *paths.held(), coming, len(offsets), generator, paths.advance)
+    held = copies.batch(rows)
+    steps = horizon.drawn(slab.model, *held, coming, len(offsets), generator, advance)
     summaries = []
     labels = []
     for (mixture, y), offset in zip(steps, offsets.tolist(), strict=True):
@@ -82,31 +100,3 @@ def drawn(
         summaries.append(predicted)
         labels.append(moved(y + offset if offset else y, applied))
     return summaries, torch.stack(labels, 1)
-
-
-class _Paths:
-    """Copies of a row, one for each path, stepped as any rows are: by a kernel, if it has one."""
-
-    def __init__(self, slab: Slab, row: int, count: int) -> None:
-        regimes = slab.layout.regimes
-        self._slab = Slab(
-            slab.model, slab.max_hypotheses, (), slab.device, expected=count, regimes=regimes
-        )
-        own = slab.row(row)
-        (order,) = horizon.order(slab.state(row)).cpu().numpy()
-        own.lines[:, : len(order)] = own.lines[:, order]
-        self._rows = [self._slab.add(own) for _ in range(count)]
-
-    def held(self) -> tuple[FilterState, Prior]:
-        """States and priors of all paths, good until the next step."""
-        return self._slab.batch(self._rows)
-
-    def advance(self, state: FilterState, prior: Prior, coming: Inputs) -> FilterState:
-        """Step all paths by a label each; an `Advance`."""
-        seen = columns.of_inputs(coming)
-        most = self._slab.step_rows
-        for at in range(0, len(self._rows), most):
-            rows = self._rows[at : at + most]
-            watched = [NOTHING_WATCHED] * len(rows)
-            self._slab.step(rows, seen.part(slice(at, at + most)), watched, (), False)
-        return self.held()[0]

@@ -252,7 +252,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         """Begin the filter anew with the last labels less the seasons of now."""
         kept = self.kept(series, season.REPLAYED)
         past = self.past(slab, kept)
-        anew = seasons.begin_anew(series.state, series.season_state, slab, series.row, past)
+        anew = seasons.begin_anew(slab, series, past)
         if anew is not None:
             self.correct(series, kept, anew.offsets, anew.previous)
             self.begun_anew(series, kept)

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from model_core.codec import StreamRow
 from model_core.stream import beliefs, columns, memory, season, warmup
 from model_core.stream.columns import Floats
 from model_core.stream.series import Series, State
-from model_core.stream.slab import Past, Refused, Slab, StreamRow
+from model_core.stream.slab import Past, Refused, Slab
 from model_core.stream.state import SeasonPeriods
 from model_core.table import PREVIOUS, RUN_LENGTH, SEQ
 from model_core.upm.base import UnderlyingModel
@@ -91,38 +92,33 @@ def known_now(periods: SeasonPeriods | None, state: Floats, seq: int, met: Float
     return offsets
 
 
-def begin_anew(
-    series: State,
-    state: Floats | None,
-    slab: Slab,
-    row: int,
-    past: Past,
-) -> Anew | None:
+def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     """Begin the filter of a series anew, with its last observations less the seasons of now.
-
-    state: of the seasons, if any.
 
     The regimes that it finds among these are known, no events. The regime that the filter before
     believed in goes on where the new one begins. None: the new filter takes no observations, and
     the series goes on with the one before.
     """
+    state = series.state
+    seasons = series.season_state
+    row = series.row
     most = min(season.REPLAYED, past.seen.rows)
-    offsets = np.zeros(most) if state is None else season.offsets(state, most)
+    offsets = np.zeros(most) if seasons is None else season.offsets(seasons, most)
     past = past.last(len(offsets))
     seen = past.seen._replace(offset=offsets)
-    base = series.seq - seen.rows
+    base = state.seq - seen.rows
     joined = max(past.previous[0], 0) if base else 0
-    location = series.location or []
-    scale = series.scale or []
+    location = state.location or []
+    scale = state.scale or []
     values = columns.values(slab.model, seen)
-    if state is None:  # it has outgrown its scale: that is one of the last labels, as in a warm-up
-        values = values[-max(series.settings.warmup, 2) :]
-    stated = series.stated
+    if seasons is None:  # it has outgrown its scale: that is of the last labels, as in a warm-up
+        values = values[-max(state.settings.warmup, 2) :]
+    stated = state.stated
     if warmup.given(slab.model, stated) is None and warmup.varied(values, slab.model.y_dim):
         location, scale = warmup.estimated(slab.model, values, stated)
     before = slab.row(row)
     slab.begin_anew(row, location, scale)
-    watch = series.watch._replace(settled=max(series.track.settled - base, 0))  # as it counts
+    watch = state.watch._replace(settled=max(state.track.settled - base, 0))  # as it counts
     try:
         # With its errors, by which its first forecasts are corrected.
         replayed = slab.replay(row, past._replace(seen=seen), lambda: watch, summarised=True)
@@ -138,21 +134,21 @@ def begin_anew(
     last = lines[-1]
     # The regime that the new filter believes in counts as confirmed: it raises no event.
     newest = now.seq - 1
-    start = max(series.track.confirmed_start, newest - last.event_run_length)
-    series.location = location
-    series.scale = scale
-    settled = max(series.track.settled, start)
-    series.track = series.track._replace(
+    start = max(state.track.confirmed_start, newest - last.event_run_length)
+    state.location = location
+    state.scale = scale
+    settled = max(state.track.settled, start)
+    state.track = state.track._replace(
         confirmed_start=start,
         before_start=start,
         confirmed_totals=last.start_totals,
         settled=settled,
         since=settled,
     )
-    series.best_start = _position(last.best_start, base, joined)
-    series.map_run_length = int(belief.likeliest)
-    series.changed_probability = float(belief.mass_below(newest - settled))
-    series.evidence = beliefs.evidence_of_change(
+    state.best_start = _position(last.best_start, base, joined)
+    state.map_run_length = int(belief.likeliest)
+    state.changed_probability = float(belief.mass_below(newest - settled))
+    state.evidence = beliefs.evidence_of_change(
         slab.layout, now.lines, now.head, newest - settled, seen.hazard[-1]
     )
     return Anew(offsets, [_position(line.born_previous_start, base, joined) for line in lines])

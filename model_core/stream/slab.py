@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from model_core import anomaly, codec, correction, readout, summary
 from model_core import compiled as places
 from model_core import filter as moca
+from model_core.codec import StreamRow
 from model_core.filter import FilterState, Prior
 from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture
@@ -27,7 +28,7 @@ from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.stream.state import KnownRegime
 from model_core.summary import Summary
-from model_core.table import SEQ, TOTALS_AT_START, Layout, Rows
+from model_core.table import TOTALS_AT_START, Layout, Rows
 from model_core.transfer import to_arrays, to_device
 from model_core.upm.base import UnderlyingModel, tree_map
 
@@ -171,21 +172,19 @@ class Stepped(NamedTuple):
         return list(map(Step, lines, places, anomalies, self.uncorrected.tolist()))
 
 
-class StreamRow(NamedTuple):
-    """All that is kept of one stream, on the host: lines (L, W) and head (H,) of `table.Layout`.
+class SlabMemory(NamedTuple):
+    """How a slab takes memory: bytes of a chunk of rows, and of the rows that are stepped at once.
 
-    ranks, errors: states of `anomaly` and `correction`.
+    make_room: called with the bytes of a chunk before it is taken. expected: rows, if known.
     """
 
-    lines: Floats
-    head: Floats
-    ranks: Floats
-    errors: Floats
+    chunk_bytes: int = CHUNK_BYTES
+    step_bytes: int = STEP_BYTES
+    make_room: Callable[[int], None] | None = None
+    expected: int = 0
 
-    @property
-    def seq(self) -> int:
-        """Observations that were applied."""
-        return int(self.head[SEQ])
+
+USUAL_MEMORY = SlabMemory()
 
 
 class Slab:
@@ -197,17 +196,13 @@ class Slab:
         max_hypotheses: int,
         levels: Sequence[float],
         device: str = "cpu",
-        chunk_bytes: int = CHUNK_BYTES,
-        step_bytes: int = STEP_BYTES,
-        make_room: Callable[[int], None] | None = None,
-        expected: int = 0,
         regimes: int = 0,
+        room: SlabMemory = USUAL_MEMORY,
     ) -> None:
         """Hold no series yet.
 
         levels: of the quantiles in summaries, rising, the median among them; without any
         predictives are not summarised. regimes: that each series stores at most.
-        make_room: called with the bytes of a chunk before it is taken. expected: rows, if known.
         """
         self.model = model
         self.max_hypotheses = max_hypotheses
@@ -215,20 +210,20 @@ class Slab:
         # Elsewhere than on the CPU, and of models that have none, the eager filter steps all rows.
         self._kernel = places.kernel_of(model) if device == "cpu" else None
         self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
-        self._make_room = make_room
+        self._make_room = room.make_room
         self.levels = [*levels]
         self._levels = with_normal(levels)
         self._layout = Layout(model, max_hypotheses, device, regimes)
         shapes = [(self._layout.height, self._layout.width), (self._layout.head,)]
-        self._chunks = Chunks(shapes, chunk_bytes, expected, device)
+        self._chunks = Chunks(shapes, room.chunk_bytes, room.expected, device)
         # States of `anomaly` and `correction` lie on the host, under the same numbers.
         self._ranked = anomaly.outputs(model)
         self._corrected = correction.outputs(model)
         sizes = anomaly.size(self._ranked), correction.size(self._corrected)
-        most_rows = max(1, chunk_bytes // self._chunks.row_bytes)
+        most_rows = max(1, room.chunk_bytes // self._chunks.row_bytes)
         self._beside = Chunks([(size,) for size in sizes], most_rows * 8 * sum(sizes))
         self.row_bytes = self._chunks.row_bytes + self._beside.row_bytes
-        self.step_rows = max(1, step_bytes // self.row_bytes)
+        self.step_rows = max(1, room.step_bytes // self.row_bytes)
 
     # --- rows -----------------------------------------------------------------------------------
 
@@ -378,11 +373,11 @@ class Slab:
 
         Raises BadState.
         """
-        return StreamRow(*codec.decode(self._layout, *self.row(row), blob))
+        return codec.decode(self._layout, self.row(row), blob)
 
     def encoded(self, own: StreamRow, seasons: Floats | None = None) -> bytes:
         """Bytes of one series, with its state of seasons."""
-        return codec.encode(self._layout, *own, seasons)
+        return codec.encode(self._layout, own, seasons)
 
     def resized(self, own: StreamRow, slots: int) -> StreamRow:
         """A row of a slab of other size, `slots` of each row, as one of this."""

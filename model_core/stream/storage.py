@@ -95,9 +95,9 @@ def restore(
                 f"{list(array.shape)}"
             )
         array[:] = kept
-    for lines, head, ranks, errors in zip(*own, strict=True):
-        alive = np.isfinite(lines[LOG_PROB])
-        codec.check(pipeline.slab.layout, lines[:, alive], head, ranks, errors)
+    for held in map(codec.StreamRow, *own):
+        alive = np.isfinite(held.lines[LOG_PROB])
+        codec.check(pipeline.slab.layout, held._replace(lines=held.lines[:, alive]))
     pipeline.slab.write(filtered, own)
     for row, (series, fields) in enumerate(zip(pipeline.series, numbers, strict=True)):
         rows = stored[f"retained {row}"]

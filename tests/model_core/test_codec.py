@@ -14,10 +14,10 @@ import torch
 
 from model_core import anomaly, codec, correction
 from model_core import filter as moca
+from model_core.codec import StreamRow
 from model_core.errors import BadState
 from model_core.filter import FilterState
 from model_core.stream import season
-from model_core.stream.slab import StreamRow
 from model_core.table import LOG_PROB, PREVIOUS, RUN_LENGTH, SCORE, SEQ, Layout
 from tests.model_core.cases import inputs, run, series
 from tests.model_core.registry import NAMES, case
@@ -53,7 +53,7 @@ def ranks_of(name: str) -> np.ndarray:
 
 
 def encoded(name: str, own: StreamRow, room: int = ROOM) -> bytes:
-    return codec.encode(layout_of(name, room), *own)
+    return codec.encode(layout_of(name, room), own)
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def blob_of(name: str) -> bytes:
 
 def decode(name: str, blob: bytes, room: int = ROOM) -> StreamRow:
     fresh = row_of(name, moca.init(case(name).prior(), room), room)
-    return StreamRow(*codec.decode(layout_of(name, room), *fresh, blob))
+    return codec.decode(layout_of(name, room), fresh, blob)
 
 
 def sealed(body: bytes) -> bytes:
@@ -203,13 +203,13 @@ def test_ranks_and_seasons_travel_with_a_state():
     name = "gaussian-1"
     own = row_of(name)
     seasons = season.blank(12)
-    blob = codec.encode(layout_of(name), *own, seasons)
+    blob = codec.encode(layout_of(name), own, seasons)
     assert np.array_equal(decode(name, blob).ranks, own.ranks)
     assert np.array_equal(codec.decode_season("gaussian", blob), seasons)
     with pytest.raises(BadState, match="no array 'season'"):
         codec.decode_season("gaussian", blob_of(name))
     with pytest.raises(BadState):
-        codec.decode_season("gaussian", codec.encode(layout_of(name), *own, seasons[:-1]))
+        codec.decode_season("gaussian", codec.encode(layout_of(name), own, seasons[:-1]))
     with pytest.raises(BadState, match="'anomaly'"):
         decode(name, encoded(name, own._replace(ranks=own.ranks[:-1])))
     own.ranks[0] = 0.5  # half a value

@@ -62,7 +62,7 @@ def test_hindsight_takes_no_confirmed_change_away():
     y = np.random.default_rng(1).normal(size=180)
     y[60:] += 4.0
     y[120:] += 500.0
-    assert segmentation(Averaged(), y[:, None].tolist()) == [120]
+    assert segmentation(Averaged(), y) == [120]
     detector = Detector()
     detector.update_many(y)
     confirmed = [event.start for event in detector.events if event.state == "confirmed"]

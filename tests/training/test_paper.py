@@ -23,7 +23,7 @@ from training.paper import (
     Study,
     evaluate,
     method_table,
-    save_table,
+    show_table,
 )
 from training.statistics import estimate
 from training.trained import Protocol, Trained
@@ -58,15 +58,13 @@ def test_the_lead_in_a_table_is_paired_and_over_the_best():
 def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path):
     values = {("all", "MOCA"): np.array([-1.5, -1.7]), ("all", "oracle"): np.array([-1.0, -2.0])}
     comparison = Comparison("players", "test NLL (nats)", -1, values)
-    printed = method_table(comparison)
+    run = Trained(None, catalogue.preset("players", "quick", {"seed": 4}), RESULT)
     console = Console(record=True, width=100)
-    console.print(printed.for_terminal())
+    show_table(comparison, method_table(comparison), {("all", "MOCA"): run}, tmp_path, console)
     words = [line.split() for line in console.export_text().splitlines() if line.strip()]
     ours = {method: str(estimate(values["all", method])) for method in ("MOCA", "oracle")}
     assert ["MOCA", *ours["MOCA"].split(), "-3.291", "±", "0.074"] in words
     assert ["oracle", *ours["oracle"].split()] in words  # the paper has none
-    run = Trained(None, catalogue.preset("players", "quick", {"seed": 4}), RESULT)
-    save_table(comparison, printed, {("all", "MOCA"): run}, tmp_path)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     (row,) = (one for one in rows if one["method"] == "MOCA")
     expected = estimate(values["all", "MOCA"])

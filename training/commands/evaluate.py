@@ -67,7 +67,7 @@ def everything(
     from model_core.stream_settings import DEFAULT_MODEL
     from model_core.upm.builtin import BUILTIN, Options, build
     from training.quality import page as pages
-    from training.quality.measures import evaluate
+    from training.quality.measures import evaluate, variants
 
     models = model or [DEFAULT_MODEL]
     real = [kind for kind in BUILTIN if build(kind, Options()).label == "real"]
@@ -76,7 +76,7 @@ def everything(
             fail(f"--model: expected one of {', '.join(real)}, got {name!r}")
     console = Console()
     with refusals("--data: "):
-        results = evaluate(data, models, seed, console=console, seasons=seasons, regimes=regimes)
+        results = evaluate(data, variants(models, seasons, regimes), seed, console=console)
     pages.show(results, console)
     with refusals():
         if json is not None:
@@ -124,7 +124,8 @@ def regimes(
     series = [one.first(most) for one in corpora.scalars.get("NAB", [])]
     model = build(DEFAULT_MODEL, Options())
     console = Console()
-    quality.show(model, series, (0, remembered), seed, count, console)
+    wanted = quality.Simulations(model, seed, count)
+    quality.show(wanted, series, (0, remembered), console)
     quality.show_vectors(quality.vectors(corpora), remembered, console)
     recurring.show((0, remembered), seed, count, console)
 
@@ -220,5 +221,4 @@ def bandit(
     results = out or Path("results") / "bandit" / preset
     wanted = Study("bandit", preset, runs, Place(None, runs / "cache"), results)
     with refusals():
-        charts = evaluate(wanted, trials, strategy or list(STRATEGIES))
-    typer.echo(f"tables and {len(charts)} figures in {results}")
+        evaluate(wanted, trials, strategy or list(STRATEGIES))

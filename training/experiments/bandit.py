@@ -40,7 +40,7 @@ from training.data.files import Place, save
 from training.data.windows import Batch, Series, Splits, Windows, held, switches, uniform
 from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart
-from training.paper import Charts, Comparison, Study, method_table, save_table
+from training.paper import Charts, Comparison, Study, method_table, save_charts, show_table
 from training.statistics import estimate
 from training.trained import Filters, Trained
 
@@ -400,7 +400,7 @@ Results = Mapping[tuple[str, str, str], Played]  # by hazard, method, strategy
 Runs = Mapping[tuple[str, str], Trained]  # by hazard, method
 
 
-def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> Charts:
+def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
     """Print and write a table for each strategy, and figures; raises BadRun or BadConfig."""
     torch.set_num_threads(1)
     console = Console()
@@ -415,13 +415,8 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> Charts:
     }
     for strategy in strategies:
         comparison = compared(results, strategy)
-        table = method_table(comparison)
-        console.print(table.for_terminal())
-        save_table(comparison, table, runs, wanted.out / strategy)
-    charts = draw(wanted, runs, results, strategies)
-    for name, chart in charts:
-        chart.save(wanted.out / name)
-    return charts
+        show_table(comparison, method_table(comparison), runs, wanted.out / strategy, console)
+    save_charts(draw(wanted, runs, results, strategies), wanted.out, console)
 
 
 def compared(results: Results, strategy: str) -> Comparison:

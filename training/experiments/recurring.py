@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from torch import Tensor
 
 from model_core.encoder import Mlp
 from model_core.stream_settings import DEFAULTS
@@ -70,8 +69,7 @@ def sinusoids(model: Alpaca, regimes: int, tasks: int, seed: int, count: int) ->
         batch = Sinusoid(SWITCHING, tasks).draw(generator, 1, LENGTH)
         assert batch.x is not None
         settings = DEFAULTS._replace(regimes=regimes)
-        labels: Tensor = batch.y[0]
-        followed = follow(model, labels.tolist(), settings, inputs=batch.x[0].tolist())
+        followed = follow(model, batch.y[0].numpy(), settings, inputs=batch.x[0].numpy())
         scores.append(float(np.nanmean(followed.log_score[SKIPPED:])))
     return np.array(scores)
 

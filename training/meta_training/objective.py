@@ -47,12 +47,13 @@ def log_scores(
         matrix = segments.segment_matrix(model, prior, data)
         changes = Changes(learner.hazard, batch.elapsed, supervision)
         return segments.forward(matrix, changes).log_score
-    steps = batch.y.shape[1]
-    if objective.mode == "oracle":
-        return _oracle(segments.segment_matrix(model, prior, data), batch, objective.prior_weight)
-    window = objective.window
-    matrix = segments.segment_matrix(model, prior, data, longest=window)
-    return segments.select(matrix, segments.window(steps, window))
+    matrix = segments.segment_matrix(model, prior, data, longest=objective.window)
+    scores = segments.select(matrix, _starts(batch, objective))
+    weight = objective.prior_weight
+    if objective.mode != "oracle" or weight == 0:
+        return scores
+    by_prior = segments.select(matrix, segments.window(batch.y.shape[1], 0))
+    return torch.logaddexp(scores + math.log1p(-weight), by_prior + math.log(weight))
 
 
 def labelled(learner: Learner, y: Tensor) -> Tensor:
@@ -94,13 +95,7 @@ def class_log_probabilities(
         # By start again: what is not a hypothesis has no weight, whatever the classes there.
         by_start = segments.by_start(weight.log_given_input)
         return torch.logsumexp(by_start.unsqueeze(2) + log_class, 1).mT
-    if objective.mode == "oracle":
-        assert batch.switch is not None
-        starts = segments.oracle(batch.switch)
-    else:
-        window = segments.window(batch.y.shape[1], objective.window)
-        starts = window.to(batch.y.device).expand(len(batch.y), -1)
-    index = starts[:, None, None].expand(-1, 1, log_class.shape[2], -1)
+    index = _starts(batch, objective)[:, None, None].expand(-1, 1, log_class.shape[2], -1)
     return log_class.gather(1, index).squeeze(1).mT
 
 
@@ -112,15 +107,14 @@ def accuracy(log_probability: Tensor, y: Tensor) -> Tensor:
     return torch.where(unknown, torch.nan, right)
 
 
-def _oracle(matrix: Segments, batch: Batch, prior_weight: float) -> Tensor:
-    """Scores given the true regimes; mixed with the prior's predictive where that has a weight."""
+def _starts(batch: Batch, objective: Objective) -> Tensor:
+    """Starts (B, T) of what each observation is conditioned on, in a mode other than `moca`."""
+    if objective.mode != "oracle":
+        window = segments.window(batch.y.shape[1], objective.window)
+        return window.to(batch.y.device).expand(len(batch.y), -1)
     if batch.switch is None:
         raise ValueError("mode oracle needs the true switches: those of the data are unknown")
-    scores = segments.select(matrix, segments.oracle(batch.switch))
-    if prior_weight == 0:
-        return scores
-    prior = segments.select(matrix, segments.window(scores.shape[1], 0))
-    return torch.logaddexp(scores + math.log1p(-prior_weight), prior + math.log(prior_weight))
+    return segments.oracle(batch.switch)
 
 
 def _of_labels(log_probability: Tensor, y: Tensor) -> Tensor:

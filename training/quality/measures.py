@@ -75,11 +75,10 @@ Candidate = tuple[UnderlyingModel, StreamSettings]
 class QualityStudy(NamedTuple):
     """What is measured, and on what.
 
-    names: of the models; models: by name, at the default settings, and at others where wanted.
+    models: by name, at the default settings, and at others where wanted; see `variants`.
     rng: of intervals and choices; seed: of simulations.
     """
 
-    names: Sequence[str]
     models: Mapping[str, Candidate]
     detectors: Mapping[str, Detector]
     data: Corpora
@@ -87,6 +86,11 @@ class QualityStudy(NamedTuple):
     seed: int
     rng: np.random.Generator
     progress: Progress
+
+    @property
+    def names(self) -> list[str]:
+        """Those of the models at the default settings."""
+        return [name for name, (_, settings) in self.models.items() if settings == DEFAULTS]
 
     def part(self, name: str, total: int) -> Callable[[], None]:
         """Begin a part of the progress bar; returns what moves it on."""
@@ -208,37 +212,41 @@ class Results(NamedTuple):
     vus: list[VusRow]
 
 
+def variants(names: Sequence[str], seasons: bool = False, regimes: int = 0) -> dict[str, Candidate]:
+    """Built-in models at the service's default settings.
+
+    seasons: also each with seasons sought from the first label on. regimes: also each with so many
+    remembered.
+    """
+    settings = {"": DEFAULTS}
+    if seasons:
+        settings[f" {LESS_SEASONS}"] = DEFAULTS._replace(seasonal=True)
+    if regimes:
+        settings[f" with {regimes} regimes"] = DEFAULTS._replace(regimes=regimes)
+    models = {name: build(name, Options()) for name in names}
+    return {
+        f"{name}{variant}": (model, own)
+        for variant, own in settings.items()
+        for name, model in models.items()
+    }
+
+
 def evaluate(
     folder: Path,
-    models: Sequence[str],
+    models: Mapping[str, Candidate],
     seed: int = 0,
     sizes: Sizes | None = None,
     console: Console | None = None,
-    seasons: bool = False,
-    regimes: int = 0,
 ) -> Results:
-    """Measure models at the service's default settings; raises FileNotFoundError, BadData.
-
-    seasons: also measure each with seasons sought from the first label on. regimes: also measure
-    each with so many remembered.
-    """
+    """Measure models; raises FileNotFoundError, BadData."""
     torch.set_num_threads(1)
     began = time.monotonic()
     data = load(folder)
     detectors, missing = baselines.detectors()
-    built = {name: (build(name, Options()), DEFAULTS) for name in models}
-    if seasons:
-        seasonal = StreamSettings(seasonal=True)
-        built |= {f"{name} {LESS_SEASONS}": (built[name][0], seasonal) for name in models}
-    if regimes:
-        remembering = DEFAULTS._replace(regimes=regimes)
-        for name in models:
-            built[f"{name} with {regimes} regimes"] = built[name][0], remembering
     rows: dict[str, list[Any]] = {}
     with Progress(console=console, transient=True) as progress:
         study = QualityStudy(
-            names=models,
-            models=built,
+            models=models,
             detectors=detectors,
             data=data,
             sizes=sizes or Sizes(),
@@ -249,7 +257,7 @@ def evaluate(
         for measure in MEASURES.values():
             rows |= measure(study)
     return Results(
-        list(built),
+        list(models),
         seed,
         datetime.now(UTC).date().isoformat(),
         torch.__version__,
@@ -273,71 +281,68 @@ def families(study: QualityStudy) -> dict[str, list[Any]]:
     rows = []
     for index, family in enumerate(FAMILIES):
         rng = np.random.default_rng([study.seed, index])
-        rows += simulate(family, watches, rng, study.seed, study.sizes, advance)
+        drawn = Drawn.of(family, rng, study.sizes, study.seed)
+        own = []
+        for watch in watches:
+            own += drawn.rows(watch)
+            advance()
+        for row in [row for row in own if row.method.endswith(CONFIRMED)]:
+            alarms = round(row.false.mean * drawn.quiet.size / 1000)
+            name = f"{baselines.FOCUS} at the rate of {row.method}"
+            threshold = baselines.focus_threshold(drawn.quiet, alarms)
+            oracle = watch_alarms(name, partial(baselines.focus, threshold=threshold))
+            own += drawn.rows(oracle)
+        rows += own
     return {"families": rows}
 
 
-def simulate(
-    family: SeriesFamily,
-    watches: Sequence[Watch],
-    rng: np.random.Generator,
-    seed: int,
-    sizes: Sizes,
-    advance: Callable[[], None],
-) -> list[FamilyRow]:
-    """Every method on one family; `advance` is called after each."""
-    quiet = np.stack([family.draw(rng, sizes.quiet_length) for _ in range(sizes.quiet)])
-    length = sizes.shift_at + sizes.within
-    shifted = [
-        np.stack([family.shifted(rng, length, sizes.shift_at, by) for _ in range(sizes.shifted)])
-        for by in sizes.shifts
-    ]
-    rows = []
-    for watch in watches:
-        rows += _family_rows(family, watch, quiet, shifted, seed, sizes)
-        advance()
-    for row in [row for row in rows if row.method.endswith(CONFIRMED)]:
-        alarms = round(row.false.mean * quiet.size / 1000)
-        name = f"{baselines.FOCUS} at the rate of {row.method}"
-        threshold = baselines.focus_threshold(quiet, alarms)
-        oracle = watch_alarms(name, partial(baselines.focus, threshold=threshold))
-        rows += _family_rows(family, oracle, quiet, shifted, seed, sizes)
-    return rows
+class Drawn(NamedTuple):
+    """Series of one family: quiet ones (B, T), and some with a shift of each size."""
 
+    family: str
+    quiet: Floats
+    shifted: Sequence[Floats]
+    sizes: Sizes
+    seed: int  # of intervals
 
-def _family_rows(
-    family: SeriesFamily,
-    watch: Watch,
-    quiet: Floats,
-    shifted: Sequence[Floats],
-    seed: int,
-    sizes: Sizes,
-) -> list[FamilyRow]:
-    false_alarms = watch(quiet)
-    raised = [watch(y) for y in shifted]
-    rows = []
-    for method, alarms in false_alarms.items():
-        rates = [1000 * len(times) / sizes.quiet_length for times in alarms]
-        delays = [
-            [wait(times, sizes.shift_at) for times in of_shift[method]] for of_shift in raised
+    @classmethod
+    def of(cls, family: SeriesFamily, rng: np.random.Generator, sizes: Sizes, seed: int) -> Drawn:
+        """Draw them."""
+        quiet = np.stack([family.draw(rng, sizes.quiet_length) for _ in range(sizes.quiet)])
+        at = sizes.shift_at
+        shifted = [
+            np.stack([family.shifted(rng, at + sizes.within, at, by) for _ in range(sizes.shifted)])
+            for by in sizes.shifts
         ]
-        rows.append(
-            FamilyRow(
-                family.name,
-                method,
-                bootstrap(rates, np.random.default_rng(seed)),
-                tuple(float(np.isfinite(of_shift).mean()) for of_shift in delays),
-                tuple(statistics.median(of_shift) for of_shift in delays),
+        return cls(family.name, quiet, shifted, sizes, seed)
+
+    def rows(self, watch: Watch) -> list[FamilyRow]:
+        """False alarms and delays of a method, or of several."""
+        sizes = self.sizes
+        raised = [watch(y) for y in self.shifted]
+        rows = []
+        for method, alarms in watch(self.quiet).items():
+            rates = [1000 * len(times) / sizes.quiet_length for times in alarms]
+            delays = [
+                [wait(times, sizes.shift_at) for times in of_shift[method]] for of_shift in raised
+            ]
+            rows.append(
+                FamilyRow(
+                    self.family,
+                    method,
+                    bootstrap(rates, np.random.default_rng(self.seed)),
+                    tuple(float(np.isfinite(of_shift).mean()) for of_shift in delays),
+                    tuple(statistics.median(of_shift) for of_shift in delays),
+                )
             )
-        )
-    return rows
+        return rows
 
 
 def watch_model(name: str, model: UnderlyingModel, settings: StreamSettings) -> Watch:
     """Alarms of a model."""
 
     def watch(y: Floats) -> dict[str, list[list[int]]]:
-        followed = [follow(model, series[:, None].tolist(), settings) for series in y]
+        followed = [follow(model, series, settings) for series in y]
         return {
             f"{name}{CONFIRMED}": [confirmations(one) for one in followed],
             f"{name}, changed > .9": [crossings(one.changed) for one in followed],
@@ -389,29 +394,18 @@ def periods(study: QualityStudy) -> dict[str, list[Any]]:
     for index, family in enumerate(FAMILIES):
         rng = np.random.default_rng([study.seed, index, 1])
         quiet = [family.draw(rng, sizes.quiet_length) for _ in range(sizes.quiet)]
-        for name, candidate in study.models.items():
-            rows += [_period_row(family, name, candidate, quiet, A, study) for A in sizes.periods]
+        for name, (model, settings) in study.models.items():
+            for every in sizes.periods:
+                asked = settings._replace(false_alarm_every=every)
+                followed = [follow(model, series, asked) for series in quiet]
+                got = [every * len(confirmations(one)) / sizes.quiet_length for one in followed]
+                steady = statistics.mean(
+                    float((one.changed[SETTLED_FROM:] <= LITTLE).mean()) for one in followed
+                )
+                estimated = bootstrap(got, np.random.default_rng(study.seed))
+                rows.append(PeriodRow(family.name, name, every, estimated, steady))
             advance()
     return {"periods": rows}
-
-
-def _period_row(
-    family: SeriesFamily,
-    name: str,
-    candidate: Candidate,
-    quiet: Sequence[Floats],
-    every: float,
-    study: QualityStudy,
-) -> PeriodRow:
-    model, settings = candidate
-    settings = settings._replace(false_alarm_every=every)
-    followed = [follow(model, series[:, None].tolist(), settings) for series in quiet]
-    got = [every * len(confirmations(one)) / study.sizes.quiet_length for one in followed]
-    steady = statistics.mean(
-        float((one.changed[SETTLED_FROM:] <= LITTLE).mean()) for one in followed
-    )
-    rng = np.random.default_rng(study.seed)
-    return PeriodRow(family.name, name, every, bootstrap(got, rng), steady)
 
 
 def ages(study: QualityStudy) -> dict[str, list[Any]]:
@@ -425,10 +419,7 @@ def ages(study: QualityStudy) -> dict[str, list[Any]]:
             series = rng.normal(size=(sizes.aged, after + sizes.within))
             series[:, after:] += shift
             for name, (model, settings) in study.models.items():
-                delays = [
-                    wait(confirmations(follow(model, y[:, None].tolist(), settings)), after)
-                    for y in series
-                ]
+                delays = [wait(confirmations(follow(model, y, settings)), after) for y in series]
                 late = float(np.quantile(delays, 0.9, method="higher"))
                 found = float(np.isfinite(delays).mean())
                 rows.append(AgeRow(name, after, shift, statistics.median(delays), late, found))
@@ -489,7 +480,7 @@ def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, l
         for name in dict.fromkeys([*study.names, *VECTOR_MODELS]):
             model = build(name, Options(y_dim=one.y.shape[1]))
             settings = DEFAULTS._replace(history=len(one.y))
-            followed = follow(model, one.y.tolist(), settings)
+            followed = follow(model, one.y, settings)
             detections[name] = followed.confirmed()
             detections[f"{name}, {SERVED}"] = followed.segmented()
     for name, detector in study.detectors.items():
@@ -503,11 +494,10 @@ def segmentations(
     one: Annotated, model: UnderlyingModel, settings: StreamSettings
 ) -> list[list[int]]:
     """Changes of one series by way, as in `OUTPUTS`; less seasons there is none in hindsight."""
-    rows = one.y.tolist()
-    followed = follow(model, rows, settings)
+    followed = follow(model, one.y, settings)
     ways = [followed.confirmed(), followed.segmented()]
     if not settings.seasonal:
-        ways.append(segmentation(model, rows, settings))
+        ways.append(segmentation(model, one.y, settings))
     return ways
 
 
@@ -610,7 +600,13 @@ def forecasts(study: QualityStudy) -> dict[str, list[Any]]:
             for method, of_method in by_method.items()
         ]
         if corpus == NAB and any(one.window is not None and one.window.any() for one in series):
-            detectors = _anomaly_detectors(series, strange, study.rng)
+            # Scores of each observation: of models, then of baselines.
+            detectors = {
+                **strange,
+                "windowed Gaussian": [baselines.windowed_gaussian(one.y) for one in series],
+                "random": [study.rng.random(len(one.y)) for one in series],
+                baselines.NOTHING: [np.zeros(len(one.y)) for one in series],
+            }
             nab = _anomalies(series, detectors, study.rng)
             vus = _volumes(series, detectors, study.seed)
     return {"forecasts": rows, "nab": nab, "vus": vus}
@@ -625,7 +621,7 @@ def _forecast_scores(
     by_method = {}
     for name, (model, settings) in study.models.items():
         levels = sorted({*scores.LEVELS, scores.MEDIAN})
-        followed = follow(model, one.y[:, None].tolist(), settings, levels)
+        followed = follow(model, one.y, settings, levels)
         quantiles = followed.summary.quantiles[:, :, 0]
         middle = levels.index(scores.MEDIAN)
         forecast = Forecast(
@@ -648,18 +644,6 @@ def _forecast_scores(
         forecast = scores.of_normal(z, forecaster(z))
         by_method[name] = scores.forecast_score(z, forecast, 1.0, first)
     return by_method
-
-
-def _anomaly_detectors(
-    series: Sequence[Scalars], strange: Mapping[str, list[Floats]], rng: np.random.Generator
-) -> dict[str, list[Floats]]:
-    """Scores of each observation by detector: of models, then of baselines."""
-    return {
-        **strange,
-        "windowed Gaussian": [baselines.windowed_gaussian(one.y) for one in series],
-        "random": [rng.random(len(one.y)) for one in series],
-        baselines.NOTHING: [np.zeros(len(one.y)) for one in series],
-    }
 
 
 def _anomalies(

@@ -22,7 +22,7 @@ from model_core.stream_settings import DEFAULT_VECTOR_MODEL, DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.online import Followed, follow
-from training.quality.series import Annotated, Corpora, Scalars
+from training.quality.series import Annotated, Corpora, Scalars, spans
 from training.results import Table
 from training.statistics import estimate
 
@@ -74,15 +74,13 @@ def recorded(model: UnderlyingModel, series: Sequence[Scalars], regimes: int) ->
     took_s = 0.0
     for one in series:
         began = time.thread_time()
-        followed = _followed(model, one.y, regimes)
+        followed = follow(model, one.y, DEFAULTS._replace(regimes=regimes))
         took_s += time.thread_time() - began
         confirmed = kinds(followed)
         for _, returned in confirmed:
             counts[int(returned)] += 1
         scores.append(followed.log_score)
-        inside = np.zeros(len(one.y), int) if one.window is None else one.window.astype(int)
-        edges = np.flatnonzero(np.diff(inside, prepend=0, append=0)).reshape(-1, 2)
-        for start, end in edges.tolist():
+        for start, end in () if one.window is None else spans(one.window):
             windows += 1
             hit += any(start <= seq < end and not returned for seq, returned in confirmed)
     total = sum(len(one.y) for one in series)
@@ -117,7 +115,7 @@ def gained(model: UnderlyingModel, y: Floats, regimes: int) -> Row:
     back: those that were called returned.
     """
     plain, remembering = (
-        follow(model, y.tolist(), DEFAULTS._replace(regimes=memory)) for memory in (0, regimes)
+        follow(model, y, DEFAULTS._replace(regimes=memory)) for memory in (0, regimes)
     )
     gain = remembering.log_score - plain.log_score
     gain = gain[np.isfinite(gain)]
@@ -179,32 +177,35 @@ def _level(
             return level
 
 
-def simulated(
-    model: UnderlyingModel,
-    regimes: int,
-    recurring: bool,
-    gap: float,
-    seed: int,
-    count: int,
-    length: int,
-) -> Row:
+class Simulations(NamedTuple):
+    """Simulated series of a kind: how many, and observations of each of those that move on."""
+
+    model: UnderlyingModel
+    seed: int
+    count: int  # type: ignore[assignment]
+    length: int = 3000
+
+
+def simulated(wanted: Simulations, regimes: int, recurring: bool, gap: float) -> Row:
     """Simulated states a gap apart, the same ones for every memory: true changes by kind.
 
     new, back: how many of those to a new state, and to one that was there before, were called
     (changed, returned). elsewhere: confirmed where there was no change. log_score: mean. pure:
     share of the observations of the second half whose remembered regime is that of their state.
     """
-    rng = np.random.default_rng([seed, int(gap), int(recurring)])
+    rng = np.random.default_rng([wanted.seed, int(gap), int(recurring)])
+    settings = DEFAULTS._replace(regimes=regimes)
+    half = wanted.length // 2
     called = np.zeros((2, 2), int)  # by truth, then by word
     elsewhere = 0
     scores: list[float] = []
     pure: list[float] = []
-    for _ in range(count):
-        series = states(rng, recurring, gap, length)
-        followed = _followed(model, series.y, regimes)
+    for _ in range(wanted.count):
+        series = states(rng, recurring, gap, wanted.length)
+        followed = follow(wanted.model, series.y, settings)
         scores.append(float(np.nanmean(followed.log_score)))
-        own = series.state[length // 2 :]
-        names = followed.regime[length // 2 :]
+        own = series.state[half:]
+        names = followed.regime[half:]
         same = sum(int(np.bincount(own[names == name]).max()) for name in np.unique(names))
         pure.append(same / len(own))
         left = list(series.changes)
@@ -225,43 +226,38 @@ def simulated(
     }
 
 
-def delays(model: UnderlyingModel, regimes: int, shift: float, seed: int, count: int) -> Row:
+def delays(wanted: Simulations, regimes: int, shift: float) -> Row:
     """Steps of normal series: median observations to the first confirmation after a step.
 
     first: of a series at rest for 200. back: of one that was there, left for 200 and comes back.
     right: how many of these were called right.
     """
-    rng = np.random.default_rng([seed, int(10 * shift)])
+    rng = np.random.default_rng([wanted.seed, int(10 * shift)])
+    settings = DEFAULTS._replace(regimes=regimes)
     waits: dict[int, list[float]] = {AT: [], 2 * AT: []}
     right = 0
-    for _ in range(count):
+    for _ in range(wanted.count):
         y = rng.normal(size=3 * AT)
         y[AT : 2 * AT] += shift
-        confirmed = kinds(_followed(model, y, regimes))
+        confirmed = kinds(follow(wanted.model, y, settings))
         for step, of_step in waits.items():
             seq = next((seq for seq, _ in confirmed if step <= seq < step + AT), math.inf)
             of_step.append(seq - step + 1.0)
         called = next((returned for seq, returned in confirmed if seq >= 2 * AT), None)
         right += called == (regimes > 0)
     first, back = map(statistics.median, waits.values())
-    return {"first": first, "back": back, "right": right / count}
+    return {"first": first, "back": back, "right": right / wanted.count}
 
 
 def show(
-    model: UnderlyingModel,
-    series: Sequence[Scalars],
-    memories: Sequence[int],
-    seed: int,
-    count: int,
-    console: Console,
-    length: int = 3000,
+    wanted: Simulations, series: Sequence[Scalars], memories: Sequence[int], console: Console
 ) -> None:
     """Print the tables; memories: numbers of regimes that are remembered."""
     if series:
         heads = "regimes", "changed / 1,000", "returned / 1,000", "log score", "windows", "us"
         cells = "{changed:.2f} {returned:.2f} {log_score:.4f} {hit}/{windows} {step_us:.0f}"
         rows = [
-            (str(memory), *cells.format(**recorded(model, series, memory)).split())
+            (str(memory), *cells.format(**recorded(wanted.model, series, memory)).split())
             for memory in memories
         ]
         console.print(Table("recorded series", "", heads, rows).for_terminal())
@@ -270,7 +266,7 @@ def show(
     for recurring in (False, True):
         for gap in GAPS:
             for memory in memories:
-                one = simulated(model, memory, recurring, gap, seed, count, length)
+                one = simulated(wanted, memory, recurring, gap)
                 called = (f"{one[kind][1]} of {sum(one[kind])}" for kind in ("new", "back"))
                 named = "recur" if recurring else "never recur", f"{gap:g} sd", str(memory)
                 numbers = str(one["elsewhere"]), f"{one['log_score']:.4f}", f"{one['pure']:.2f}"
@@ -280,12 +276,8 @@ def show(
     rows = []
     for shift in SHIFTS:
         for memory in memories:
-            step = delays(model, memory, shift, seed, count)
+            step = delays(wanted, memory, shift)
             numbers = f"{step['first']:g}", f"{step['back']:g}", f"{step['right']:.2f}"
             rows.append((f"{shift:g} sd", str(memory), *numbers))
     table = Table("median delays", "", ("shift", "regimes", "first", "back", "kind right"), rows, 2)
     console.print(table.for_terminal())
-
-
-def _followed(model: UnderlyingModel, y: Floats, regimes: int) -> Followed:
-    return follow(model, y[:, None].tolist(), DEFAULTS._replace(regimes=regimes))

@@ -39,6 +39,7 @@ from model_core.stream import warmup
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 from model_core.upm.conjugate import Gaussian
 from training.quality.baselines import NormalForecast
+from training.quality.series import spans
 from training.statistics import Estimate, bootstrap, distance
 
 Floats = NDArray[np.float64]
@@ -194,20 +195,18 @@ Sweep = Callable[[Sequence[Floats], Sequence[Weights]], ScoreCurve]
 def window_weights(window: NDArray[np.bool_]) -> Weights:
     """Weights of detections; window: (n,) whether an observation is in a labelled window."""
     n = len(window)
-    borders = np.flatnonzero(np.diff(np.concatenate(([0], window.astype(np.int64), [0]))))
-    starts = borders[::2]
-    ends = borders[1::2]  # the first observation after
+    windows = spans(window)
     weight = np.full(n, -FALSE)
     owner = np.full(n, -1)
-    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
+    for k, (start, end) in enumerate(windows):
         inside = np.arange(start, end)
         length = end - start
         weight[inside] = HIT * _sigmoid(-(end - inside) / length) / _sigmoid(-1.0)
         owner[inside] = k
-        after = np.arange(end, starts[k + 1] if k + 1 < len(starts) else n)
+        after = np.arange(end, windows[k + 1][0] if k + 1 < len(windows) else n)
         weight[after] = FALSE * _sigmoid((after - end + 1) / max(length - 1, 1))
     first = int(PROBATION * min(n, PROBATION_LENGTH))
-    return Weights(weight, owner, first, len(starts))
+    return Weights(weight, owner, first, len(windows))
 
 
 def _sigmoid(distance: float | Floats) -> Floats:
@@ -325,8 +324,7 @@ def vus_pr(score: Floats, window: NDArray[np.bool_]) -> float:
     thresholds = value[order[np.linspace(0, n - 1, RANKS).astype(int)]]
     # What reaches a threshold is, in this order, the first so many.
     reached = np.searchsorted(-value[order], -thresholds, side="right")
-    borders = np.flatnonzero(np.diff(np.concatenate(([0], window.astype(np.int64), [0]))))
-    windows = borders.reshape(-1, 2).tolist()  # first observation, and that after the last
+    windows = spans(window)
     at = np.arange(n)
     gaps = [np.maximum(start - at, at - end + 1) for start, end in windows]
     areas = []

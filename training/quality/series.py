@@ -59,6 +59,13 @@ class Scalars(NamedTuple):
         return Scalars(self.name, self.y[:most], window)
 
 
+def spans(window: NDArray[np.bool_]) -> list[list[int]]:
+    """First observation of each labelled window, and that after its last."""
+    edges = np.flatnonzero(np.diff(window.astype(np.int64), prepend=0, append=0))
+    pairs: list[list[int]] = edges.reshape(-1, 2).tolist()
+    return pairs
+
+
 class Corpora(NamedTuple):
     """What the folder holds.
 

@@ -15,7 +15,7 @@ import redis
 
 from model_core import codec, lazy
 from model_core.errors import BadState, MissingTorch
-from model_core.stream.slab import CHUNK_BYTES, NOT_FINITE, STEP_BYTES, Slab
+from model_core.stream.slab import CHUNK_BYTES, NOT_FINITE, STEP_BYTES, Slab, SlabMemory
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options
 from service.observability import metrics
@@ -334,15 +334,12 @@ class Engine:
             model = self.catalogue.of(head)
             metrics.know_model(settings.model)
             with self._ticking():  # the kernel may have to be compiled
+                room = SlabMemory(
+                    min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part), self._make_room
+                )
+                device = self.settings.device
                 self._slabs[key] = Slab(
-                    model,
-                    settings.max_hypotheses,
-                    LEVELS,
-                    self.settings.device,
-                    min(CHUNK_BYTES, self._part),
-                    min(STEP_BYTES, self._part),
-                    self._make_room,
-                    regimes=settings.regimes,
+                    model, settings.max_hypotheses, LEVELS, device, settings.regimes, room
                 )
         return self._slabs[key]
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import Options, build
 from training.commands.evaluate import app
-from training.quality.measures import QualityStudy, ages, evaluate, periods
+from training.quality.measures import QualityStudy, ages, evaluate, periods, variants
 from training.quality.page import show, write, write_numbers
 from training.quality.series import Corpora, Sizes
 
@@ -55,7 +55,7 @@ def run(*arguments, **environment):
 def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     text = StringIO()
     console = Console(file=text, width=100)
-    results = evaluate(folder, ["gaussian"], 0, SMALL, console, True, 2)
+    results = evaluate(folder, variants(["gaussian"], True, 2), 0, SMALL, console)
     assert {"skab.npz", "hasc.npz", "elec2.npz"} <= set(results.missing)
     assert len(results.families) % 11 == 0
     corpora = {(row.corpus, row.method): row.f1.mean for row in results.changes}
@@ -96,7 +96,7 @@ def studied(sizes):
     gaussian = build("gaussian", Options()), DEFAULTS
     rng = np.random.default_rng(0)
     data = Corpora({}, {}, [])
-    return QualityStudy(["gaussian"], {"gaussian": gaussian}, {}, data, sizes, 0, rng, Progress())
+    return QualityStudy({"gaussian": gaussian}, {}, data, sizes, 0, rng, Progress())
 
 
 def test_alarms_got_are_fewer_the_fewer_are_asked_for():

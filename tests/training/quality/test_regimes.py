@@ -26,13 +26,14 @@ def test_states_are_as_told():
 
 
 def test_a_memory_recognises_states_that_recur_and_none_that_do_not():
-    back = regimes.simulated(MODEL, 8, True, 4.0, 1, 2, 1500)
+    wanted = regimes.Simulations(MODEL, 1, 2, 1500)
+    back = regimes.simulated(wanted, 8, True, 4.0)
     assert back["back"][1] > 0.7 * sum(back["back"])
     assert back["pure"] > 0.9
-    without = regimes.simulated(MODEL, 0, True, 4.0, 1, 2, 1500)
+    without = regimes.simulated(wanted, 0, True, 4.0)
     assert without["back"][1] == without["new"][1] == 0
     assert back["log_score"] > without["log_score"]
-    never = regimes.simulated(MODEL, 8, False, 4.0, 1, 2, 1500)
+    never = regimes.simulated(wanted, 8, False, 4.0)
     assert never["new"][1] < 0.3 * sum(never["new"])
 
 
@@ -71,7 +72,7 @@ def test_vectors_whose_states_recur_are_forecast_better(capsys):
 
 
 def test_tables_are_printed(capsys):
-    regimes.show(MODEL, [], (0, 2), 0, 1, Console(width=120), 400)
+    regimes.show(regimes.Simulations(MODEL, 0, 1, 400), [], (0, 2), Console(width=120))
     printed = capsys.readouterr().out
     assert "simulated states" in printed
     assert "median delays" in printed

@@ -73,7 +73,7 @@ def test_alarms_are_false_on_quiet_series_and_delays_count_the_first():
         return {"tests": [[7] if quiet else [10, *np.flatnonzero(one > 4)[:1]] for one in y]}
 
     family, rng = SeriesFamily("zero", lambda rng, n: np.zeros(n)), np.random.default_rng(0)
-    (row,) = measures.simulate(family, [watch], rng, 0, sizes, lambda: None)
+    (row,) = measures.Drawn.of(family, rng, sizes, 0).rows(watch)
     assert (row.family, row.method) == ("zero", "tests")
     assert row.false.mean == pytest.approx(2.0)
     assert row.found == (0.0, 1.0)

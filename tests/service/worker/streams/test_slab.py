@@ -10,7 +10,7 @@ import torch
 import service.samples
 from model_core import artifact, compiled
 from model_core.stream import columns, warmup
-from model_core.stream.slab import Slab
+from model_core.stream.slab import Slab, SlabMemory
 from model_core.stream.state import StatedMoments
 from model_core.upm.builtin import Options, build
 from service.wire import Configure, Observation, Record
@@ -30,7 +30,8 @@ def _inference():
 
 
 def slab_of():
-    slab = Slab(build("averaged", Options()), 10, LEVELS, chunk_bytes=1)  # a row to a chunk, nearly
+    room = SlabMemory(chunk_bytes=1)  # a row to a chunk, nearly
+    slab = Slab(build("averaged", Options()), 10, LEVELS, room=room)
     return slab, slab.begin([[2.0]] * STREAMS, [[1.5]] * STREAMS)
 
 
@@ -189,7 +190,7 @@ def regimes():
 
 def test_rows_stay_where_they_are_while_a_slab_grows(regimes):
     """As the worker looks at it meanwhile: what was taken for rows to come is not given back."""
-    slab = Slab(regimes, 50, LEVELS, chunk_bytes=64 * MIB)
+    slab = Slab(regimes, 50, LEVELS, room=SlabMemory(64 * MIB))
     for count in (1, 15, 17, 40):
         slab.begin([[0.0]] * count, [[1.0]] * count)
         held, places = slab.nbytes, dict(slab._chunks._places)
