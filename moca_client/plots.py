@@ -339,13 +339,13 @@ def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
     values = np.array([np.nan if a.evidence is None else a.evidence for a in replayed.answers])
     shown = np.clip(values, 1.0, top)
     panel.set_yscale("log")
+    panel.set_ylim(1.0, top)  # before anything is drawn: without evidence there is no range to find
     panel.yaxis.set_major_formatter(EngFormatter(places=0, sep=""))
     panel.minorticks_off()
     panel.fill_between(x, 1.0, shown, color=COLOURS["changed"], alpha=0.14, lw=0, step="mid")
     panel.step(x, shown, where="mid", color=COLOURS["changed"], lw=1.1)
     if threshold:
         panel.axhline(threshold, color=COLOURS["quiet"], lw=0.9, ls=(0, (4, 3)))
-    panel.set_ylim(1.0, top)
     panel.set_ylabel("evidence: 1 in")
 
 

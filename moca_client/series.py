@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import math
@@ -98,6 +99,8 @@ class ColumnRoles(NamedTuple):
 
 
 ANY = ColumnRoles()
+STREAM = "stream"  # column that names the stream of a row
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_table(file: Path) -> Table:
@@ -112,7 +115,14 @@ def read_series(file: Path, roles: ColumnRoles = ANY) -> Series:
 
     A label column is empty in every row by mistake; in a frame, of a few rows, it may be.
     """
-    series = series_of(read_table(file), roles)
+    table = read_table(file)
+    series = series_of(table, roles)
+    streams = len({*table.columns.get(STREAM, ())})
+    if streams > 1 and STREAM not in (*series.y_names, *series.x_names):
+        raise SeriesError(
+            f"{table.source}: column {STREAM!r} names {streams} streams, whose rows would be one "
+            f"stream: use --by {STREAM}"
+        )
     for place, name in enumerate(series.y_names):
         if all(label is None or label[place] is None for label in series.y):
             others = ",".join(label for label in series.y_names if label != name)
@@ -294,9 +304,10 @@ def _csv_lines(content: bytes, source: str) -> tuple[list[tuple[int, list[str]]]
         return rows, delimiter
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
+        encoding = "UTF-16" if content.startswith(UTF_16) else "WINDOWS-1252"
         raise SeriesError(
             f"{source} is not a CSV file in UTF-8: got byte 0x{byte:02x} at offset {error.start}; "
-            "save it as UTF-8 (in Excel 'CSV UTF-8'), or convert it: iconv -f WINDOWS-1252 -t UTF-8"
+            f"save it as UTF-8 (in Excel 'CSV UTF-8'), or convert it: iconv -f {encoding} -t UTF-8"
         ) from error
     except csv.Error as error:
         raise SeriesError(f"{source} is not a CSV file: {error}") from error

@@ -56,7 +56,8 @@ def expected(error: Mapping[str, Any]) -> str:
         return f"expected text that matches {context['pattern']}"
     if kind in TYPES:
         return f"expected {TYPES[kind]}"
-    return error["msg"].removeprefix("Value error, ")
+    message: str = error["msg"]
+    return message.removeprefix("Value error, ")
 
 
 def described(error: Mapping[str, Any]) -> str:

@@ -196,7 +196,9 @@ def _fault(section: type[BaseModel], error: Mapping[str, Any]) -> str:
     where = ".".join(map(str, loc))
     if error["type"] != "extra_forbidden":
         return f"{where}: {wording.described(error)}"
+    parent: Any = section
     for part in loc[:-1]:
-        section = section.model_fields[part].annotation or section
-    meant = did_you_mean(loc[-1], section.model_fields)
-    return f"{where}: no such setting{meant or '; it has ' + ', '.join(section.model_fields)}"
+        parent = parent.model_fields[part].annotation
+    names = list(parent.model_fields)
+    meant = did_you_mean(loc[-1], names) or f"; it has {', '.join(names)}"
+    return f"{where}: no such setting{meant}"

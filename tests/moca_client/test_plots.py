@@ -112,6 +112,14 @@ def test_numbers_of_changes_are_whole(tmp_path, monkeypatch):
     assert all(float(tick).is_integer() for tick in ticks)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_replay_that_only_warms_up_can_be_drawn(tmp_path, rows):
+    replayed = replayed_of(rows=rows, warmup=rows)
+    replayed.events = []
+    replayed.segmentation = []
+    plots.plot_replay(replayed, tmp_path / "plot.png")
+
+
 def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
     """A line stands before the first observation of a regime."""
     drawn = []

@@ -99,6 +99,23 @@ def test_what_is_refused_is_named(tmp_path):
         read_series(written(tmp_path, "y\n1\n"), ColumnRoles(["flow"]))
 
 
+def test_rows_of_several_streams_are_not_one_stream(tmp_path):
+    file = written(tmp_path, "stream,y\na,1\nb,2\na,3\n")
+    with pytest.raises(SeriesError, match="column 'stream' names 2 streams, .* --by stream"):
+        read_series(file)
+    assert read_series(written(tmp_path, "stream,y\na,1\na,3\n")).y == [[1.0], [3.0]]
+    numbers = written(tmp_path, "stream,y\n1,1\n2,3\n")
+    assert read_series(numbers, ColumnRoles(["stream", "y"])).y == [[1.0, 1.0], [2.0, 3.0]]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "windows-1252"])
+def test_another_encoding_is_named_as_it_is_to_be_converted(tmp_path, encoding):
+    file = tmp_path / "it.csv"
+    file.write_bytes("y\n1\n# Größe\n".encode(encoding))
+    with pytest.raises(SeriesError, match=f"iconv -f {encoding.upper()} -t UTF-8"):
+        read_series(file)
+
+
 def test_times():
     for cells, kind, sent in (
         (["1871", "1872"], "year", ["1871-01-01T00:00:00Z", "1872-01-01T00:00:00Z"]),

@@ -38,7 +38,7 @@ export function showModels(main, feed) {
               ],
               each.x_dim ?? "any",
               each.y_dim ?? "any",
-              setting(each.hazard),
+              hazard(each),
               each.versions.join(", "),
             ]),
             { unseenCaption: true },
@@ -104,6 +104,9 @@ export function showModel(main, name, feed) {
   };
 }
 
+/** Streams learn a hazard that is not stated. @param {any} version */
+const hazard = (version) => (version.hazard === null ? "learned" : setting(version.hazard));
+
 /** @param {any} model @param {any} version @param {(version: string) => void} choose */
 function about(model, version, choose) {
   const rows = [
@@ -111,7 +114,7 @@ function about(model, version, choose) {
     ["Kind", version.kind],
     ["Inputs", version.x_dim ?? "any"],
     ["Outputs", version.y_dim ?? "any"],
-    ["Hazard", setting(version.hazard)],
+    ["Hazard", hazard(version)],
   ];
   if (version.encoder)
     rows.push(["Encoder", `${version.encoder.type} ${(version.encoder.layers ?? []).join(" → ")}`]);

@@ -658,6 +658,8 @@ def _last(fake, path):
 def test_models_are_shown_with_their_reports(page, fake):
     page.goto(fake.url)
     page.get_by_role("link", name="Models").click()
+    row = page.locator("tr").filter(has_text="bernoulli")
+    expect(row).to_contain_text("learned")
     page.get_by_role("link", name="regimes").click()
     expect(page.get_by_role("heading", name="Training report")).to_be_visible()
     expect(page.get_by_text("0.6316 (0.5828 to 0.6804)")).to_be_visible()
