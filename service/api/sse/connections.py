@@ -63,6 +63,25 @@ class Connections:
             self._empty.set()
 
 
+class Growing:
+    """A count, and those who wait until there is more."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._grown = asyncio.Event()
+
+    def grow(self, more: int = 1) -> None:
+        """Count more, and wake all who wait."""
+        self.count += more
+        grown, self._grown = self._grown, asyncio.Event()
+        grown.set()
+
+    async def beyond(self, count: int, timeout_s: float) -> None:
+        """Wait until it is another than this, or all who wait are woken; at most this long."""
+        if self.count == count:
+            await happened(self._grown, timeout_s)
+
+
 def message(kind: str, data: Any, id_: str = "") -> bytes:
     """Return a server-sent event."""
     place = f"id: {id_}\n" if id_ else ""

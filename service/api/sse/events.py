@@ -17,7 +17,7 @@ from typing import Any
 from moca_client.responses import MESSAGES
 from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.reads import from_store
-from service.api.sse.connections import RETRY_MS, Connections, message
+from service.api.sse.connections import RETRY_MS, Connections, Growing, message
 from service.observability import metrics
 from service.problems import RedisUnavailable
 from service.schema.rendering import event_state, instant
@@ -46,11 +46,10 @@ class EventHub:
     def __init__(self, feeds: Feeds, settings: Settings) -> None:
         self.feeds = feeds
         self.positions: dict[int, Id] = {}  # read so far
-        self.count = 0  # entries read by this process
+        self.entries = Growing()  # read by this process
         self.failure: BaseException | None = None
         self._recent: deque[FeedEntry] = deque(maxlen=BUFFER_ENTRIES)
         self._ready = asyncio.Event()
-        self._moved = asyncio.Event()
         self.connections = Connections(
             metrics.SUBSCRIBERS.labels("events"), settings.max_event_streams, "event-stream"
         )
@@ -73,21 +72,16 @@ class EventHub:
 
     def since(self, number: int, limit: int) -> list[FeedEntry] | None:
         """Return at most `limit` entries after the first `number`; None: some were dropped."""
-        waiting = self.count - number
+        waiting = self.entries.count - number
         if waiting > len(self._recent):
             return None
         first = len(self._recent) - waiting
         return list(islice(self._recent, first, first + limit))
 
-    async def moved(self, number: int, timeout_s: float) -> None:
-        """Wait until more than `number` entries were read, at most this long."""
-        if self.count == number and not self.closing:
-            await happened(self._moved, timeout_s)
-
     async def drain(self) -> None:
         """End every connection; returns when they have ended, or after a while."""
         self.connections.closing = True
-        self._wake()
+        self.entries.grow(0)
         await self.connections.ended()
 
     async def close(self) -> None:
@@ -116,14 +110,8 @@ class EventHub:
         for entry in entries:
             self.positions[entry.partition] = entry.id
             self._recent.append(entry)
-        self.count += len(entries)
         if entries:
-            self._wake()
-
-    def _wake(self) -> None:
-        moved = self._moved
-        self._moved = asyncio.Event()
-        moved.set()
+            self.entries.grow(len(entries))
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -167,7 +155,7 @@ class Subscription:
             else:
                 # Nothing is awaited between `behind` and this, so no entry is lost between catching
                 # up and following.
-                joined = self._hub.count if joined is None else joined
+                joined = self._hub.entries.count if joined is None else joined
                 entries = self._hub.since(joined, MESSAGES_AT_ONCE)
                 joined = None if entries is None else joined + len(entries)
                 chunk = self._messages(entries or [])
@@ -178,7 +166,7 @@ class Subscription:
             elif left_s <= 0:
                 yield self._mark_sent(self._beat().encode())
             elif joined is not None:
-                await self._hub.moved(joined, left_s)
+                await self._hub.entries.beyond(joined, left_s)
 
     async def _page(self, behind: Mapping[int, Id]) -> list[FeedEntry]:
         some = dict(list(behind.items())[:PARTITIONS_AT_ONCE])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from service import wire
 from service.api.gateway.reads import from_store
-from service.api.sse.connections import RETRY_MS, Connections, message
+from service.api.sse.connections import RETRY_MS, Connections, Growing, message
 from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable
 from service.schema import rendering
@@ -23,7 +23,7 @@ from service.settings import Settings
 from service.store.keys import partition_of
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, first_of, head_of
-from service.tasks import forget, happened
+from service.tasks import forget
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +44,17 @@ class ObservationPage(NamedTuple):
 
 
 class LiveStream:
-    """One stream and its last known head; `count` increases when it changes."""
+    """One stream and its last known head, whose changes are counted."""
 
     def __init__(self, stream: str, partition: int, head: wire.Head, store: AsyncStore) -> None:
         self.stream = stream
         self.partition = partition
         self.head: wire.Head | None = head
-        self.count = 0
+        self.changes = Growing()
         self.followers = 0
         self._store = store
         self._stored: StoredHead | None = StoredHead(b"", None)
         self._corrupt: CorruptState | None = None
-        self._moved = asyncio.Event()
         self._page: tuple[tuple[int, int, bool], asyncio.Future[ObservationPage]] | None = None
 
     def saw(self, stored: StoredHead | None) -> None:
@@ -68,19 +67,7 @@ class LiveStream:
             self.head = None if stored is None else head_of(self.stream, stored)
         except ValueError as error:
             self._corrupt = CorruptState(str(error))
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake all followers."""
-        self.count += 1
-        moved = self._moved
-        self._moved = asyncio.Event()
-        moved.set()
-
-    async def moved(self, count: int, timeout_s: float) -> None:
-        """Wait for a change since `count`, at most this long."""
-        if self.count == count:
-            await happened(self._moved, timeout_s)
+        self.changes.grow()
 
     async def look(self) -> None:
         """Read the head now; raises RedisUnavailable."""
@@ -97,7 +84,7 @@ class LiveStream:
 
         full: with details. Raises RedisUnavailable and CorruptState.
         """
-        key = (start, self.count, full)
+        key = (start, self.changes.count, full)
         if self._page is None or self._page[0] != key:
             read = asyncio.ensure_future(self._read(start, full))
             read.add_done_callback(forget)
@@ -171,7 +158,7 @@ class ObservationHub:
         """End every connection; returns when they have ended, or after a while."""
         self.connections.closing = True
         for watched in self._watched.values():
-            watched.wake()
+            watched.changes.grow()
         await self.connections.ended()
 
     async def _look(self) -> None:
@@ -230,7 +217,7 @@ class Follower:
         place = cursor_of(self._at - 1, self._generation)
         yield self._mark_sent(f"retry: {RETRY_MS}\n:\nid: {place}\n\n".encode())
         while not self._hub.connections.closing:
-            count = self._watched.count
+            count = self._watched.changes.count
             if reason := await self._end_reason():
                 yield message("end", {"reason": reason, "detail": ENDS[reason]})
                 return
@@ -240,7 +227,7 @@ class Follower:
             elif left_s <= 0:
                 yield self._mark_sent(b":\n\n")
             else:
-                await self._watched.moved(count, left_s)
+                await self._watched.changes.beyond(count, left_s)
 
     def leave(self) -> None:
         """Stop following."""

@@ -272,6 +272,20 @@ class Bench:
         stored["named"] = self.client.zscore(keys.names(p), stream) is not None
         return stored
 
+    def everything(self, streams):
+        """All that is stored of the streams, but for when the log took it."""
+        stored = {name: self.stored(name) for name in streams}
+        known = [name for name in streams if stored[name]["head"]]
+        partitions = range(self.settings.partitions)
+        return {
+            "stored": stored,
+            "heads": [self.head(name) for name in known],
+            "records": [self.records(name) for name in known],
+            "anomalies": [self.anomalies(name) for name in known],
+            "feed": [[entry.raised for entry in self.feed(name)] for name in streams],
+            "due": [self.client.zrange(keys.due(p), 0, -1, withscores=True) for p in partitions],
+        }
+
     def tail(self, stream):
         """Blocks of the tail, as stored."""
         return self.client.lrange(keys.tail(self.partition(stream), stream), 0, -1)

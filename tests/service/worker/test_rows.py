@@ -49,16 +49,6 @@ def turns(seed, turns_):
         yield turn
 
 
-def stored(bench):
-    """All that is stored of the streams, but for when the log took it."""
-    raised = [entry.raised for entry in bench.feed()]
-    return {
-        "streams": [bench.stored(name) for name in STREAMS],
-        "records": [bench.records(name) for name in STREAMS if bench.stored(name)["head"]],
-        "feed": [[each for each in raised if each.stream == name] for name in STREAMS],
-    }
-
-
 def results(outcomes):
     return [(outcome.status, outcome.body) for outcome in outcomes]
 
@@ -82,7 +72,7 @@ def test_rows_come_to_what_single_commands_come_to(make_bench, monkeypatch, seed
                 bench.crash()
             if at == 49:
                 bench.stop()
-    assert stored(ones) == stored(many)
+    assert ones.everything(STREAMS) == many.everything(STREAMS)
     assert statuses >= {200, 409, 422}
     assert len(tasks) < 0.9 * sent  # the others were quiet, whole
     assert [many.client.hget(keys.meta(0), name) for name in ("in", "done")] == [
@@ -143,7 +133,7 @@ def test_an_ingest_of_many_streams(make_bench):
         (again,) = {body[0] for _, body in results(many.send_rows(*turn))}
         assert json.loads(again)["skipped"] == 4
         ones.send(*turn)
-    assert stored(ones) == stored(many)
+    assert ones.everything(STREAMS) == many.everything(STREAMS)
 
 
 @pytest.mark.parametrize("interval", [None, 10.0])
@@ -173,7 +163,7 @@ def test_samples_of_many_streams_that_come_one_at_a_time(make_bench, monkeypatch
         if at == 60:
             ones.crash()
             many.crash()
-    assert stored(ones) == stored(many)
+    assert ones.everything(STREAMS) == many.everything(STREAMS)
     assert applied > 600
     assert len(tasks) < 0.7 * 110 * len(STREAMS)
     assert any(len(ones.feed(name)) for name in STREAMS)

@@ -22,7 +22,7 @@ from service.wire import (
     decode_idempotency,
 )
 from service.worker.filtering import quiet
-from tests.service.worker.conftest import BAD
+from tests.service.worker.conftest import BAD, DETAILS
 from tests.service.worker.filtering.test_series import Refusing
 
 STREAMS = [f"s{i}" for i in range(7)]
@@ -66,18 +66,11 @@ def commands(seed, length):
 
 
 def stored(bench):
-    """All that is stored of the streams, but for when the log took it."""
-    raised = [entry.raised for entry in bench.feed()]
-    streams = [bench.stored(name) for name in STREAMS]
-    return {
-        "idempotency": [
-            remembered(own.pop("idempotency"), n) for n, own in zip(STREAMS, streams, strict=True)
-        ],
-        "streams": streams,
-        "records": [bench.records(name) for name in STREAMS],
-        "anomalies": [bench.anomalies(name) for name in STREAMS],
-        "feed": [[each for each in raised if each.stream == name] for name in STREAMS],
-    }
+    """All that is stored of the streams; keyed answers as they are rendered."""
+    everything = bench.everything(STREAMS)
+    for name, own in everything["stored"].items():
+        own["idempotency"] = remembered(own["idempotency"], name)
+    return everything
 
 
 def remembered(stored, name):
@@ -145,9 +138,6 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length, cr
         assert after_crash[0] == one_by_one[0]
         for part in ("records", "anomalies", "feed"):
             assert after_crash[1][part] == one_by_one[1][part]
-
-
-DETAILS = ("log_score", "changepoint_probability", "recent_change_probability", "run_length")
 
 
 @pytest.mark.parametrize("quiet_ones", [True, False])

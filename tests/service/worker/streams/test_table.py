@@ -122,21 +122,6 @@ def appended(bench, turns):
     return places
 
 
-def stored(bench):
-    """All that is stored of the streams but for keyed answers, which have two forms."""
-    every = {name: bench.stored(name) for name in STREAMS}
-    for own in every.values():
-        del own["idempotency"]
-    known = [name for name in STREAMS if every[name]["head"]]
-    return {
-        "records": [bench.records(name) for name in known],
-        "heads": [bench.head(name) for name in known],
-        "feed": [[each.raised for each in bench.feed(name)] for name in STREAMS],
-        "due": [bench.client.zrange(keys.due(p), 0, -1, withscores=True) for p in range(3)],
-        "stored": every,
-    }
-
-
 def applied(bench, seed, trouble):
     """Outcomes of all turns, and what is stored in the end."""
     turns = Turns(seed)
@@ -159,7 +144,10 @@ def applied(bench, seed, trouble):
         elif kind in ("crash", "stop"):
             getattr(bench, kind)()
     bench.stop()
-    return {"outcomes": outcomes, **stored(bench)}
+    everything = bench.everything(STREAMS)
+    for own in everything["stored"].values():
+        del own["idempotency"]  # answers have two forms
+    return {"outcomes": outcomes, **everything}
 
 
 def differences(one, other, parts):
