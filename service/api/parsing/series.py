@@ -12,6 +12,7 @@ from service.schema import rendering
 from service.wire import tags
 
 MAX_AHEAD_MS = 10 * 60_000  # of a sample's time before now: a later one would block its stream
+RESULTS = ("applied", "skipped", "unmatched", "rejected", "untried", "deferred")
 MAX_LABEL = 1e100  # in size; larger ones no model takes: `model_core.labels.LARGEST`
 
 
@@ -53,6 +54,24 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+class SampleTally:
+    """Counts of a request's samples by result, and the reason of the first failure."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.counts = dict.fromkeys(RESULTS, 0)
+        self.reason = ""
+
+    def add(self, result: str, count: int) -> None:
+        """Count samples that did not fail."""
+        self.counts[result] += count
+
+    def fail(self, result: str, count: int, reason: str) -> None:
+        """Count samples that were rejected, untried or deferred."""
+        self.counts[result] += count
+        self.reason = self.reason or reason
+
+
 class StreamSamples(NamedTuple):
     """Samples of one series, for its stream."""
 
@@ -61,17 +80,14 @@ class StreamSamples(NamedTuple):
 
 
 class StreamAssignment:
-    """Samples of one request by stream, and counts of those that go to none."""
+    """Samples of one request by stream; those that go to none are counted."""
 
     def __init__(self, write: RemoteWrite, rules: SeriesRules, now_ms: int) -> None:
         self.streams: dict[str, StreamSamples] = {}
-        self.total = write.samples
-        self.unmatched = 0
-        self.rejected = 0
-        self.reason = ""  # why the first sample that was rejected was
+        self.tally = SampleTally(write.samples)
         self._instants: dict[int, str] = {}  # by ms: many series have samples of the same time
         for refusal in write.refusals:
-            self._reject(refusal.samples, refusal.reason)
+            self.tally.fail("rejected", refusal.samples, refusal.reason)
         for series in write.series:
             if series.samples:
                 self._add(series, rules, now_ms)
@@ -80,14 +96,15 @@ class StreamAssignment:
         try:
             target = rules.target(series.labels)
             if target is None:
-                self.unmatched += len(series.samples)
+                self.tally.add("unmatched", len(series.samples))
                 return
             stream = self.streams.setdefault(target.stream, StreamSamples(target, []))
             if stream.target.fingerprint != target.fingerprint:
                 detail = "the rules give another series of the request the same stream"
                 raise ValueError(f"{detail}, {target.stream!r}: name more labels in `stream`")
         except ValueError as error:
-            self._reject(len(series.samples), f"{_label_text(series.labels)}: {error}")
+            reason = f"{_label_text(series.labels)}: {error}"
+            self.tally.fail("rejected", len(series.samples), reason)
             return
         stream.observations.extend(self._observations(series, now_ms))
 
@@ -108,13 +125,8 @@ class StreamAssignment:
                     )
                 yield wire.Observation(value, None, instant)
             except (ValueError, OverflowError, OSError) as error:
-                self._reject(
-                    1, f"{_label_text(series.labels)}: sample with timestamp {ms}: {error}"
-                )
-
-    def _reject(self, count: int, reason: str) -> None:
-        self.rejected += count
-        self.reason = self.reason or reason
+                labels = _label_text(series.labels)
+                self.tally.fail("rejected", 1, f"{labels}: sample with timestamp {ms}: {error}")
 
 
 def _label_text(labels: Sequence[str]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -24,7 +25,7 @@ from service.api.gateway.waves import StreamCommands, submit_waves
 from service.api.http import Context, Rendered, context_of, header_text, problem, read_body
 from service.api.parsing import otlp
 from service.api.parsing.remote_write import Version, parse, version_of
-from service.api.parsing.series import StreamAssignment
+from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignment
 from service.observability import metrics
 from service.problems import (
     TYPE_PREFIX,
@@ -49,7 +50,6 @@ OF_ONE = frozenset(
     TYPE_PREFIX + error.slug for error in (LabelOutOfRange, NumericalFault, Quarantined)
 )
 MAX_REFUSED = 20  # samples of a stream that are looked for in a request: each takes some commands
-COUNTS = ("applied", "skipped", "unmatched", "rejected", "untried", "deferred")
 # A stream is left out so long after its last observation, by whichever of them is longer.
 QUIET_S = 300.0
 QUIET_INTERVALS = 3
@@ -77,29 +77,30 @@ async def write_samples(request: Request) -> Response:
     version = version_of(kind, encoding or "snappy")
     body = await read_body(request.scope, request.receive, settings.max_body_bytes, as_sent=True)
 
+    tally = await apply_samples(
+        context, partial(parse, body, version, settings.max_body_bytes, settings.max_observations)
+    )
+    headers = {}
+    if version is Version.V2:
+        lost = sum(tally.counts[result] for result in ("rejected", "untried", "deferred"))
+        written = tally.total - lost
+        counts = {"Samples": written, "Histograms": 0, "Exemplars": 0}
+        headers = {f"X-Prometheus-Remote-Write-{n}-Written": str(c) for n, c in counts.items()}
+    error = refusal(tally)
+    return Response(status_code=204, headers=headers) if error is None else problem(error, headers)
+
+
+async def apply_samples(context: Context, parse_body: Callable[[], RemoteWrite]) -> SampleTally:
+    """Apply the samples of a request; returns what became of them all."""
+
     def assignment_of_body() -> StreamAssignment:
-        write = parse(body, version, settings.max_body_bytes, settings.max_observations)
+        write = parse_body()
         for ignored, count in (("histogram", write.histograms), ("exemplar", write.exemplars)):
             metrics.REMOTE_WRITE_IGNORED.labels(ignored).inc(count)
         return StreamAssignment(write, context.series_rules, time.time_ns() // 1_000_000)
 
     assignment = await apart(context.thread, assignment_of_body)
-    tally = await apply_samples(context, assignment)
-    headers = {}
-    if version is Version.V2:
-        lost = sum(tally.counts[result] for result in ("rejected", "untried", "deferred"))
-        written = assignment.total - lost
-        counts = {"Samples": written, "Histograms": 0, "Exemplars": 0}
-        headers = {f"X-Prometheus-Remote-Write-{n}-Written": str(c) for n, c in counts.items()}
-    error = refusal(assignment.total, tally)
-    return Response(status_code=204, headers=headers) if error is None else problem(error, headers)
-
-
-async def apply_samples(context: Context, assignment: StreamAssignment) -> WriteTally:
-    """Apply the samples of a request; returns what became of them all."""
-    tally = WriteTally()
-    tally.add("unmatched", assignment.unmatched)
-    tally.fail("rejected", assignment.rejected, assignment.reason)
+    tally = assignment.tally
     size_of = context.observation_parser.parts
     writes = (
         StreamWrite(
@@ -118,39 +119,22 @@ async def apply_samples(context: Context, assignment: StreamAssignment) -> Write
     return tally
 
 
-def refusal(total: int, tally: WriteTally) -> ServiceError | None:
+def refusal(tally: SampleTally) -> ServiceError | None:
     """Return the error of samples that were not taken; None: there are none."""
     deferred = tally.counts["deferred"]
     rejected = tally.counts["rejected"]
     if deferred:
-        detail = f"{deferred} of {total} samples were not taken: {tally.reason}"
+        detail = f"{deferred} of {tally.total} samples were not taken: {tally.reason}"
         return SamplesDeferred(f"{detail}; send the request again", deferred=deferred)
     if rejected:
         untried = tally.counts["untried"]
-        detail = f"{rejected} of {total} samples cannot be taken: {tally.reason}"
+        detail = f"{rejected} of {tally.total} samples cannot be taken: {tally.reason}"
         if untried:
             detail += (
                 f"; {untried} more were not tried, after {MAX_REFUSED} of their stream were refused"
             )
         return SamplesRejected(detail, rejected=rejected, untried=untried)
     return None
-
-
-class WriteTally:
-    """Counts of samples by result, and the reason of the first failure."""
-
-    def __init__(self) -> None:
-        self.counts = dict.fromkeys(COUNTS, 0)
-        self.reason = ""
-
-    def add(self, result: str, count: int) -> None:
-        """Count samples that did not fail."""
-        self.counts[result] += count
-
-    def fail(self, result: str, count: int, reason: str) -> None:
-        """Count samples that were rejected, untried or deferred."""
-        self.counts[result] += count
-        self.reason = self.reason or reason
 
 
 async def write_metrics(request: Request) -> Response:
@@ -164,14 +148,10 @@ async def write_metrics(request: Request) -> Response:
     settings = context.settings
     media = otlp.media_of(header_text(request.scope, b"content-type"))
     body = await read_body(request.scope, request.receive, settings.max_body_bytes)
-
-    def assignment_of_body() -> StreamAssignment:
-        write = otlp.parse(body, media, settings.max_observations)
-        return StreamAssignment(write, context.series_rules, time.time_ns() // 1_000_000)
-
-    assignment = await apart(context.thread, assignment_of_body)
-    tally = await apply_samples(context, assignment)
-    error = refusal(assignment.total, tally)
+    tally = await apply_samples(
+        context, partial(otlp.parse, body, media, settings.max_observations)
+    )
+    error = refusal(tally)
     if isinstance(error, SamplesDeferred):
         raise error
     rejected = tally.counts["rejected"] + tally.counts["untried"]
@@ -190,7 +170,7 @@ class StreamWrite:
         settings: dict[str, Any],
         samples: Sequence[wire.Observation],
         size: int,
-        tally: WriteTally,
+        tally: SampleTally,
     ) -> None:
         self._stream = stream
         self._settings = settings

@@ -55,6 +55,21 @@ async def appended(api, count=1):
     )
 
 
+def hold(api, monkeypatch):
+    """Keep what the partition's queue sends from the store, until the event returned is set."""
+    appender, gate = api.app.state.context.gateway._queues[P]._appender, asyncio.Event()
+    send = appender.append
+
+    async def held(*arguments):
+        await gate.wait()
+        return await send(*arguments)
+
+    monkeypatch.setattr(
+        appender, "append", lambda *arguments: asyncio.ensure_future(held(*arguments))
+    )
+    return gate
+
+
 async def failing(api, yes=True):
     queue = api.app.state.context.gateway._queues[P]
     await until_async(lambda: bool(queue.failing_since) == yes)
@@ -214,16 +229,7 @@ async def test_a_defect_in_a_pipeline_leaves_nobody_waiting(api, worker, monkeyp
 async def test_a_request_that_goes_away_before_its_command_is_sent_has_no_effect(
     api, worker, monkeypatch
 ):
-    appender, gate = api.app.state.context.gateway._queues[P]._appender, asyncio.Event()
-    send = appender.append
-
-    async def held(*arguments):
-        await gate.wait()
-        return await send(*arguments)
-
-    monkeypatch.setattr(
-        appender, "append", lambda *arguments: asyncio.ensure_future(held(*arguments))
-    )
+    gate = hold(api, monkeypatch)
     requests = [asyncio.create_task(api.post(POST, json={"y": 0}))]
     await until_async(lambda: [p for p in waiting(api).values() if p.sent])
     requests += [asyncio.create_task(api.post(POST, json={"y": i})) for i in (1, 2)]
@@ -290,16 +296,7 @@ async def test_an_outcome_that_is_lost_fails_its_own_command(api, worker, clock)
 
 
 async def test_a_group_that_goes_away_before_it_is_sent_has_no_effect(api, worker, monkeypatch):
-    appender, gate = api.app.state.context.gateway._queues[P]._appender, asyncio.Event()
-    send = appender.append
-
-    async def held(*arguments):
-        await gate.wait()
-        return await send(*arguments)
-
-    monkeypatch.setattr(
-        appender, "append", lambda *arguments: asyncio.ensure_future(held(*arguments))
-    )
+    gate = hold(api, monkeypatch)
     first = asyncio.create_task(api.post(POST, json={"y": 0}))
     await until_async(lambda: [p for p in waiting(api).values() if p.sent])
     gone = asyncio.create_task(api.post(MANY, json=bulk_of(5)))

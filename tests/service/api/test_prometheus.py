@@ -17,7 +17,7 @@ from service.api.parsing.protobuf import OTHER_FIELDS
 from service.api.parsing.remote_write import Version, parse
 from service.api.parsing.series_rules import SeriesRules
 from service.api.routes import prometheus
-from service.api.routes.prometheus import StreamWrite, WriteTally
+from service.api.routes.prometheus import StreamWrite
 from service.problems import (
     BodyTooLarge,
     LabelOutOfRange,
@@ -174,7 +174,7 @@ class NonNegativeWorker:
 
 async def counts_of(worker, values, size=1000):
     seen = [wire.Observation(y, None, f"{i:05}") for i, y in enumerate(values)]
-    tally = WriteTally()
+    tally = series.SampleTally(len(values))
     await submit_waves(worker, [StreamWrite("s", {}, seen, size, tally).commands()])
     assert sum(tally.counts.values()) == len(values)
     return tally.counts

@@ -395,6 +395,12 @@ class Trouble:
         self.commit = commit_of(bench.worker.log)
         replace_commit(bench.worker.log, self)
 
+    def crash(self):
+        """Lose the worker after the round that fails."""
+        while not self.rounds:
+            self.bench.turn()
+        self.bench.crash()
+
     def __call__(self, commits):
         self.rounds.append({each.partition for each in commits})
         first = len(self.rounds) == 1

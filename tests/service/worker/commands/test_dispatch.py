@@ -108,10 +108,7 @@ def test_a_command_has_one_outcome_and_one_effect_whatever_is_lost(make_bench, c
     for db, kind in ((1, "cut_before"), (2, "cut_after")):
         bench = fill(make_bench(db=db), tag, now_ms=plain.now_ms - 60_000)
         numbers = bench.append(command)
-        trouble = Trouble(bench, kind)
-        while not trouble.rounds:
-            bench.turn()
-        bench.crash()
+        Trouble(bench, kind).crash()
         (outcome,) = bench.outcomes(numbers)
         assert outcome.status == expected.status
         close([json.loads(each) for each in outcome.body], body)

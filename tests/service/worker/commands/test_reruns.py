@@ -337,10 +337,7 @@ def test_it_is_excluded_once_whatever_fails(bench, close, kind):
     (event,) = confirmed(bench, "a")
     numbers = bench.append(Exclude("a", event=event.id))
     numbers += bench.append(Observe("a", [Observation(y=y) for y in labels[80:]]))
-    trouble = Trouble(bench, kind)
-    while not trouble.rounds:
-        bench.turn()
-    bench.crash()
+    Trouble(bench, kind).crash()
     assert [each.status for each in bench.outcomes(numbers)] == [200, 200]
     bench.ask(Configure("b", KNOWN), status=201)
     bench.observe("b", frozen(labels, event.start, 80))

@@ -201,10 +201,7 @@ def test_whatever_fails_the_windows_are_those_of_the_log(bench, kind):
     numbers = bench.append(Observe("a", [Observation(y=y) for y in labels[30:60]]))
     bench.planned = None
     numbers += bench.append(Observe("a", [Observation(y=y) for y in labels[60:]]))
-    trouble = Trouble(bench, kind)
-    while not trouble.rounds:
-        bench.turn()
-    bench.crash()
+    Trouble(bench, kind).crash()
     bench.outcomes(numbers)
     bench.ask(Configure("b", KNOWN), status=201)
     bench.observe("b", [*labels[:30], *[MISSING] * 30, *labels[60:]])
