@@ -95,9 +95,10 @@ def restore(
                 f"{list(array.shape)}"
             )
         array[:] = kept
-    for held in map(codec.StreamRow, *own):
-        alive = np.isfinite(held.lines[LOG_PROB])
-        codec.check(pipeline.slab.layout, held._replace(lines=held.lines[:, alive]))
+    for held in zip(*own, strict=True):  # none where all are in their warm-up
+        state = codec.StreamRow(*held)
+        alive = np.isfinite(state.lines[LOG_PROB])
+        codec.check(pipeline.slab.layout, state._replace(lines=state.lines[:, alive]))
     pipeline.slab.write(filtered, own)
     for row, (series, fields) in enumerate(zip(pipeline.series, numbers, strict=True)):
         rows = stored[f"retained {row}"]
