@@ -128,9 +128,12 @@ def path_of(stream: str, suffix: str = "") -> str:
 
 
 def named_path(kind: str, name: str, expected: str) -> str:
-    """Return the path of a named resource; raises InvalidRequest for an empty name."""
-    if not name:
-        raise InvalidRequest(f"expected {expected}, got ''")
+    """Return the path of a named resource; raises InvalidRequest for a name that is part of none.
+
+    In a path `.` and `..` would stand for other resources.
+    """
+    if name in ("", ".", ".."):
+        raise InvalidRequest(f"expected {expected}, got {name!r}")
     return f"/v1/{kind}/{quote(name, safe='')}"
 
 

@@ -355,6 +355,9 @@ def test_what_is_no_document_and_no_address(ask):
         ask([ok([ITEM])], lambda c: c.observe_many(items_of("ss")))
     with pytest.raises(InvalidRequest):
         Client("http://[::1")
+    for name in ("", ".", ".."):  # the last would be another resource
+        with pytest.raises(InvalidRequest, match=f"expected a stream id, got '{name}'"):
+            ask([], lambda c, name=name: c.observe(name, 1.0))
     with Client("localhost:8000") as client, pytest.raises(InvalidRequest):
         client.stream("a")
 

@@ -95,8 +95,7 @@ def split(body: bytes, limit: int) -> list[msgspec.Raw]:
         return _cut(body)
     except msgspec.ValidationError as error:
         check_json(body, "body")
-        detail = f"expected a list of observations: {error}"
-        raise misfit(detail) from None
+        raise InvalidField([field_error(error, "body")]) from None
     except (msgspec.DecodeError, RecursionError) as error:
         finite = finite_json(body, limit)
         if finite == body:

@@ -45,7 +45,7 @@ def check_position(expected: int | None, current: int) -> None:
     if expected is not None and expected != current:
         detail = f"seq is {expected}, but the next observation is {current}"
         if expected < current:
-            detail += f", and no pending label at seq {expected}"
+            detail += f", and no label is pending at seq {expected}"
         raise SeqConflict(detail, seq=current)
 
 

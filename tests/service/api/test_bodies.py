@@ -122,6 +122,12 @@ def test_bodies_of_millions_of_values_are_refused_in_little_time_and_few_words()
         read(MovesForm, b"{" + fields(600_000) + b"}")
 
 
+@pytest.mark.parametrize(("body", "got"), [(b"{}", "object"), (b"3", "integer"), (b"null", "null")])
+def test_what_is_no_list_is_refused_as_other_fields_are(body, got):
+    with pytest.raises(InvalidField, match=f"^body: expected array, got {got}$"):
+        bodies.split(body, 10)
+
+
 def test_what_is_light_is_parsed_at_once():
     """Anything else is parsed in the thread, as it could hold the event loop."""
     assert is_light(b"," * 599)

@@ -132,7 +132,9 @@ def test_labels_are_given_up_when_too_many_wait_or_when_asked(bench, close):
     assert bench.head("a").seq == 0  # five wait
     bench.observe("a", labels[5:6])
     assert bench.head("a").seq == 6
-    assert late(bench, "a", 0, 1.0, status=409)["type"].endswith("/seq-conflict")
+    refused = late(bench, "a", 0, 1.0, status=409)
+    assert refused["type"].endswith("/seq-conflict")
+    assert refused["detail"].endswith("observation is 6, and no label is pending at seq 0")
     pend(bench, "a")
     bench.observe("a", [1.0])
     late(bench, "a", 6, None)
