@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
+from moca_client.responses import RememberedRegime, RunLength, StreamSummary
 from model_core.errors import MissingTorch
 from model_core.stream.checks import Dimensions, check_options, check_settings
 from model_core.stream_settings import CONFIRMATION, DEFAULTS, StreamSettings, default_model
@@ -27,7 +29,7 @@ from service.worker.filtering import delayed_labels
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import CommandTask
-from service.worker.streams.validation import check_fixed, check_sizes, same_model
+from service.worker.streams.validation import check_fixed, check_sizes, same_model, with_model
 
 CREATES_STREAM = (wire.Configure, wire.Import)  # need no stream
 
@@ -38,6 +40,7 @@ def control(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]
     Raises ServiceError where it is refused, and then nothing has changed.
     """
     command = task.command
+    created = isinstance(command, CREATES_STREAM) and not stream.alive
     if isinstance(command, wire.READ_ONLY) and _late(engine, task):
         raise ReadTimeout("deadline exceeded before the read was executed")
     if not isinstance(command, wire.Delete):
@@ -48,17 +51,17 @@ def control(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]
         if isinstance(command, wire.BACKGROUND):
             rerun = _RERUN[type(command)](engine, stream, command, task.envelope.time_ms)
             answer = yield from rerun
-            task.status = 204 if answer is None else 200
-            task.body = [] if answer is None else [answer]
         elif type(command) in _READ:
-            task.body = [_READ[type(command)](engine, stream, command)]
+            answer = _READ[type(command)](engine, stream, command)
         else:
-            _RUN[type(command)](engine, stream, task)
+            answer = _RUN[type(command)](engine, stream, command, task.envelope)
     except UnreadablePart as error:  # a part that only this command needs
         engine.note(stream, str(error))
         raise CorruptState(str(error)) from error
     except MissingTorch as error:
         raise NotInstalled(str(error)) from error
+    task.status = 201 if created else 204 if answer is None else 200
+    task.body = [] if answer is None else [msgspec.json.encode(answer)]
 
 
 def _late(engine: Engine, task: CommandTask) -> bool:
@@ -142,25 +145,25 @@ def observed(
     return head if made.settings.model == head.settings.model else made
 
 
-def _configure(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, wire.Configure)
-    given = dict(task.command.settings)
-    task.status = 200 if stream.alive else 201
+def _configure(
+    engine: Engine, stream: Stream, command: wire.Configure, envelope: wire.Envelope
+) -> StreamSummary:
+    given = command.settings
     if not stream.alive:
-        stream.create(fresh(engine, stream, task.envelope, given))
+        stream.create(fresh(engine, stream, envelope, given))
     elif stream.live().next_seq == 0:
         # Nothing was learned yet: begin again, whatever changes.
         head = stream.live()
         earlier = head.settings._replace(model="") if head.unnamed else head.settings
-        made = fresh(engine, stream, task.envelope, given, earlier, own_rule=head.own_rule)
+        made = fresh(engine, stream, envelope, given, earlier, own_rule=head.own_rule)
         stream.restart(made)
     else:
         before = wire.encode_settled(stream.live())
-        _change(engine, stream, dict(given))
+        _change(engine, stream, given)
         if wire.encode_settled(stream.live()) != before:  # else a repeat, of no effect
-            _note(stream, given, task.envelope.time_ms)
-    stream.touch(task.envelope.time_ms)
-    _summarise(stream, task)
+            _note(stream, given, envelope.time_ms)
+    stream.touch(envelope.time_ms)
+    return rendering.summary(stream.name, stream.live())
 
 
 def _note(stream: Stream, given: dict[str, Any], now_ms: int) -> None:
@@ -174,10 +177,7 @@ def _note(stream: Stream, given: dict[str, Any], now_ms: int) -> None:
 def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     """Change settings of a stream with observations."""
     head = stream.live()
-    if "model" in given and not same_model(given["model"], head.settings.model):
-        given["model"] = engine.catalogue.resolve(given["model"])
-    else:
-        given["model"] = head.settings.model
+    given = with_model(engine, head, given)
     check_fixed(head, given)
     size = given.pop("max_hypotheses", head.settings.max_hypotheses)
     if size > head.settings.max_hypotheses:
@@ -198,54 +198,51 @@ def _states_rule(given: dict[str, Any], before: bool) -> bool:
     return any(rule is not None for rule in rules) if rules else before
 
 
-def _summarise(stream: Stream, task: CommandTask) -> None:
-    task.body = [msgspec.json.encode(rendering.summary(stream.name, stream.live()))]
+def _delete(engine: Engine, stream: Stream, command: wire.Delete, envelope: wire.Envelope) -> None:
+    stream.delete(envelope.time_ms)
 
 
-def _delete(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    stream.delete(task.envelope.time_ms)
-    task.status = 204
-
-
-def _expire(engine: Engine, stream: Stream, task: CommandTask) -> None:
+def _expire(engine: Engine, stream: Stream, command: wire.Expire, envelope: wire.Envelope) -> None:
     """Expire by the requester's timestamp, in log order; an earlier observation keeps it."""
     head = stream.live()
-    now_ms = task.envelope.time_ms
-    if head.settings.ttl is None or head.updated_ms + 1000 * head.settings.ttl > now_ms:
-        task.status = 200
-        return
-    _delete(engine, stream, task)
+    now_ms = envelope.time_ms
+    if head.settings.ttl is not None and head.updated_ms + 1000 * head.settings.ttl <= now_ms:
+        stream.delete(now_ms)
 
 
-def _set_belief(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, wire.SetBelief)
-    set_belief.set_belief(engine, stream, task.command)
-    stream.touch(task.envelope.time_ms)
-    task.body = [reads.run_length(engine, stream, task.command)]
+def _set_belief(
+    engine: Engine, stream: Stream, command: wire.SetBelief, envelope: wire.Envelope
+) -> RunLength:
+    set_belief.set_belief(engine, stream, command)
+    stream.touch(envelope.time_ms)
+    return reads.run_length(engine, stream, command)
 
 
-def _name_regime(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, wire.NameRegime)
-    task.body = [regimes.name(engine, stream, task.command)]
-    stream.touch(task.envelope.time_ms)
+def _name_regime(
+    engine: Engine, stream: Stream, command: wire.NameRegime, envelope: wire.Envelope
+) -> RememberedRegime:
+    named = regimes.name(engine, stream, command)
+    stream.touch(envelope.time_ms)
+    return named
 
 
-def _move(engine: Engine, stream: Stream, command: wire.Move, now_ms: int) -> Steps[bytes]:
+def _move(engine: Engine, stream: Stream, command: wire.Move, now_ms: int) -> Steps[StreamSummary]:
     before = wire.encode_settled(stream.live())
     yield from rerun_commands.move(engine, stream, command, now_ms)
     if wire.encode_settled(stream.live()) != before:  # else it has that model
         _note(stream, {"model": stream.live().settings.model}, now_ms)
-    return msgspec.json.encode(rendering.summary(stream.name, stream.live()))
+    return rendering.summary(stream.name, stream.live())
 
 
-def _import(engine: Engine, stream: Stream, task: CommandTask) -> None:
-    assert isinstance(task.command, wire.Import)
-    task.status = 200 if stream.alive else 201
-    snapshot_import.take(engine, stream, task.command, task.envelope.time_ms)
-    _summarise(stream, task)
+def _import(
+    engine: Engine, stream: Stream, command: wire.Import, envelope: wire.Envelope
+) -> StreamSummary:
+    snapshot_import.take(engine, stream, command, envelope.time_ms)
+    return rendering.summary(stream.name, stream.live())
 
 
-_RUN: dict[type, Callable[[Engine, Stream, CommandTask], None]] = {
+# Answers by command; None: there is nothing to say.
+_RUN: dict[type, Callable[[Engine, Stream, Any, wire.Envelope], Struct | None]] = {
     wire.Configure: _configure,
     wire.Delete: _delete,
     wire.Expire: _expire,
@@ -253,13 +250,13 @@ _RUN: dict[type, Callable[[Engine, Stream, CommandTask], None]] = {
     wire.SetBelief: _set_belief,
     wire.Import: _import,
 }
-_READ: dict[type, Callable[[Engine, Stream, Any], bytes]] = {
+_READ: dict[type, Callable[[Engine, Stream, Any], Struct]] = {
     wire.Predict: reads.predictions,
     wire.RunLength: reads.run_length,
     wire.Regimes: regimes.remembered,
     wire.Act: reads.act,
 }
-_RERUN: dict[type, Callable[[Engine, Stream, Any, int], Steps[Any]]] = {
+_RERUN: dict[type, Callable[[Engine, Stream, Any, int], Steps[Struct | None]]] = {
     wire.EventFeedback: rerun_commands.apply_feedback,
     wire.Exclude: rerun_commands.exclude,
     wire.WhatIf: rerun_commands.what_if,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-import msgspec
 import numpy as np
 
 from moca_client import responses
@@ -36,7 +35,9 @@ from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 
 
-def run_length(engine: Engine, stream: Stream, command: RunLength | SetBelief) -> bytes:
+def run_length(
+    engine: Engine, stream: Stream, command: RunLength | SetBelief
+) -> responses.RunLength:
     """Answer to GET run-length: the whole belief after the last observation."""
     head = stream.live()
     answer = responses.RunLength(
@@ -48,7 +49,7 @@ def run_length(engine: Engine, stream: Stream, command: RunLength | SetBelief) -
         evidence=head.evidence,
     )
     if stream.slab is None or head.seq == 0:
-        return msgspec.json.encode(answer)
+        return answer
     pairs = stream.slab.belief(stream.row).pairs()
     last = head.seq - 1
     answer.belief = [Hypothesis(r, last - r, p) for r, p in pairs]
@@ -62,7 +63,7 @@ def run_length(engine: Engine, stream: Stream, command: RunLength | SetBelief) -
     answer.changepoint_probability = sum(p for r, p in pairs if r == 0) if last else None
     recent = math.fsum(p for r, p in pairs if r < RECENT_RUN_LENGTHS)
     answer.recent_change_probability = min(1.0, recent)
-    return msgspec.json.encode(answer)
+    return answer
 
 
 def _quantile(pairs: list[tuple[int, float]], level: float) -> int:
@@ -74,7 +75,7 @@ def _quantile(pairs: list[tuple[int, float]], level: float) -> int:
     return pairs[-1][0]
 
 
-def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
+def predictions(engine: Engine, stream: Stream, command: Predict) -> Predictions:
     """Answer to POST predictions: the mixture for the observation to come, at each input."""
     if command.horizon or described(command):
         engine.need_torch()
@@ -103,17 +104,16 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
                 slab.remove(row)
     for prediction, x in zip(predicted, inputs, strict=True):
         prediction.x = x or None
-    answer = responses.Predictions(
+    return Predictions(
         stream=stream.name,
         seq=head.next_seq,
         model=head.settings.model,
         warming_up=stream.slab is None,
         predictions=predicted,
     )
-    return msgspec.json.encode(answer)
 
 
-def _forecast(engine: Engine, stream: Stream, command: Predict) -> bytes:
+def _forecast(engine: Engine, stream: Stream, command: Predict) -> Predictions:
     """Answer to POST predictions with a horizon: one predictive for each label to come.
 
     Exact where labels are exchangeable, else of paths that are drawn. The i-th samples of all
@@ -153,14 +153,13 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> bytes:
     if command.samples and drawn is not None:
         for i, step in enumerate(steps):
             step.samples = drawn[: command.samples, i].tolist()
-    answer = Predictions(
+    return Predictions(
         stream=stream.name,
         seq=head.next_seq,
         model=head.settings.model,
         warming_up=False,
         predictions=steps,
     )
-    return msgspec.json.encode(answer)
 
 
 def described(command: Predict) -> bool:
@@ -230,7 +229,7 @@ def _described(
     return predicted
 
 
-def act(engine: Engine, stream: Stream, command: Act) -> bytes:
+def act(engine: Engine, stream: Stream, command: Act) -> Action:
     """Answer to POST actions: the candidate chosen, and the values it was the best of."""
     engine.need_torch()
     head = stream.live()
@@ -261,7 +260,7 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
     held = actions.hypotheses(grown)
     choice = actions.choose(model, held, candidates, strategy, generators)
     chosen = int(choice.chosen[0])
-    answer = Action(
+    return Action(
         stream=stream.name,
         seq=head.next_seq,
         model=head.settings.model,
@@ -271,4 +270,3 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
         values=(choice.values[0] + stream.offset(len(head.pending))).tolist(),
         seed=None if command.strategy == "greedy" else command.seed,
     )
-    return msgspec.json.encode(answer)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from moca_client import responses
 from model_core.stream.state import KnownRegime
 from service.problems import NotInstalled, UnknownRegime
@@ -15,20 +13,19 @@ from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 
 
-def remembered(engine: Engine, stream: Stream, command: Regimes) -> bytes:
+def remembered(engine: Engine, stream: Stream, command: Regimes) -> responses.Regimes:
     """Answer to GET regimes: all that are remembered after the last observation."""
     head = stream.live()
-    answer = responses.Regimes(
+    return responses.Regimes(
         stream=stream.name,
         seq=head.seq - 1 if head.seq else None,
         model=head.settings.model,
         warming_up=stream.slab is None,
         regimes=_described(engine, stream, _known(stream)),
     )
-    return msgspec.json.encode(answer)
 
 
-def name(engine: Engine, stream: Stream, command: NameRegime) -> bytes:
+def name(engine: Engine, stream: Stream, command: NameRegime) -> responses.RememberedRegime:
     """Answer to PUT regime: the regime with its new name.
 
     Names of regimes that are not remembered any more are dropped: there are never more than these.
@@ -49,7 +46,7 @@ def name(engine: Engine, stream: Stream, command: NameRegime) -> bytes:
     head.regime_names = names
     head.regime = head.named(head.regime)
     described = _described(engine, stream, known)
-    return msgspec.json.encode(described[known.index(chosen[0])])
+    return described[known.index(chosen[0])]
 
 
 def _known(stream: Stream) -> list[KnownRegime]:

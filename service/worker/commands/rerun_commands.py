@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from moca_client import responses
@@ -35,7 +34,7 @@ from service.worker.commands.rerun import Steps
 from service.worker.filtering import seasons
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.validation import check_sizes, same_model
+from service.worker.streams.validation import check_sizes, with_model
 
 # Observations segmented in hindsight where torch steps each: about a second, for which the other
 # commands of the partition wait.
@@ -46,7 +45,7 @@ BELIEVED = 1e-4  # their probability, at least
 
 def apply_feedback(
     engine: Engine, stream: Stream, command: EventFeedback, now_ms: int
-) -> Steps[bytes]:
+) -> Steps[responses.Verdict]:
     """Correct the belief by a person's word, and keep it: answer to the verdict.
 
     A change is certain at its start. Of one that was none, everything between the changes before
@@ -66,8 +65,7 @@ def apply_feedback(
         stream.keep_events([event._replace(state="withdrawn", verdict=False)])
     rerun.adopt(engine, stream, corrected, now_ms, also=start)
     kept = _judged(engine, stream, command, event, start)
-    answer = responses.Verdict(stream.name, stream.live().seq, rendering.event(kept))
-    return msgspec.json.encode(answer)
+    return responses.Verdict(stream.name, stream.live().seq, rendering.event(kept))
 
 
 class Corrected(NamedTuple):
@@ -101,7 +99,9 @@ def _corrected(engine: Engine, stream: Stream, command: EventFeedback | Exclude)
     return Corrected(records, start, events, event)
 
 
-def exclude(engine: Engine, stream: Stream, command: Exclude, now_ms: int) -> Steps[bytes]:
+def exclude(
+    engine: Engine, stream: Stream, command: Exclude, now_ms: int
+) -> Steps[responses.Exclusion]:
     """Exclude observations from learning, or have them count again: answer to the request.
 
     The regime before the excluded ones goes on after them, and the season is learned without them.
@@ -132,10 +132,9 @@ def exclude(engine: Engine, stream: Stream, command: Exclude, now_ms: int) -> St
     marked = [present[own.id] for own in marked]
     stream.raise_events(marked, None)
     metrics.EXCLUDED.labels("request").inc(end - start if command.excluded else 0)
-    answer = responses.Exclusion(
+    return responses.Exclusion(
         stream.name, seq, start, end, command.excluded, [rendering.event(own) for own in marked]
     )
-    return msgspec.json.encode(answer)
 
 
 def _end(command: Exclude, start: int, events: dict[int, Event], seq: int) -> int:
@@ -189,7 +188,9 @@ def _judged(
     return now
 
 
-def what_if(engine: Engine, stream: Stream, command: WhatIf, now_ms: int) -> Steps[bytes]:
+def what_if(
+    engine: Engine, stream: Stream, command: WhatIf, now_ms: int
+) -> Steps[responses.WhatIf]:
     """Answer to POST what-if: the retained history under other settings."""
     head, records = _prepared(engine, stream, command.settings)
     variant = yield from rerun.under(engine, stream, head, records, command.beliefs)
@@ -197,7 +198,7 @@ def what_if(engine: Engine, stream: Stream, command: WhatIf, now_ms: int) -> Ste
         answer = _compared(stream, variant, records, command.series)
         if command.beliefs:
             answer.beliefs = [_shown(seq, belief) for seq, belief in variant.beliefs.items()]
-        return msgspec.json.encode(answer)
+        return answer
     finally:
         variant.close()
 
@@ -293,11 +294,7 @@ def _prepared(
     """
     head = stream.live()
     catalogue = engine.catalogue
-    if "model" in given and not same_model(given["model"], head.settings.model):
-        given = {**given, "model": catalogue.resolve(given["model"])}
-    else:
-        given = {**given, "model": head.settings.model}
-    settings = updated(head.settings, given)
+    settings = updated(head.settings, with_model(engine, head, given))
     checks.check_options(settings.model, settings)
     records = stream.tail.retained(head, engine.store, engine.settings.max_replay)
     stays = settings.model == head.settings.model and not anew

@@ -69,6 +69,13 @@ def same_model(name: str, current: str) -> bool:
     return name in (current, current.partition("@")[0])
 
 
+def with_model(engine: Engine, head: Head, given: dict[str, Any]) -> dict[str, Any]:
+    """Settings that change a stream, with its model's name where they name none or mean its own."""
+    own = head.settings.model
+    name = given.get("model", own)
+    return {**given, "model": own if same_model(name, own) else engine.catalogue.resolve(name)}
+
+
 def check_fixed(head: Head, given: dict[str, Any]) -> None:
     """Raise SettingsConflict where a setting that shaped the prior would change."""
     for name in FIXED:

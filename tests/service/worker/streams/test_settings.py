@@ -281,10 +281,11 @@ def test_a_stream_expires_when_nothing_happened_for_long_enough(bench):
     assert listed(bench, keys.due)[0][1] == bench.now_ms + 10_000
     bench.now_ms += 9999
     (kept,) = bench.send(Expire("a"))
-    assert (kept.status, bench.head("a").deleted) == (200, False)
+    assert (kept.status, bench.head("a").deleted) == (204, False)
     bench.now_ms += 1
     numbers = bench.append(Observe("a", [Observation(y=1.0)]), Expire("a"))  # the first counts
-    assert [outcome.status for outcome in bench.outcomes(numbers)] == [200, 200]
+    assert [outcome.status for outcome in bench.outcomes(numbers)] == [200, 204]
+    assert bench.head("a").seq == 2
     bench.now_ms += 10_000
     (gone,) = bench.send(Expire("a"))
     assert (gone.status, bench.head("a").deleted) == (204, True)
