@@ -132,6 +132,11 @@ class InvalidField(FormError):
             f"{first.loc}: {first.detail}{more}", errors=[error._asdict() for error in self.errors]
         )
 
+    @classmethod
+    def at(cls, loc: str, detail: str) -> Self:
+        """Return the error of one field."""
+        return cls([FieldError(loc, detail)])
+
 
 class SamplesRejected(FormError):
     """Some samples of a remote write can never be taken; all others were, except `untried`."""

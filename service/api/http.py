@@ -58,7 +58,6 @@ from service.observability.tracing import RequestTrace
 from service.problems import (
     PROBLEM_JSON,
     BodyTooLarge,
-    FieldError,
     InternalError,
     InvalidField,
     MalformedBody,
@@ -449,7 +448,7 @@ def header_text(scope: Scope, name: bytes) -> str:
 def checked_stream(stream: str) -> str:
     """Return a stream id if its characters are allowed."""
     if not is_stream(stream):
-        raise InvalidField([FieldError("path.stream", f"expected {STREAM_ID_RULE}")])
+        raise InvalidField.at("path.stream", f"expected {STREAM_ID_RULE}")
     return stream
 
 
@@ -461,7 +460,7 @@ def key_of(scope: Scope) -> str | None:
     key = value.decode("latin-1")
     if _key(key) is None:
         detail = "expected 1 to 200 printable ASCII characters without spaces"
-        raise InvalidField([FieldError("header.idempotency-key", detail)])
+        raise InvalidField.at("header.idempotency-key", detail)
     return key
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from service import wire
 from service.observability import metrics
-from service.problems import CorruptState, FieldError, InvalidField, RedisUnavailable
+from service.problems import CorruptState, InvalidField, RedisUnavailable
 from service.store import streams
 from service.store.shards import UNREACHABLE
 from service.tasks import bounded
@@ -80,4 +80,4 @@ class SortedPages(Generic[Place]):
             if other == sort:
                 return place
             detail = f"expected a cursor of sort={sort}, got one of sort={other}"
-        raise InvalidField([FieldError("query.cursor", detail)])
+        raise InvalidField.at("query.cursor", detail)

@@ -14,7 +14,7 @@ from service import wire
 from service.api.gateway.changes import ChangePages
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import SortedPages, from_store
-from service.problems import FieldError, InvalidField
+from service.problems import InvalidField
 from service.schema.commands import OverviewQuery
 from service.store import keys
 from service.store.reads import AsyncStore
@@ -114,7 +114,7 @@ class Ranking:
                 f"for `contains` and `sort` expected at most {MOST_RANKED:,} streams with the "
                 f"prefix {query.prefix!r}, got {total:,}: give a longer prefix"
             )
-            raise InvalidField([FieldError("query.prefix", detail)])
+            raise InvalidField.at("query.prefix", detail)
         contained = query.contains.encode()
         names = [
             (partition, name)

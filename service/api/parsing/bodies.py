@@ -82,7 +82,7 @@ def check_command(body: bytes, limits: JsonLimits, loc: str) -> None:
             continue
         check_json(body, loc)
         unit = "bytes" if name == "size" else name
-        raise InvalidField([FieldError(loc, f"expected at most {limit} {unit}, got {count}")])
+        raise InvalidField.at(loc, f"expected at most {limit} {unit}, got {count}")
 
 
 def split(body: bytes, limit: int) -> list[msgspec.Raw]:
@@ -105,7 +105,7 @@ def split(body: bytes, limit: int) -> list[msgspec.Raw]:
 
 def misfit(detail: str) -> InvalidField:
     """Return the error of a body that is not what is expected of it as a whole."""
-    return InvalidField([FieldError("body", detail)])
+    return InvalidField.at("body", detail)
 
 
 def malformed(detail: str, loc: str) -> MalformedBody:

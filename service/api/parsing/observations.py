@@ -300,7 +300,7 @@ def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
     """Raise InvalidField for a query with more parameters than any call accepts."""
     if len(parameters) > MAX_PARAMETERS:
         detail = f"expected at most {MAX_PARAMETERS} parameters, got {len(parameters)}"
-        raise InvalidField([FieldError("query", detail)])
+        raise InvalidField.at("query", detail)
 
 
 def _bad_item(part: bytes, error: InvalidField) -> BadItem:
@@ -321,7 +321,7 @@ def _expected(positions: Sequence[int | None]) -> int | None:
             first = seq - i
         if seq - i != first or first < 0:
             detail = "the positions of a list must be consecutive"
-            raise InvalidField([FieldError(f"body[{i}].seq", detail)])
+            raise InvalidField.at(f"body[{i}].seq", detail)
     return None if first is None else int(first)
 
 

@@ -14,7 +14,7 @@ from service.api.gateway.reads import from_store
 from service.api.http import context_of, json_response
 from service.api.routes.streams import head_of
 from service.calendar import DAY_S, Calendar, check
-from service.problems import FieldError, InvalidField, NotFound
+from service.problems import InvalidField, NotFound
 from service.schema import rendering
 from service.schema.commands import WindowForm
 from service.schema.queries import CalendarQuery, seconds_of
@@ -45,7 +45,7 @@ async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query(
     until_s = since_s + 7 * DAY_S if until_s is None else until_s
     if not since_s <= until_s <= since_s + LONGEST_S:
         days = LONGEST_S // DAY_S
-        raise InvalidField([FieldError("query.until", f"expected at most {days} days after since")])
+        raise InvalidField.at("query.until", f"expected at most {days} days after since")
     calendar: Calendar = await from_store(context.monitor.read_windows())
     windows = [*calendar.windows.values()]
     if query.stream is not None:
@@ -88,13 +88,13 @@ async def put_window(request: Request, window: WindowPath, form: WindowForm) -> 
         check(made)
     except ValueError as error:
         field, _, detail = str(error).partition(": ")
-        raise InvalidField([FieldError(f"body.{field}", detail)]) from None
+        raise InvalidField.at(f"body.{field}", detail) from None
     calendar: Calendar = await from_store(context.monitor.read_windows())
     known = calendar.windows
     most = context.settings.max_windows
     if window not in known and len(known) >= most:
         detail = f"the calendar has {len(known)} windows, at most {most}: delete one first"
-        raise InvalidField([FieldError("path.window", detail)])
+        raise InvalidField.at("path.window", detail)
     await from_store(context.store.put_window(made))
     await from_store(context.monitor.read_windows())
     return json_response(made)

@@ -29,7 +29,7 @@ from service.api.sse.connections import EventStream
 from service.api.sse.events import Subscription
 from service.api.sse.observations import Follower, differs
 from service.observability import metrics
-from service.problems import FieldError, InvalidField, StreamReplaced
+from service.problems import InvalidField, StreamReplaced
 from service.schema.commands import IncidentExclusionForm
 from service.schema.queries import (
     ChangesQuery,
@@ -179,7 +179,7 @@ def _resume(
     try:
         return event_cursor.parse(text, context.settings.partitions), False
     except BadCursor as error:
-        raise InvalidField([FieldError(loc, str(error))]) from None
+        raise InvalidField.at(loc, str(error)) from None
 
 
 async def follow_observations(
@@ -220,7 +220,7 @@ def _resume_observations(last_event_id: str, after: str | None) -> tuple[str, st
     match = _cursor(text)
     if match is None:
         detail = "expected the id of a message, SEQ@GENERATION, or a seq; -1: everything retained"
-        raise InvalidField([FieldError(loc, detail)])
+        raise InvalidField.at(loc, detail)
     return match[1], match[2]
 
 

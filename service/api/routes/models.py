@@ -16,7 +16,6 @@ from service.api.http import Context, ModelPath, context_of, json_response, subm
 from service.models.catalogue import Canary
 from service.problems import (
     CorruptState,
-    FieldError,
     InvalidField,
     NotFound,
     UnknownModel,
@@ -74,7 +73,7 @@ async def put_canary(request: Request, name: ModelPath, form: CanaryForm) -> Res
         raise UnknownModel(f"no usable {name}@{form.version}; usable versions: {versions}")
     if len(versions) < 2:
         detail = "the model has no other usable version for the remaining streams"
-        raise InvalidField([FieldError("body.version", detail)])
+        raise InvalidField.at("body.version", detail)
     canary = Canary(form.version, form.share)
     await from_store(context.store.put_canary(name, canary))
     await context.monitor.look_for_canaries()

@@ -41,7 +41,7 @@ from service.api.parsing.observations import (
     observe_query,
 )
 from service.api.tables import Document, TableLimits
-from service.problems import PROBLEM_JSON, EarlierItemFailed, FieldError, InvalidField, ServiceError
+from service.problems import PROBLEM_JSON, EarlierItemFailed, InvalidField, ServiceError
 from service.schema import rendering
 from service.schema.queries import ObserveQuery
 from service.tasks import apart
@@ -96,7 +96,7 @@ async def observe_many(request: Request) -> Response:
     if key_of(request.scope) is not None:
         # Ignored, it would promise a safe retry that is none.
         detail = "not allowed for many streams: give each item its own `key`"
-        raise InvalidField([FieldError("header.idempotency-key", detail)])
+        raise InvalidField.at("header.idempotency-key", detail)
     template, layout = _asked(request.scope["query_string"])
     body, kind = await read_json(request.scope, request.receive, others=(NDJSON, ARROW))
     lines = kind == NDJSON

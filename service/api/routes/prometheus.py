@@ -29,7 +29,6 @@ from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignmen
 from service.observability import metrics
 from service.problems import (
     TYPE_PREFIX,
-    FieldError,
     InvalidField,
     LabelOutOfRange,
     NumericalFault,
@@ -257,7 +256,7 @@ async def results(
         without(page.unreadable, "results")
         if len(selected) > limit:
             detail = f"expected at most {limit} streams (max_result_streams), got more"
-            raise InvalidField([FieldError("query.match", f"{detail}: select fewer")])
+            raise InvalidField.at("query.match", f"{detail}: select fewer")
         if page.cursor is None:
             break
         cursor = page.cursor
