@@ -80,16 +80,8 @@ class CommandParser:
             errors.append(FieldError("body.horizon", f"expected at most {MAX_HORIZON}"))
         errors += self._draws(form.samples, max(len(points), form.horizon or 1))
         _raise(errors)
-        return wire.Predict(
-            stream,
-            form.x,
-            form.quantiles,
-            form.samples,
-            _seed(form.seed),
-            form.components,
-            form.elapsed,
-            form.horizon or 0,
-        )
+        own = {"seed": _seed(form.seed), "horizon": form.horizon or 0}
+        return wire.Predict(stream, **form.model_dump(exclude=set(own)), **own)
 
     def action(self, stream: str, form: ActionForm) -> wire.Act:
         """Return an action request."""
@@ -115,7 +107,7 @@ class CommandParser:
         """Return a request to exclude observations from learning."""
         if (form.event is None) == (form.start is None):
             _raise([FieldError("body", "expected `event` or `start`, one of them")])
-        return wire.Exclude(stream, form.excluded, form.event, form.start, form.end)
+        return wire.Exclude(stream, **form.model_dump())
 
     def what_if(self, stream: str, form: WhatIfForm) -> wire.WhatIf:
         """Return a what-if request."""
