@@ -80,8 +80,8 @@ class CommandParser:
             errors.append(FieldError("body.horizon", f"expected at most {MAX_HORIZON}"))
         errors += self._draws(form.samples, max(len(points), form.horizon or 1))
         _raise(errors)
-        own = {"seed": _seed(form.seed), "horizon": form.horizon or 0}
-        return wire.Predict(stream, **form.model_dump(exclude=set(own)), **own)
+        given = form.model_dump() | {"seed": _seed(form.seed), "horizon": form.horizon or 0}
+        return wire.Predict(stream, **given)
 
     def action(self, stream: str, form: ActionForm) -> wire.Act:
         """Return an action request."""
