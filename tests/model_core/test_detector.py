@@ -57,6 +57,17 @@ def test_a_change_is_detected_once_and_dated():
     assert detector.last.predictive.mean == pytest.approx(3.0, abs=0.5)
 
 
+@pytest.mark.parametrize(("min_size", "confirmed"), [(0.0, 1), (0.5, 0)])
+def test_a_long_gap_confirms_a_change_unless_that_has_to_have_a_size(min_size, confirmed):
+    y = step(size=0.0, count=560)
+    detector = Detector(min_size=min_size)
+    detector.update_many(y[:500])
+    assert [event for event in detector.events if event.state == "confirmed"] == []
+    detector.update(y[500], elapsed=10_080)
+    detector.update_many(y[501:])
+    assert sum(event.state == "confirmed" for event in detector.events) == confirmed
+
+
 def test_hindsight_takes_no_confirmed_change_away():
     """The scale of all labels hides the first change."""
     y = np.random.default_rng(1).normal(size=180)
