@@ -190,13 +190,8 @@ class PlainRows(NamedTuple):
         some = stated.any()
         table = np.empty(len(self.numbers), _STATED_ROW if some else _PLAIN_ROW)
         table["kind"] = NUMBERS
-        table["map_run_length"] = self.map_run_length
-        table["previous_start"] = self.previous_start
-        table["accepted_ms"] = self.accepted_ms
-        table["y"] = self.y
-        table["outlier_rate"] = self.outlier_rate
-        table["numbers"] = self.numbers
-        table["uncorrected"] = self.uncorrected
+        for name, *_ in _PLAIN_COLUMNS[1:]:
+            table[name] = getattr(self, name)
         if some:
             table["kind"][stated] += STATED
             table["rates"] = (1.0, math.nan, math.nan, 0.0)
