@@ -58,12 +58,19 @@ ALIKE = log(10.0)
 RARE = -log(5.0)  # log prior odds of a slope or an autocorrelation to a mean or a spread
 
 
-def moments(labels: Array) -> Moments:
-    """Moments of a regime's numbers. labels: (T, d), NaN where one is missing."""
-    mean, sd = _by_output(labels)
+def moments(observed: Array, labels: Labels = "numbers") -> Moments | None:
+    """Moments of a regime's labels (T, d), NaN where one is missing; None: it has none.
+
+    Of classes how many there are.
+    """
+    if not len(observed):
+        return None
+    if labels == "classes":
+        return Moments(len(observed), None, None)
+    mean, sd = _by_output(observed)
     if len(mean) == 1:
-        return Moments(len(labels), mean[0], sd[0])
-    return Moments(len(labels), mean, sd)
+        return Moments(len(observed), mean[0], sd[0])
+    return Moments(len(observed), mean, sd)
 
 
 def _by_output(labels: Array) -> tuple[list[float | None], list[float | None]]:

@@ -18,6 +18,7 @@ from model_core.predictive import Mixture, alike
 from model_core.upm.base import UnderlyingModel, tree_map
 
 PICKED = 4  # components that stand for the predictive of one step of a path: more are no quieter
+Held = tuple[FilterState, Prior]
 Advance = Callable[[FilterState, Prior, Inputs], FilterState]
 
 
@@ -40,8 +41,7 @@ def mixtures(
 
 def drawn(
     model: UnderlyingModel,
-    state: FilterState,
-    prior: Prior,
+    held: Held,
     inputs: Inputs,
     steps: int,
     generator: torch.Generator,
@@ -54,6 +54,7 @@ def drawn(
     the labels (B, d) themselves, which come with it. inputs as in `mixtures`. advance: steps the
     paths, in place of this filter.
     """
+    state, prior = held
     state = ordered(state)
     inputs = inputs._replace(labelled=torch.ones_like(inputs.labelled))
     for ahead in range(steps):
@@ -113,7 +114,7 @@ def later(inputs: Inputs) -> Inputs:
     )
 
 
-def repeated(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, Prior]:
+def repeated(state: FilterState, prior: Prior, count: int) -> Held:
     """One stream (batch 1) as `count` rows."""
     rows = rebuild(state, [leaf.expand(count, *leaf.shape[1:]) for leaf in leaves(state)])
     stats = tree_map(lambda leaf: leaf.expand(count, *leaf.shape[1:]), prior.stats)

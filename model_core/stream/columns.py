@@ -60,6 +60,24 @@ class Columns(NamedTuple):
         return self._replace(y=y)
 
 
+class Packed(NamedTuple):
+    """Observations as a kernel takes them.
+
+    y: (B, d) labels. offset: (B,) their seasons; None: they have none. hazard: (B, H) as of
+    `Columns`. inputs: (B, 7 + d + x) as of `packed`, of labels less their seasons.
+    """
+
+    y: Floats
+    offset: Floats | None
+    hazard: Floats
+    inputs: Floats
+
+    def part(self, chosen: slice | NDArray[np.int64]) -> Packed:
+        """Some of the observations."""
+        offset = None if self.offset is None else self.offset[chosen]
+        return Packed(self.y[chosen], offset, self.hazard[chosen], self.inputs[chosen])
+
+
 def at(parts: Sequence[Columns], row: int) -> Columns:
     """One observation of each of several, as those of one."""
     return joined([part.part(slice(row, row + 1)) for part in parts])

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from model_core.explanation import AFTER, BEFORE, Labels, explain, moments
-from model_core.sentences import BY_INPUTS, Explanation, Moments
+from model_core.sentences import BY_INPUTS, Explanation
 from model_core.stream.columns import Floats
 from model_core.stream.events import SETTLING, Event, Track
 from model_core.stream.state import SeenLabels
@@ -65,8 +65,8 @@ def explained(
     explanation = Explanation(BY_INPUTS) if model.x_dim else explain(before, after, kind)
     at = event.start - end
     return event._replace(
-        before=_moments(before, kind),
-        after=_moments(after, kind),
+        before=moments(before, kind),
+        after=moments(after, kind),
         explanation=explanation,
         start_time=seen.times[at] if seen.times else None,
         start_ms=seen.accepted[at] if seen.accepted else None,
@@ -75,10 +75,3 @@ def explained(
 
 def _labelled(labels: Floats) -> Floats:
     return labels[~np.isnan(labels).all(1)]
-
-
-def _moments(labels: Floats, kind: Labels) -> Moments | None:
-    """Moments of a regime; of classes how many there are."""
-    if not len(labels):
-        return None
-    return Moments(len(labels), None, None) if kind == "classes" else moments(labels)

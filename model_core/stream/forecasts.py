@@ -92,7 +92,7 @@ def drawn(
 
     generator = torch.Generator(slab.device).manual_seed(seed)
     held = copies.batch(rows)
-    steps = horizon.drawn(slab.model, *held, coming, len(offsets), generator, advance)
+    steps = horizon.drawn(slab.model, held, coming, len(offsets), generator, advance)
     summaries = []
     labels = []
     for (mixture, y), offset in zip(steps, offsets.tolist(), strict=True):

@@ -24,7 +24,7 @@ from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, size
 from model_core.stream import beliefs, columns, memory
 from model_core.stream.beliefs import Hypotheses, Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
-from model_core.stream.columns import Columns, Floats
+from model_core.stream.columns import Columns, Floats, Packed
 from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.stream.state import KnownRegime
 from model_core.summary import Summary
@@ -441,23 +441,21 @@ class Slab:
         if not rows:
             return []
         inputs = columns.packed(self.model, seen, watched)
+        taken = Packed(seen.y, seen.offset, seen.hazard, inputs)
         # Not those of details, and of labels with missing outputs.
         compiled = self.whole(seen.y) if self._kernel is not None else np.zeros(len(rows), bool)
         if any(detailed):
             compiled &= ~np.array(detailed, dtype=bool)
         if compiled.all():
-            stepped = self._stepped(rows, seen.y, seen.offset, seen.hazard, inputs, summarised)
-            return stepped.steps()
+            return self.stepped(rows, taken, summarised).steps()
         by_place: dict[int, Step] = {}
         for wanted in filter(len, (np.flatnonzero(compiled), np.flatnonzero(~compiled))):
             own = [rows[i] for i in wanted.tolist()]
-            part = seen.part(wanted)
             if compiled[wanted[0]]:
-                chosen = inputs[wanted]
-                stepped = self._stepped(own, part.y, part.offset, part.hazard, chosen, summarised)
-                steps = stepped.steps()
+                steps = self.stepped(own, taken.part(wanted), summarised).steps()
             else:
                 details = [bool(detailed) and detailed[i] for i in wanted.tolist()]
+                part = seen.part(wanted)
                 steps = self._step_eagerly(own, part, inputs[wanted], details, summarised)
             by_place.update(zip(wanted.tolist(), steps, strict=True))
         return [by_place[i] for i in range(len(rows))]
@@ -465,23 +463,6 @@ class Slab:
     def room(self, count: int) -> Floats:
         """Room (count, 2, S) for the beliefs after so many steps, see `stepped`."""
         return np.empty((count, 2, self._layout.slots))
-
-    def stepped(
-        self,
-        rows: Sequence[int],
-        y: Floats,
-        offset: Floats | None,
-        inputs: Floats,
-        hazard: Floats,
-        room: Floats = places.NO_BELIEFS,
-    ) -> Stepped:
-        """Step rows by one label each, by the kernel of a model of single numbers that has one.
-
-        A row that is named again is stepped again, in order. y: (B,) labels. offset: (B,) their
-        seasons, if any has one. inputs: (B, 8) as of `columns.plain`, of labels less their seasons.
-        hazard: (B, H) as of `Columns`. room: (B, 2, S) for beliefs, of rows that lie together.
-        """
-        return self._stepped(rows, y[:, None], offset, hazard, inputs, True, room)
 
     def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
         """Steps of a row by each of several observations alone; the row stays as it is."""
@@ -654,29 +635,28 @@ class Slab:
         start = watched()
         before = self.read([row])
         inputs = columns.packed(self.model, seen, start)
+        taken = Packed(seen.y, seen.offset, seen.hazard, inputs)
         used = 0
-        for step in self._advance_series(row, seen, inputs, summarised, believed):
+        for step in self._advance_series(row, taken, summarised, believed):
             if watched() != start:
                 break
             used += 1
             yield step
         if used < seen.rows:
             self.write([row], before)
-            if used:
-                again = seen.part(slice(used))
-                # Errors are of what was answered, hence with summaries again.
-                self._advance_series(row, again, inputs[:used], summarised, False)
+            if used:  # errors are of what was answered, hence with summaries again
+                self._advance_series(row, taken.part(slice(used)), summarised, False)
         return used
 
     def _advance_series(
-        self, row: int, seen: Columns, inputs: Floats, summarised: bool, believed: bool
+        self, row: int, taken: Packed, summarised: bool, believed: bool
     ) -> list[Step]:
         """Steps of a row by the kernel, before the first that it refuses; all are made."""
-        room = self.room(seen.rows if believed else 0)
-        rows = [row] * seen.rows
-        stepped = self._stepped(rows, seen.y, seen.offset, seen.hazard, inputs, summarised, room)
+        count = len(taken.y)
+        room = self.room(count if believed else 0)
+        stepped = self.stepped([row] * count, taken, summarised, room)
         ok = stepped.ok
-        fine = seen.rows if ok.all() else int(ok.argmin())
+        fine = count if ok.all() else int(ok.argmin())
         steps = stepped.part(slice(fine)).steps()
         if not believed:
             return steps
@@ -759,36 +739,34 @@ class Slab:
         missing = np.isnan(y)
         return np.asarray(missing.all(1) | ~missing.any(1))
 
-    def _stepped(
+    def stepped(
         self,
         rows: Sequence[int],
-        y: Floats,
-        offset: Floats | None,
-        hazard: Floats,
-        inputs: Floats,
-        summarised: bool,
+        taken: Packed,
+        summarised: bool = True,
         room: Floats = places.NO_BELIEFS,
     ) -> Stepped:
-        """Step rows where they lie by labels y.
+        """Step rows where they lie by one observation each, by the kernel of a model that has one.
 
-        offset: their seasons; None: they have none. room: for beliefs, of rows that lie together.
+        A row that is named again is stepped again, in order. room: (B, 2, S) for beliefs, of rows
+        that lie together.
         """
-        memories = self._settled(rows, inputs)
+        memories = self._settled(rows, taken.inputs)
         groups = self._chunks.groups(rows)
         parts = [
-            self._advance(chunk, lying, inputs[at], hazard[at], summarised, room)
+            self._advance(chunk, lying, taken.inputs[at], taken.hazard[at], summarised, room)
             for chunk, lying, at in groups
         ]
         table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
         refused = table[:, OK_COLUMN] <= 0
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
         table[refused] = 0.0  # the rest of it is undefined
-        anomalies = self._anomalies(rows, y, surprises)
+        anomalies = self._anomalies(rows, taken.y, surprises)
         uncorrected = NOTHING_CORRECTED
         if predicted is not None:
             if refused.any():
                 predicted.numbers[refused] = np.nan
-            applied = self.corrected(rows, predicted, self.levels, y, offset)
+            applied = self.corrected(rows, predicted, self.levels, taken.y, taken.offset)
             uncorrected = applied[:, :, correction.MEDIAN]
         return Stepped(table, predicted, anomalies, uncorrected, memories)
 

@@ -36,7 +36,7 @@ def filtered(name: str, labels, **options):
 def drawn(model, state, prior, steps: int, count: int = PATHS, seed: int = 0):
     rows = horizon.repeated(state, prior, count)
     generator = torch.Generator().manual_seed(seed)
-    steps = horizon.drawn(model, *rows, inputs(count), steps, generator)
+    steps = horizon.drawn(model, rows, inputs(count), steps, generator)
     return torch.stack([labels for _, labels in steps], 1)
 
 
@@ -134,7 +134,7 @@ def test_paths_are_stepped_by_a_kernel_as_by_the_filter(name, outputs, regimes, 
     coming = pipeline.coming(16)
     rows = horizon.repeated(slab.state(row), slab.prior(row), 16)
     generator = torch.Generator().manual_seed(1)
-    steps = horizon.drawn(pipeline.model, *rows, coming, 6, generator)
+    steps = horizon.drawn(pipeline.model, rows, coming, 6, generator)
     expected = torch.stack([labels for _, labels in steps], 1)
     own = slab.row(row)
     slots = RNG.permutation(slab.layout.slots)

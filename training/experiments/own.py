@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,14 +129,12 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> Opene
         )
     classes = config.model.kind == "pcoc"
     warmup = DEFAULTS.warmup if config.model.kind == "fleet" else 0
-    end = source.train + source.validation
-    if end >= 1:
+    if source.train + source.validation >= 1:
         raise BadData(
             f"{source.path}: expected shares above 0 that leave some for the test, got train "
             f"{source.train}, validation {source.validation}"
         )
-    shares = ((0.0, source.train), (source.train, end), (end, 1.0))
-    parts = [_part(series, low, high, source.by) for low, high in shares]
+    parts = _parts(source, series, source.by)
     length = config.optimiser.length
     short: list[str] = []
     padded = []
@@ -173,11 +172,16 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> Opene
     return Opened(splits, parts[2], short)
 
 
-def _part(series: Sequence[Series], low: float, high: float, by: str) -> list[Series]:
-    """The share [low, high) of every series, or of the series, in their order."""
+def _parts(source: DataSource, series: Sequence[Series], by: str) -> list[list[Series]]:
+    """Shares of every series, or of the series, in their order: see `PARTS`."""
+    shares = list(pairwise((0.0, source.train, source.train + source.validation, 1.0)))
     if by == "stream":
-        return list(series[round(low * len(series)) : round(high * len(series))])
-    return [one.part(round(low * len(one.y)), round(high * len(one.y))) for one in series]
+        count = len(series)
+        return [list(series[round(low * count) : round(high * count)]) for low, high in shares]
+    return [
+        [one.part(round(low * len(one.y)), round(high * len(one.y))) for one in series]
+        for low, high in shares
+    ]
 
 
 def _short(name: str, parts: Sequence[Series], length: int, warmup: int, by: str) -> list[str]:
@@ -342,15 +346,13 @@ def by_streams_alone(source: DataSource, series: Sequence[Series]) -> bool:
 
     Nothing could then be compared with the built-in models if the data were split by time.
     """
-    count = len(series)
-    cuts = (0, round(source.train * count), round((source.train + source.validation) * count))
+    parts = _parts(source, series, "stream")
     longest = max(len(one.y) for one in series)
     share = 1 - source.train - source.validation
-    held = series[cuts[2] :]
     return (
         share * longest <= LEAST_BURN_IN
-        and 0 < cuts[1] < cuts[2] < count
-        and max(len(one.y) for one in held) > LEAST_BURN_IN
+        and all(parts)
+        and max(len(one.y) for one in parts[2]) > LEAST_BURN_IN
     )
 
 

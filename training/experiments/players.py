@@ -19,7 +19,7 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -71,6 +71,7 @@ PATH_LENGTH = 200  # observations (paper, fig. 4)
 LENGTH = 94.0  # of an NBA court, feet
 WIDTH = 50.0  # likewise
 BELOW = 5  # a switch is where the most probable run length falls below it
+P = TypeVar("P")
 
 
 class Piece(NamedTuple):
@@ -93,12 +94,10 @@ def prepare(source: Path, out: Path, held_out: Sequence[str] = ()) -> list[Path]
     ]
     if not pieces:
         raise BadData(f"{source}: no piece with {PLAYERS} players lasts {SHORTEST} positions")
-    late = _held_out(pieces, held_out)
-    train = [piece for piece, is_late in zip(pieces, late, strict=True) if not is_late]
-    kept = [piece for piece, is_late in zip(pieces, late, strict=True) if is_late]
+    parts = _divided(pieces, _held_out(pieces, held_out))
     return [
         save(out / f"nba_12p5hz_{name}.npz", **_arrays(part))
-        for name, part in (("train", train), ("val", kept))
+        for name, part in zip(("train", "val"), parts, strict=True)
     ]
 
 
@@ -179,6 +178,12 @@ def _held_out(pieces: Sequence[Piece], held_out: Sequence[str]) -> list[bool]:
     return [piece.play >= first for piece in pieces]
 
 
+def _divided(pieces: Sequence[P], late: Sequence[bool]) -> tuple[list[P], list[P]]:
+    """Pieces for training, and those that are held out."""
+    pairs = list(zip(pieces, late, strict=True))
+    return [piece for piece, held in pairs if not held], [piece for piece, held in pairs if held]
+
+
 def _arrays(pieces: Sequence[Piece]) -> dict[str, NDArray[Any]]:
     longest = max(len(piece.x) for piece in pieces)
     x = np.full((len(pieces), longest, 2), np.nan, np.float32)
@@ -228,9 +233,7 @@ def splits(place: Place, name: str = "nba_12p5hz", validation: float = VALIDATIO
     if groups is None:
         raise BadData(f"{file} has neither several games in 'game_id' nor 'play' nor 'example'")
     late = _last_groups(groups, content["length"], validation, file)
-    pieces = _pieces(content["x"], content["length"], groups)
-    train = [piece for piece, held_out in zip(pieces, late, strict=True) if not held_out]
-    kept = [piece for piece, held_out in zip(pieces, late, strict=True) if held_out]
+    train, kept = _divided(_pieces(content["x"], content["length"], groups), late)
     return Splits(Windows(train), Windows(kept), Fixed(held(folder, name)), x_dim=2, y_dim=2)
 
 
@@ -251,7 +254,7 @@ def pairs(position_ft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _last_groups(
     groups: NDArray[Any], length: NDArray[Any], share: float, file: Path
-) -> NDArray[np.bool_]:
+) -> list[bool]:
     order = np.unique(groups)
     if len(order) < 2:
         raise BadData(f"{file} holds one play or game only; two are needed to hold one out")
@@ -260,7 +263,8 @@ def _last_groups(
     sizes = np.array([length[groups == group].sum() for group in order])
     later = np.cumsum(sizes[::-1])[::-1] - sizes  # positions after each group
     held_out = order[later < share * sizes.sum()]
-    return np.isin(groups, held_out[held_out != order[0]])
+    late: list[bool] = np.isin(groups, held_out[held_out != order[0]]).tolist()
+    return late
 
 
 def _pieces(x: NDArray[Any], length: NDArray[Any], groups: NDArray[Any]) -> list[Series]:

@@ -21,7 +21,7 @@ from model_core import readout
 from model_core.compiled import NO_BELIEFS
 from model_core.stream import beliefs, explained, season, seasons
 from model_core.stream.beliefs import Probabilities
-from model_core.stream.columns import effective_rates, hazard_table
+from model_core.stream.columns import Packed, effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
 from model_core.stream.state import SeasonPeriods
@@ -494,7 +494,8 @@ def _stepped(slab: Slab, rows: Sequence[int], labels: _Labels, room: Floats) -> 
     inputs = plain_inputs(labels.filtered, labels.elapsed, labels.own.view(GROUPS)["rates"])
     stepped_rows = [rows[i] for i in labels.owner.tolist()]
     hazards = hazard_table(slab.model, labels.hazards)
-    return slab.stepped(stepped_rows, labels.y, labels.offset, inputs, hazards, room)
+    taken = Packed(labels.y[:, None], labels.offset, hazards, inputs)
+    return slab.stepped(stepped_rows, taken, room=room)
 
 
 def _quiet(labels: _Labels, stepped: Stepped) -> Bools:
