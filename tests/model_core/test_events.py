@@ -393,3 +393,14 @@ def test_size_of_an_anomaly_is_the_distance_from_what_was_predicted():
     assert of([2.0, 3.0], [0.0, 0.0], [0.0, 1.0]) == (None, None)
     assert of([math.nan, 3.0], [0.0, 0.0], [math.inf, 1.0]) == ("up", [None, 3.0])
     assert core.anomaly(7, 0.99, [1.0], None).size is None  # a class
+
+
+def test_an_event_is_put_where_it_is_followed_and_nowhere_else():
+    first, second = core.Event(1, "confirmed", 5, 8, 9), core.Event(2, "suspected", 12, 14)
+    track = core.Track(event=second, last_event=first)
+    later = second._replace(start=13)
+    assert track.put(later) == core.Track(event=later, last_event=first)
+    judged = first._replace(verdict=True)
+    assert track.put(judged) == core.Track(event=second, last_event=judged)
+    assert track.put(core.Event(3, "confirmed", 5, 8, 9)) == track
+    assert core.Track().put(first) == core.Track()

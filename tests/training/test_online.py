@@ -69,6 +69,7 @@ def test_answers_are_those_after_the_warm_up():
     low, median, high = followed.summary.quantiles[50, :, 0]
     assert low < median < high
     assert followed.summary.cdf[28, 0] < 0.5  # it fell
+    assert np.isnan(followed.summary.cdf[:20]).all()
 
 
 class Own(Gaussian):
