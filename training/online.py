@@ -142,5 +142,5 @@ def segmentation(
     pipeline = _pipeline(model, settings)
     retained = [pipeline.layout.row(seen, 0.0, NOTHING) for seen in _observations(y)]
     past = pipeline.past(pipeline.slab, np.array(retained))
-    starts = hindsight.starts(pipeline.slab, past, pipeline.series[0].stated, 0)
+    starts = hindsight.starts(pipeline.slab, past, pipeline.settings, 0)
     return hindsight.outcome(starts)[1:]

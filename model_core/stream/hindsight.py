@@ -11,7 +11,7 @@ from model_core.stream.local import LocalPipeline, LocalSeries
 from model_core.stream.rows import OFFSET, Floats
 from model_core.stream.segmentation import Segment, best, confirmed, lasting, regimes
 from model_core.stream.slab import Past, Slab
-from model_core.stream.state import StatedMoments
+from model_core.stream_settings import StreamSettings
 from model_core.table import SEQ
 
 UNCOMPILED = 512  # observations that are segmented of a model without a kernel: about a second
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def starts(
-    slab: Slab, past: Past, stated: StatedMoments, first: int
+    slab: Slab, past: Past, settings: StreamSettings, first: int
 ) -> Generator[None, None, list[int]]:
     """Starts of the best segmentation of observations by a filter of them alone.
 
@@ -29,9 +29,9 @@ def starts(
     while.
     """
     seen = past.seen
-    moments = warmup.given(slab.model, stated)
+    moments = warmup.given(slab.model, settings)
     if moments is None:
-        moments = warmup.estimated(slab.model, columns.values(slab.model, seen), stated)
+        moments = warmup.estimated(slab.model, columns.values(slab.model, seen), settings)
     location, scale = moments
     (row,) = slab.begin([location], [scale])
     try:
@@ -84,7 +84,7 @@ def segments(pipeline: LocalPipeline, row: int) -> list[Segment]:
     rows = known_now(series, most)
     first = series.seq - len(rows)
     past = pipeline.past(pipeline.slab, rows)
-    again = outcome(starts(pipeline.slab, past, series.stated, first))
+    again = outcome(starts(pipeline.slab, past, series.settings, first))
     return regimes(path, confirmed(series.events.values()), lasting(again, series.seq))
 
 

@@ -28,7 +28,7 @@ from model_core.stream.rows import (
 from model_core.stream.segmentation import Segment, best
 from model_core.stream.series import NOTHING, Taken
 from model_core.stream.slab import Past, Slab
-from model_core.stream.state import SeasonPeriods, SeenLabels, StatedMoments
+from model_core.stream.state import SeasonPeriods, SeenLabels
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
@@ -75,11 +75,6 @@ class LocalSeries:
     def state(self) -> LocalSeries:
         """Its numbers and events."""
         return self
-
-    @property
-    def stated(self) -> StatedMoments:
-        """Location and scale by the settings."""
-        return StatedMoments(self.settings.location, self.settings.scale)
 
     @property
     def watch(self) -> Watch:
@@ -176,7 +171,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         asked = self.settings.seasonal
         looks = asked or (asked is None and model.seasonal)
         self._most = max(self.settings.history, season.REPLAYED) if looks else self.settings.history
-        moments = warmup.given(model, StatedMoments(self.settings.location, self.settings.scale))
+        moments = warmup.given(model, self.settings)
         if moments is not None:
             for series in self.series:
                 series.location, series.scale = moments
@@ -315,7 +310,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         if series.warm:
             return series.row
         seen = self.past(self.slab, series.retained.rows).seen
-        (own,) = warmup.begun(self.slab, [seen], [series.stated])
+        (own,) = warmup.begun(self.slab, [seen], [series.settings])
         return own
 
     def coming(self, count: int = 1) -> Inputs:

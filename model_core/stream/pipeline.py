@@ -241,7 +241,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         state = series.state
         if not slab.model.seasonal or warmup.next_look(state.seq - 1) != state.seq:
             return False
-        if state.scale is None or state.location is None or state.stated.scale is not None:
+        if state.scale is None or state.location is None or state.settings.scale is not None:
             return False
         labels = self.labels(series, min(season.CAPACITY, state.settings.history))
         return labels is not None and warmup.outgrown(
@@ -319,7 +319,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         values = columns.values(slab.model, past)
         if not warmup.complete(values, slab.model.y_dim, state.settings.warmup, past.rows):
             return False
-        state.location, state.scale = warmup.estimated(slab.model, values, state.stated)
+        state.location, state.scale = warmup.estimated(slab.model, values, state.settings)
         return True
 
     def begin(self, slab: Slab, chosen: Sequence[S]) -> list[list[Moved] | None]:
@@ -411,11 +411,11 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             if later:
                 every = columns.joined([before, coming.part(slice(first, later[-1]))])
                 histories += [every.part(slice(before.rows + at - first)) for at in later]
-        stated = [series.state.stated for series in chosen]
+        settings = [series.state.settings for series in chosen]
         steps: list[Step | None] = []
         for at in range(0, len(chosen), slab.step_rows):  # each needs a state
             part = slice(at, at + slab.step_rows)
-            own = histories[part], stated[part], coming.part(part), detailed[part]
+            own = histories[part], settings[part], coming.part(part), detailed[part]
             steps += warmup.forecasts(slab, *own)
         return steps
 

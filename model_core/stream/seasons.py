@@ -113,9 +113,9 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     values = columns.values(slab.model, seen)
     if seasons is None:  # it has outgrown its scale: that is of the last labels, as in a warm-up
         values = values[-max(state.settings.warmup, 2) :]
-    stated = state.stated
-    if warmup.given(slab.model, stated) is None and warmup.varied(values, slab.model.y_dim):
-        location, scale = warmup.estimated(slab.model, values, stated)
+    settings = state.settings
+    if warmup.given(slab.model, settings) is None and warmup.varied(values, slab.model.y_dim):
+        location, scale = warmup.estimated(slab.model, values, settings)
     before = slab.row(row)
     slab.begin_anew(row, location, scale)
     watch = state.watch._replace(settled=max(state.track.settled - base, 0))  # as it counts

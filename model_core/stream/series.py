@@ -13,7 +13,7 @@ from model_core.stream.beliefs import Probabilities
 from model_core.stream.columns import Floats
 from model_core.stream.events import Event, Track, Watch
 from model_core.stream.slab import Slab, Step
-from model_core.stream.state import SeasonPeriods, StatedMoments
+from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import StreamSettings
 
 NOTHING = np.empty(0)
@@ -36,10 +36,6 @@ class State(Protocol):
     evidence: float | None
     last_anomaly: int | None  # position of the last anomaly event
     season: SeasonPeriods | None  # None: no season was found so far
-
-    @property
-    def stated(self) -> StatedMoments:
-        """Location and scale by the settings."""
 
     @property
     def watch(self) -> Watch:

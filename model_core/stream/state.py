@@ -56,10 +56,3 @@ class KnownRegime(NamedTuple):
         """As the REST interface has it."""
         fields = self._asdict()
         return {k: v for k, v in fields.items() if v is not None or k in ("name", "probability")}
-
-
-class StatedMoments(NamedTuple):
-    """Location and scale by the settings of a series; None: from its first labels."""
-
-    location: list[float] | None = None
-    scale: list[float] | None = None

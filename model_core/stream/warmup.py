@@ -13,7 +13,7 @@ from model_core.stream import columns
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Past, Refused, Slab, Step
-from model_core.stream.state import StatedMoments
+from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
 LONGEST = 200  # labels after which a series whose values never differ goes on without them
@@ -68,11 +68,12 @@ def asked(y: Floats, warmup: int) -> int:
     return int(enough[0]) + 1 if len(enough) else len(y)
 
 
-def given(model: UnderlyingModel, stated: StatedMoments) -> Moments | None:
+def given(model: UnderlyingModel, settings: StreamSettings) -> Moments | None:
     """Location and scale that need no warm-up, if any: counts and durations need no scale."""
     if not model.needs_scale:
         return [0.0] * model.scaled, [1.0] * model.scaled
-    location, scale = stated
+    location = settings.location
+    scale = settings.scale
     if location is None:
         return None
     if scale is None:
@@ -122,10 +123,12 @@ def outgrown(labels: Floats, location: float, scale: float) -> bool:
     return len(there) > 0 and float(np.quantile(there, 0.75)) > OUTGROWN * scale
 
 
-def estimated(model: UnderlyingModel, values: list[list[float]], stated: StatedMoments) -> Moments:
-    """Location and scale: those stated, else those of labels."""
+def estimated(
+    model: UnderlyingModel, values: list[list[float]], settings: StreamSettings
+) -> Moments:
+    """Location and scale: those of the settings, else those of labels."""
     location, scale = estimate(values, model)
-    return stated.location or location, stated.scale or scale
+    return settings.location or location, settings.scale or scale
 
 
 def first(
@@ -147,14 +150,14 @@ def first(
 
 
 def begun(
-    slab: Slab, histories: Sequence[Columns], stated: Sequence[StatedMoments]
+    slab: Slab, histories: Sequence[Columns], settings: Sequence[StreamSettings]
 ) -> list[int | None]:
     """Rows of filters that begin now, with the labels of warm-ups so far; the caller's to remove.
 
     Labels that lack some outputs count by location and scale alone. None before two labels differ,
     and where it takes no observations.
     """
-    moments = [_moments(slab, seen, own) for seen, own in zip(histories, stated, strict=True)]
+    moments = [_moments(slab, seen, own) for seen, own in zip(histories, settings, strict=True)]
     ready = {i: own for i, own in enumerate(moments) if own is not None}
     rows: list[int | None] = [None] * len(histories)
     if not ready:
@@ -175,12 +178,12 @@ def begun(
     return rows
 
 
-def _moments(slab: Slab, seen: Columns, stated: StatedMoments) -> Moments | None:
+def _moments(slab: Slab, seen: Columns, settings: StreamSettings) -> Moments | None:
     """Location and scale of a warm-up so far; None before two labels differ."""
     values = columns.values(slab.model, seen)
     if not varied(values, slab.model.y_dim):
         return None
-    return estimated(slab.model, values, stated)
+    return estimated(slab.model, values, settings)
 
 
 def _replayed(slab: Slab, row: int, seen: Columns, moments: Moments) -> bool:
@@ -197,7 +200,7 @@ def _replayed(slab: Slab, row: int, seen: Columns, moments: Moments) -> bool:
 def forecasts(
     slab: Slab,
     histories: Sequence[Columns],
-    stated: Sequence[StatedMoments],
+    settings: Sequence[StreamSettings],
     coming: Columns,
     detailed: Sequence[bool] = (),
 ) -> list[Step | None]:
@@ -207,7 +210,7 @@ def forecasts(
     log score, but a forecast.
     """
     forecast: list[Step | None] = [None] * coming.rows
-    rows = begun(slab, histories, stated)
+    rows = begun(slab, histories, settings)
     begun_rows = {i: row for i, row in enumerate(rows) if row is not None}
     try:
         label = coming

@@ -11,7 +11,7 @@ from msgspec import NODEFAULT, Struct, convert
 from msgspec.structs import replace
 
 from model_core.stream.events import Track, Watch
-from model_core.stream.state import KnownRegime, SeasonPeriods, StatedMoments
+from model_core.stream.state import KnownRegime, SeasonPeriods
 from model_core.stream_settings import CONFIRMATION, DEFAULTS, TABLE, Hazard, StreamSettings
 from service.wire.answers import Answers
 from service.wire.commands import Label, Observation
@@ -135,11 +135,6 @@ class Head(Position, array_like=True, gc=False):
     unnamed: bool = False  # the model is a default, which the first label may yet replace
     own_rule: bool = False  # its rule of confirmation was stated, and is not the service's
     regime_names: dict[int, str] = {}  # given to remembered regimes, by id
-
-    @property
-    def stated(self) -> StatedMoments:
-        """Location and scale by the settings."""
-        return StatedMoments(self.settings.location, self.settings.scale)
 
     @property
     def watch(self) -> Watch:

@@ -93,7 +93,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> Predictions
         row: int | None = delayed_labels.newest(engine, stream)
     else:
         seen = step_inputs.columns_of(slab.model, stream.buffer)
-        (row,) = warmup.begun(slab, [seen], [head.stated])
+        (row,) = warmup.begun(slab, [seen], [head.settings])
     if row is not None:
         records = [step_inputs.coming(slab.model, head, command.elapsed, x or None) for x in inputs]
         offset = stream.offset(len(head.pending))

@@ -87,7 +87,7 @@ def under(
     settings = head.settings
     hazard, outlier_rate = effective_rates(model, settings)
     records = [replace(record, hazard=hazard, outlier_rate=outlier_rate) for record in records]
-    scaling = warmup.given(model, head.stated)
+    scaling = warmup.given(model, head.settings)
     warm = 0
     if scaling is None:
         scaling, warm = _estimated(model, head, records)
@@ -100,7 +100,7 @@ def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Re
     units = (old.location or [], old.scale or [])
     model = engine.catalogue.of(old)
     warm = 0
-    if records and not records[0].seq and warmup.given(model, old.stated) is None:
+    if records and not records[0].seq and warmup.given(model, old.settings) is None:
         _, warm = _estimated(model, old, records)
     return (yield from _run(engine, stream, _anew(old), records, units, warm))
 
@@ -110,7 +110,7 @@ def segmented(engine: Engine, stream: Stream, records: list[Record]) -> Steps[li
     head = stream.live()
     slab = engine.slab(head)
     past = past_of(slab.model, records, head.belief_override)
-    steps = hindsight.starts(slab, past, head.stated, records[0].seq)
+    steps = hindsight.starts(slab, past, head.settings, records[0].seq)
     return (yield from ticking(engine, steps))
 
 
@@ -154,7 +154,7 @@ def _estimated(
     for count, labels in enumerate(so_far, 1):
         if warmup.complete(values[:labels], model.y_dim, head.settings.warmup, count):
             asked = warmup.asked(seen.y[:count], head.settings.warmup)
-            return warmup.estimated(model, values[:labels], head.stated), asked
+            return warmup.estimated(model, values[:labels], head.settings), asked
     return None, len(records)
 
 

@@ -102,7 +102,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def waiting(self, stream: Stream) -> int:
         """One, too, where no warm-up is needed: the stream wakes with it."""
         head = stream.live()
-        if warmup.given(self._engine.model(stream, head), head.stated) is not None:
+        if warmup.given(self._engine.model(stream, head), head.settings) is not None:
             return 1
         return super().waiting(stream)
 
@@ -113,7 +113,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             head = stream.live()
             if head.warm or head.y_dim is None:
                 continue
-            moments = warmup.given(self._engine.catalogue.of(head), head.stated)
+            moments = warmup.given(self._engine.catalogue.of(head), head.settings)
             if moments is not None:
                 head.location, head.scale = moments
                 ready.append((stream, None))

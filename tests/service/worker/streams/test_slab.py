@@ -11,7 +11,7 @@ import service.samples
 from model_core import artifact, compiled
 from model_core.stream import columns, warmup
 from model_core.stream.slab import Slab, SlabMemory
-from model_core.stream.state import StatedMoments
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import Options, build
 from service.wire import Configure, Observation, Record
 from service.worker.streams.answers import LEVELS
@@ -93,7 +93,7 @@ def test_a_warm_up_leaves_no_row_where_a_step_fails(monkeypatch):
     monkeypatch.setattr(slab, "absorb", Mock(side_effect=MemoryError))
     seen = past_of(slab.model, records(0.0)).seen
     with pytest.raises(MemoryError):
-        warmup.begun(slab, [seen, seen], [StatedMoments(None, None)] * 2)
+        warmup.begun(slab, [seen, seen], [DEFAULTS] * 2)
     assert slab.empty
 
 
@@ -114,11 +114,11 @@ def test_filters_of_warm_ups_begin_together_as_each_alone(name, monkeypatch):
         y[0] += 1
         histories.append(seen_of(y, hazard))
     histories.append(seen_of(np.ones((30, model.y_dim)), [0.01]))
-    stated = [StatedMoments(None, None)] * len(histories)
-    together = warmup.begun(slab, histories, stated)
+    settings = [DEFAULTS] * len(histories)
+    together = warmup.begun(slab, histories, settings)
     assert together[-1] is None  # no two labels differ
     for seen, row in zip(histories, together, strict=True):
-        (alone,) = warmup.begun(slab, [seen], stated[:1])
+        (alone,) = warmup.begun(slab, [seen], settings[:1])
         assert (alone is None) == (row is None)
         if row is None:
             continue
@@ -127,7 +127,7 @@ def test_filters_of_warm_ups_begin_together_as_each_alone(name, monkeypatch):
             assert getattr(one, name_of).tobytes() == getattr(other, name_of).tobytes()
         with monkeypatch.context() as patched:  # as where a label is refused
             patched.setattr(slab, "absorb", lambda rows, parts: [False] * len(rows))
-            (replayed,) = warmup.begun(slab, [seen], stated[:1])
+            (replayed,) = warmup.begun(slab, [seen], settings[:1])
         assert slab.row(replayed).lines.tobytes() == one.lines.tobytes()
         slab.remove(replayed)
         slab.remove(alone)
