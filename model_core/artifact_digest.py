@@ -6,7 +6,7 @@ No torch here, which `model_core.artifact` needs: the service's API lists artifa
 from __future__ import annotations
 
 import json
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 
 DESCRIPTION = "model.json"
@@ -29,6 +29,5 @@ def digest(folder: Path) -> str:
     tensors = folder / TENSORS
     if tensors.exists():  # some kinds need none
         with tensors.open("rb") as opened:
-            while part := opened.read(1 << 20):
-                hashed.update(part)
+            file_digest(opened, lambda: hashed)
     return hashed.hexdigest()

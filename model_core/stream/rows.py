@@ -146,12 +146,7 @@ class Retained:
         """The last rows, `count` at most; a view."""
         return self.rows[max(0, len(self) - count) :]
 
-    def at(self, seq: int) -> Floats | None:
-        """Row of a position, a view; None where it is not retained."""
-        index = seq - self.first
-        return self.rows[index] if 0 <= index < len(self) else None
-
     def previous(self, seq: int) -> int | None:
         """Where the best path before a regime that starts at `seq` starts; None: not retained."""
-        row = self.at(seq)
-        return None if row is None else int(row[PREVIOUS])
+        index = seq - self.first
+        return int(self.rows[index, PREVIOUS]) if 0 <= index < len(self) else None

@@ -98,9 +98,8 @@ def digest(path: Path) -> str:
         for file in tables.files(path):
             if path.is_dir():
                 content.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-            with file.open("rb") as handle:
-                while part := handle.read(1 << 20):
-                    content.update(part)
+            with file.open("rb") as opened_file:
+                hashlib.file_digest(opened_file, lambda: content)
     except OSError as error:
         raise BadData(f"{path} cannot be read: {error.strerror or error}") from error
     return f"sha256:{content.hexdigest()}"

@@ -10,7 +10,6 @@ from rich.progress import Progress
 from typer.testing import CliRunner
 
 from model_core.stream_settings import DEFAULTS
-from model_core.upm.builtin import Options, build
 from training.commands.evaluate import app
 from training.quality.measures import QualityStudy, ages, evaluate, periods, variants
 from training.quality.page import show, write, write_numbers
@@ -91,17 +90,29 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     assert len(numbers["nab"]) == len(results.nab)
 
 
-def studied(sizes):
-    """A study of the simulations of one model."""
-    gaussian = build("gaussian", Options()), DEFAULTS
+def studied(sizes, models):
+    """A study of simulations."""
     rng = np.random.default_rng(0)
-    data = Corpora({}, {}, [])
-    return QualityStudy({"gaussian": gaussian}, {}, data, sizes, 0, rng, Progress())
+    return QualityStudy(models, {}, Corpora({}, {}, []), sizes, 0, rng, Progress())
+
+
+def test_models_are_measured_at_other_settings_too():
+    names = ["gaussian", "averaged"]
+    models = variants(names, seasons=True, regimes=4)
+    after = ("", " less seasons", " with 4 regimes")
+    assert list(models) == [f"{name}{settings}" for settings in after for name in names]
+    settings = {name: own for name, (_, own) in models.items()}
+    assert settings["averaged less seasons"] == DEFAULTS._replace(seasonal=True)
+    assert settings["gaussian with 4 regimes"] == DEFAULTS._replace(regimes=4)
+    assert studied(SMALL, models).names == list(variants(names)) == names
 
 
 def test_alarms_got_are_fewer_the_fewer_are_asked_for():
     sizes = Sizes(quiet=3, quiet_length=400, periods=(30.0, 10_000.0))
-    rows = {(row.family, row.every): row for row in periods(studied(sizes))["periods"]}
+    rows = {
+        (row.family, row.every): row
+        for row in periods(studied(sizes, variants(["gaussian"])))["periods"]
+    }
     often = rows["AR(0.9)", 30.0]
     seldom = rows["AR(0.9)", 10_000.0]
     # Alarms by 1,200 observations; a filter of independent noise has many of them here.
@@ -113,7 +124,7 @@ def test_alarms_got_are_fewer_the_fewer_are_asked_for():
 
 def test_larger_shifts_are_found_sooner():
     sizes = Sizes(aged=6, ages=(40,), within=60, shifts=(0.5, 4.0))
-    small, large = ages(studied(sizes))["ages"]
+    small, large = ages(studied(sizes, variants(["gaussian"])))["ages"]
     assert (small.after, small.shift, large.shift) == (40, 0.5, 4.0)
     assert large.found == 1.0
     assert large.delay <= large.late < small.delay
