@@ -60,7 +60,7 @@ _PLAIN = Struct("<BIiq2d12d")
 _OTHER_RATES = Struct("<4d")
 NUMBERS_KEPT = 11  # the first of `QuietNumbers`: mean, quantiles, BELIEVED, variance, SCORES
 # The same as columns; rates: of rows that have STATED.
-_PLAIN_COLUMNS = [
+_PLAIN_COLUMNS: list[tuple[Any, ...]] = [
     ("kind", "u1"),
     ("map_run_length", "<u4"),
     ("previous_start", "<i4"),
