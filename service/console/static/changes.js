@@ -158,9 +158,8 @@ class ChangesPage {
     this.pager.draw(page.changes.length, page.total, page.cursor);
     this.pager.element.hidden = page.cursor === null && first;
     this.say(found);
-    const quiet = overview.total - this.changed(found);
     this.steady.hidden = !first || !overview.total || !this.filter.usual;
-    if (!this.steady.hidden) fill(this.steady, steadyParts(overview, this.quiet(found), quiet));
+    if (!this.steady.hidden) fill(this.steady, steadyParts(overview, this.quiet(found), this.steadyCount(found)));
     this.empty.hidden = overview.total > 0 && (page.total > 0 || this.filter.plain);
     if (!this.empty.hidden) fill(this.empty, this.nothing(overview.total));
   }
@@ -174,7 +173,17 @@ class ChangesPage {
   quiet({ page, incidents, overview }) {
     const changes = [...page.changes, ...(incidents?.shown ?? []).flatMap((/** @type {any} */ each) => each.changes)];
     const changed = new Set(changes.map((each) => each.stream));
-    return overview.streams.filter((/** @type {any} */ each) => !changed.has(each.stream));
+    const listed = page.cursor === null; // else others have changes on later pages
+    return overview.streams.filter(
+      (/** @type {any} */ each) => !changed.has(each.stream) && !each.event && (listed || !each.last_event),
+    );
+  }
+
+  /** How many streams are steady; counted where all of them and of their changes are there. @param {any} found */
+  steadyCount(found) {
+    const { page, overview } = found;
+    if (page.cursor === null && overview.streams.length === overview.total) return this.quiet(found).length;
+    return Math.max(0, overview.total - this.changed(found));
   }
 
   /** @param {any[]} single @param {any[]} together incidents @param {number} streams */
@@ -215,7 +224,8 @@ class ChangesPage {
   }
 
   /** The heading, and what it is to be compared with. @param {any} found */
-  say({ page, confirmed, suspected, overview, incidents, last, earlier }) {
+  say(found) {
+    const { page, confirmed, suspected, overview, incidents, last, earlier } = found;
     const { filter } = this;
     const streams = overview.total;
     const many = confirmed.streams;
@@ -227,10 +237,11 @@ class ChangesPage {
     else answer = `${count(many)} of ${plural(Math.max(streams, many), "stream")}${filter.among} changed ${filter.when}`;
     if (largest && many && filter.usual) answer += `, ${inWords(largest.streams)} of them at ${clock(largest.start_time)}`;
     if (this.title.textContent !== answer) this.title.textContent = answer;
-    const quiet = streams - this.changed({ page, confirmed, suspected });
+    const quiet = this.steadyCount(found);
     const parts = [];
-    if (suspected.streams) parts.push(`${count(suspected.streams)} suspected, `, `${count(Math.max(0, quiet))} steady.`);
-    else if (streams) parts.push(many ? `${count(Math.max(0, quiet))} steady.` : streams === 1 ? "The stream is steady." : `All ${plural(streams, "stream")} are steady.`);
+    if (suspected.streams) parts.push(`${count(suspected.streams)} suspected, `);
+    if (quiet < streams || suspected.streams) parts.push(`${count(quiet)} steady.`);
+    else if (streams) parts.push(streams === 1 ? "The stream is steady." : `All ${plural(streams, "stream")} are steady.`);
     const rate = incidents?.fleet.false_alarms_per_day;
     if (rate > 0) parts.push(` By chance one false alarm in ${lasting(86400 / rate)}, over all streams.`);
     if (last) {

@@ -484,6 +484,26 @@ def test_the_level_of_a_regime_that_ended_is_that_of_all_its_values(page, fake):
     ]
 
 
+def test_streams_that_are_suspected_or_changed_on_later_pages_are_not_steady(page, fake):
+    overview = copy.deepcopy(fake.answers["GET /v1/overview"]({"limit": "96"}, None))
+    total = overview["total"]
+    one, other = overview["streams"][:2]
+    one["event"] = {"id": 1, "state": "suspected", "start": 3}
+    fake.answers["GET /v1/overview"] = overview
+    page.goto(fake.url)
+    expect(page.locator("#context")).to_contain_text(f"{total - 2} steady.")
+    expect(page.locator(".steady h2")).to_have_text(f"{total - 2} steady")
+    quiet = page.locator(".steady li")
+    expect(quiet).to_have_count(total - 2)
+    expect(quiet.filter(has_text=one["stream"])).to_have_count(0)
+    other["last_event"] = {"id": 1, "state": "confirmed", "start": 3, "sentence": "changed"}
+    listed = fake.answers["GET /v1/changes"]
+    fake.answers["GET /v1/changes"] = lambda query, body: listed(query, body) | {"cursor": "next"}
+    page.reload()
+    expect(quiet).to_have_count(total - 3)
+    expect(quiet.filter(has_text=other["stream"])).to_have_count(0)
+
+
 def test_changes_of_a_file_of_the_past_are_a_link_away(page, fake):
     listed = fake.answers["GET /v1/changes"]
 
