@@ -13,7 +13,7 @@ from model_core import hazard as hazards
 from model_core import regimes
 from model_core.filter import FilterState, Info, expected_hazard
 from model_core.lazy import Tensor, torch
-from model_core.stream.events import Reading
+from model_core.stream.events import EventReading
 from model_core.stream.state import KnownRegime
 from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel
@@ -65,9 +65,9 @@ class Readout(NamedTuple):
             return self.evidence
         return self.return_evidence
 
-    def reading(self, seq: int, time: str | None = None, quantity: bool = True) -> Reading:
+    def reading(self, seq: int, time: str | None = None, quantity: bool = True) -> EventReading:
         """Return what events follow; quantity: whether labels are numbers with a mean."""
-        return Reading(
+        return EventReading(
             seq,
             time,
             seq - self.event_run_length,

@@ -45,7 +45,7 @@ class Segments(NamedTuple):
     labelled: Tensor
 
 
-class Rows(NamedTuple):
+class ObservedRows(NamedTuple):
     """Sequences as models take them: features (B, T, n) or None, labels, (B, T) flags."""
 
     phi: Tensor | None
@@ -81,7 +81,7 @@ def segment_matrix(
 
 
 def _in_blocks(
-    model: UnderlyingModel, prior: Prior, rows: Rows, chunk: int, longest: int | None
+    model: UnderlyingModel, prior: Prior, rows: ObservedRows, chunk: int, longest: int | None
 ) -> Segments:
     """In memory at once: statistics of the starts that the present block needs."""
     steps = rows.y.shape[1]
@@ -117,7 +117,7 @@ def _seen(start: Tensor, t: Tensor, longest: int | None) -> Tensor:
     return (length >= 0) if longest is None else (length >= 0) & (length <= longest)
 
 
-def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> Rows:
+def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> ObservedRows:
     """Features of all observations, in the contexts that were theirs.
 
     Raises ValueError for a model that remembers labels as a filter believes them.
@@ -137,7 +137,7 @@ def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> Rows
     flat = None if data.x is None else data.x.flatten(0, 1)
     phi = model.encode(flat, torch.stack(contexts, 1).flatten(0, 1))
     phi = None if phi is None else phi.reshape(batch, steps, -1)
-    return Rows(phi, y, labelled)
+    return ObservedRows(phi, y, labelled)
 
 
 def _column(value: Tensor, seen: Tensor, oldest: int, steps: int) -> Tensor:

@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max  # later than any run length
 
 
-class Hypotheses(NamedTuple):
+class HostBelief(NamedTuple):
     """Beliefs (..., S), by slot, as `model_core.belief.Belief` has them."""
 
     log_prob: Floats
@@ -57,10 +57,10 @@ class Probabilities(NamedTuple):
         return list(zip(*self, strict=True))
 
 
-def of_lines(lines: Floats, slots: int) -> Hypotheses:
+def of_lines(lines: Floats, slots: int) -> HostBelief:
     """Beliefs of streams from their lines (..., L, W), copied."""
     own = lines[..., :slots]
-    return Hypotheses(
+    return HostBelief(
         own[..., LOG_PROB, :].copy(),
         own[..., RUN_LENGTH, :].astype(np.int64),
         own[..., SCORE, :].copy(),

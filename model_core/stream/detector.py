@@ -25,7 +25,7 @@ from model_core.stream.answers import Answer, Predictive
 from model_core.stream.detectors import LEVELS, Detectors, Model
 from model_core.stream.events import Event
 from model_core.stream.parsing import Label
-from model_core.stream.rows import EVIDENCE, Floats, Layout
+from model_core.stream.rows import EVIDENCE, Floats, RowLayout
 from model_core.stream.segmentation import Segment
 from model_core.stream.state import KnownRegime
 from model_core.stream_settings import DEFAULTS, StreamSettings
@@ -132,7 +132,7 @@ class Detector:
             )
         return type(self)(**{**self._given, **(new_params or {})})
 
-    def retained(self) -> tuple[Layout, Floats] | None:
+    def retained(self) -> tuple[RowLayout, Floats] | None:
         """Rows of the observations that are retained, and the places in them; None: none yet."""
         pipeline = self._all.pipeline
         return None if pipeline is None else (pipeline.layout, pipeline.series[0].retained.rows)
@@ -326,7 +326,7 @@ def _shown(value: Any) -> str:
     return ", ".join(f"{number:.4g}" for number in (value if isinstance(value, list) else [value]))
 
 
-def _sparkline(kept: tuple[Layout, Floats] | None, seq: int, changes: list[int]) -> str:
+def _sparkline(kept: tuple[RowLayout, Floats] | None, seq: int, changes: list[int]) -> str:
     """The first output of the last labels, with lines at confirmed changes."""
     if kept is None:
         return ""

@@ -160,7 +160,7 @@ class Track(NamedTuple):
         return self._replace(event=suspected, last_event=last)
 
 
-class Reading(NamedTuple):
+class EventReading(NamedTuple):
     """What the belief says after one observation.
 
     start: MAP run start, with its `probability`. previous_start: where the best path before it
@@ -197,7 +197,9 @@ class Shift(NamedTuple):
     error: float
 
 
-def track(state: Track, reading: Reading, settings: StreamSettings) -> tuple[Track, list[Event]]:
+def track(
+    state: Track, reading: EventReading, settings: StreamSettings
+) -> tuple[Track, list[Event]]:
     """Move the event state by one observation; returns it and the events that changed.
 
     settings: say when a change is confirmed.
@@ -217,7 +219,7 @@ def track(state: Track, reading: Reading, settings: StreamSettings) -> tuple[Tra
     return state, changed
 
 
-def _confirmed(state: Track, event: Event, reading: Reading, settings: StreamSettings) -> bool:
+def _confirmed(state: Track, event: Event, reading: EventReading, settings: StreamSettings) -> bool:
     """Whether the settings have a suspected change confirmed by now.
 
     Nothing is confirmed at an observation without a label, which is no evidence.
@@ -246,7 +248,7 @@ def settling(state: Track, seq: int) -> bool:
     return last is not None and seq == (last.confirmed_at or 0) + SETTLING
 
 
-def _relocate(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
+def _relocate(state: Track, reading: EventReading) -> tuple[Track, list[Event]]:
     """Move the last confirmed event to what is the most probable start by now."""
     last = state.last_event
     first = state.since
@@ -266,14 +268,14 @@ def _relocate(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
     return state, [moved]
 
 
-def _withdraw(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
+def _withdraw(state: Track, reading: EventReading) -> tuple[Track, list[Event]]:
     if state.event is None:
         return state, []
     gone = state.event._replace(state="withdrawn", probability=0.0, time=reading.time)
     return state._replace(event=None), [gone]
 
 
-def _suspect(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
+def _suspect(state: Track, reading: EventReading) -> tuple[Track, list[Event]]:
     """Open an event, or move the open one: the MAP start is one that is not confirmed."""
     event = state.event
     if event is not None and event.start == reading.start:
@@ -301,7 +303,7 @@ def _suspect(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
     return state._replace(event=event), [*changed, event]
 
 
-def _confirm(state: Track, event: Event, reading: Reading) -> tuple[Track, list[Event]]:
+def _confirm(state: Track, event: Event, reading: EventReading) -> tuple[Track, list[Event]]:
     """Confirm the open event, or, where it replaces the last confirmed one, relocate that."""
     last = state.last_event
     changed = []
@@ -354,7 +356,7 @@ def _before(state: Track, fate: Fate) -> list[float] | None:
     return state.before_totals if fate is Fate.REPLACED else state.confirmed_totals
 
 
-def _estimated(event: Event, before: list[float] | None, reading: Reading) -> Event:
+def _estimated(event: Event, before: list[float] | None, reading: EventReading) -> Event:
     """An event with what is known of its change by now; before: totals before the regime before."""
     direction, size = _step(before, reading)
     return event._replace(
@@ -368,7 +370,7 @@ def _estimated(event: Event, before: list[float] | None, reading: Reading) -> Ev
     )
 
 
-def _fate(state: Track, reading: Reading) -> Fate:
+def _fate(state: Track, reading: EventReading) -> Fate:
     """What the best path of a newly confirmed start says of the event confirmed before it."""
     last = state.last_event
     confirmed = state.confirmed_start
@@ -384,7 +386,7 @@ def _fate(state: Track, reading: Reading) -> Fate:
 
 
 def _step(
-    before: list[float] | None, reading: Reading
+    before: list[float] | None, reading: EventReading
 ) -> tuple[str | None, float | list[float | None] | None]:
     """Direction and size of a shift, in standard deviations pooled within the two regimes.
 
@@ -401,7 +403,7 @@ def _step(
     return direction, (most if len(shifts) == 1 else [shift.size for shift in shifts])
 
 
-def _shifts(before: list[float] | None, reading: Reading) -> list[Shift]:
+def _shifts(before: list[float] | None, reading: EventReading) -> list[Shift]:
     """Shifts of all outputs; none where there are too few labels, or no quantities."""
     totals = reading.totals
     middle = reading.start_totals

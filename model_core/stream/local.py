@@ -19,9 +19,9 @@ from model_core.stream.rows import (
     EVIDENCE,
     OFFSET,
     PREVIOUS,
-    Layout,
     Observation,
     Retained,
+    RowLayout,
     times_of,
     written,
 )
@@ -161,7 +161,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         self.model = model
         self.rules = rules
         self.settings = rules.settings
-        self.layout = Layout(model, levels if answers else ())
+        self.layout = RowLayout(model, levels if answers else ())
         self._answers = answers
         own = rules.settings
         self.slab = Slab(model, own.max_hypotheses, levels, regimes=own.regimes)

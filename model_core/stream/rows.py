@@ -32,7 +32,7 @@ class Observation(NamedTuple):
     time: float = math.nan
 
 
-class Layout:
+class RowLayout:
     """Places of numbers in the rows of one model's observations.
 
     `y`, `x`, `answer`: slices of the label, the input, and of median (of zeros and ones the

@@ -22,7 +22,7 @@ from model_core.quantiles import with_normal
 from model_core.readout import Readout
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, size
 from model_core.stream import beliefs, columns, memory
-from model_core.stream.beliefs import Hypotheses, Probabilities
+from model_core.stream.beliefs import HostBelief, Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats, Packed
 from model_core.stream.events import NOTHING_WATCHED, Watch
@@ -383,7 +383,7 @@ class Slab:
         """A row of a slab of other size, `slots` of each row, as one of this."""
         return own._replace(lines=self._layout.resized(own.lines[None], slots)[0])
 
-    def hypotheses(self, rows: Sequence[int]) -> Hypotheses:
+    def hypotheses(self, rows: Sequence[int]) -> HostBelief:
         """Beliefs of series (B, S), by slot."""
         (lines,) = to_arrays([self._chunks.lines(rows, TOTALS_AT_START)])
         return beliefs.of_lines(lines, self._layout.slots)
@@ -394,7 +394,7 @@ class Slab:
         (belief,) = beliefs.probabilities(own.log_prob, own.run_length)
         return belief
 
-    def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> Hypotheses:
+    def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> HostBelief:
         """Override a row's belief by probabilities of run lengths; returns it."""
         own = self.row(row)
         beliefs.restate(own.lines, self._layout.slots, stated)

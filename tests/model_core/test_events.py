@@ -31,7 +31,7 @@ class Life:
         self.labels.append(y)
         totals = self.totals(seq + 1), self.totals(start)
         began = start - 1, start + 1, 0.95
-        reading = core.Reading(
+        reading = core.EventReading(
             seq, f"t{seq}", start, probability, previous, *totals, evidence, *began
         )
         self.track, changed = core.track(self.track, reading, self.settings)
@@ -306,7 +306,7 @@ def test_what_cannot_be_measured_is_not_small():
     assert [event.state for event in life.see(1, y=(1e6,), evidence=1e3)] == ["suspected"]
     track = core.Track()
     settings = DEFAULTS._replace(min_size=5.0)
-    reading = core.Reading(30, None, 20, 0.9, 0, None, None, 1e6)
+    reading = core.EventReading(30, None, 20, 0.9, 0, None, None, 1e6)
     _, changed = core.track(track, reading, settings)
     assert [event.state for event in changed] == ["suspected", "confirmed"]
 
