@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,13 +77,13 @@ class Comparison(NamedTuple):
         """Paired lead of a setting and method over another on the same sequences."""
         return paired(self.better * self.values[ours], self.better * self.values[theirs])
 
-    def lead(self, setting: str, ours: str, others: Sequence[str]) -> tuple[str, Estimate] | None:
-        """The best of others, and the paired lead over it: positive is better."""
-        present = [name for name in others if (setting, name) in self.values]
-        if not present or (setting, ours) not in self.values:
+    def lead(self, setting: str) -> tuple[str, Estimate] | None:
+        """The best baseline, and MOCA's paired lead over it: positive is better."""
+        present = [name for name in BASELINES if (setting, name) in self.values]
+        if not present or (setting, "MOCA") not in self.values:
             return None
         best = max(present, key=lambda name: self.better * self.values[setting, name].mean())
-        return best, self.ahead((setting, ours), (setting, best))
+        return best, self.ahead((setting, "MOCA"), (setting, best))
 
     def curves(self) -> list[PlottedCurve]:
         """Means of each method by setting, which are numbers."""
@@ -116,7 +116,7 @@ def method_table(comparison: Comparison) -> Table:
         [method, *(comparison.cell(setting, method) for setting in settings)]
         for method in comparison.methods()
     ]
-    leads = [comparison.lead(setting, "MOCA", BASELINES) for setting in settings]
+    leads = [comparison.lead(setting) for setting in settings]
     cells = ["" if lead is None else f"{lead[1]} over {lead[0]}" for lead in leads]
     rows.append(["MOCA's lead", *cells])
     if comparison.name in PAPERS:

@@ -464,7 +464,7 @@ class Slab:
         """Room (count, 2, S) for the beliefs after so many steps, see `stepped`."""
         return np.empty((count, 2, self._layout.slots))
 
-    def tried(self, row: int, seen: Columns, detailed: bool = False) -> list[Step]:
+    def tried(self, row: int, seen: Columns) -> list[Step]:
         """Steps of a row by each of several observations alone; the row stays as it is."""
         own = self.row(row)
         steps: list[Step] = []
@@ -474,8 +474,7 @@ class Slab:
             try:
                 for _ in range(part.rows):
                     copies.append(self.add(own))
-                nothing = [NOTHING_WATCHED] * part.rows
-                steps += self.step(copies, part, nothing, [detailed] * part.rows)
+                steps += self.step(copies, part, [NOTHING_WATCHED] * part.rows)
             finally:
                 for copy in copies:
                     self.remove(copy)

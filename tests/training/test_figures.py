@@ -65,7 +65,7 @@ def densities():
     density = np.exp(-np.abs(np.subtract.outer(y.numpy(), np.sin(x.numpy()))))
     data = torch.linspace(-5, 5, STEPS), torch.arange(STEPS) / 10, torch.tensor(SWITCH)
     batch = Batch(data[0][None, :, None], data[1][None, :, None], data[2][None])
-    return sinusoid.densities_chart(batch, dict.fromkeys((5, 12), density), beliefs(), "Predictive")
+    return sinusoid.densities_chart(batch, dict.fromkeys((5, 12), density), beliefs())
 
 
 def disc():

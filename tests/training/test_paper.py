@@ -16,7 +16,6 @@ from training.errors import BadConfig, BadRun
 from training.experiments import players, sinusoid
 from training.jobs import Training, train
 from training.paper import (
-    BASELINES,
     SUPERVISED,
     UNSUPERVISED,
     Comparison,
@@ -44,14 +43,14 @@ def test_the_lead_in_a_table_is_paired_and_over_the_best():
     comparison = Comparison("sinusoid", "test NLL (nats)", -1, VALUES)
     assert comparison.settings() == ["0.01", "0.1"]
     assert comparison.methods() == ["MOCA", "SW5", "TOE"]
-    best, lead = comparison.lead("0.1", "MOCA", BASELINES)
+    best, lead = comparison.lead("0.1")
     assert best == "SW5"
     assert lead.mean == pytest.approx(0.5, abs=0.01)
     # Sequences differ by far more than the methods do.
     assert lead.half_width < 0.01 < estimate(VALUES["0.1", "MOCA"]).half_width
-    assert comparison.lead("0.01", "MOCA", BASELINES) is None
+    assert comparison.lead("0.01") is None
     values = {("all", "MOCA"): np.array([0.9, 0.8]), ("all", "SW5"): np.array([0.5, 0.6])}
-    best, lead = Comparison("x", "accuracy", 1, values).lead("all", "MOCA", ["SW5"])
+    best, lead = Comparison("x", "accuracy", 1, values).lead("all")
     assert (best, round(lead.mean, 3)) == ("SW5", 0.3)
 
 

@@ -171,7 +171,7 @@ def _predicted(run: Trained, source: Splits) -> Chart:
         t: trained.density(model, state, x.unsqueeze(-1), y).numpy()
         for t, state in traced.states.items()
     }
-    return densities_chart(batch, densities, traced.belief[0].numpy(), "Predictive and belief")
+    return densities_chart(batch, densities, traced.belief[0].numpy())
 
 
 def _crossed(comparison: Comparison) -> Charts:
@@ -194,9 +194,7 @@ def _crossed(comparison: Comparison) -> Charts:
 
 
 @figures.styled
-def densities_chart(
-    batch: Batch, densities: Mapping[int, Floats], belief: Floats, title: str
-) -> Chart:
+def densities_chart(batch: Batch, densities: Mapping[int, Floats], belief: Floats) -> Chart:
     """Predictive densities in a row above the run-length belief, lettered by time.
 
     batch: one sequence. densities: on the grid (y, x), by the time that the data before are given
@@ -224,7 +222,8 @@ def densities_chart(
     figures.draw_rules(lower, list(densities), "time shown above", color=CHOSEN, ls=":", lw=1.6)
     shown = ", ".join(map(str, densities))
     text = f"Above: predictive density at times {shown}, with data. Below: "
-    return figures.finished(figure, title, text + figures.belief_text(switch))
+    text += figures.belief_text(switch)
+    return figures.finished(figure, "Predictive and belief", text)
 
 
 def _draw_density(axes: Axes, x: Floats, y: Floats, begin: int, density: Floats) -> None:
