@@ -31,7 +31,8 @@ from training.errors import BadRun
 from training.figures import Chart
 from training.learners import Classifier, Learner, learner
 from training.meta_training.objective import labelled, measured, reveal
-from training.meta_training.runs import RESULT, Run
+from training.meta_training.runs import Run
+from training.meta_training.runs import finished as finished_runs
 from training.statistics import calibration_error, coverage, distance, reliability
 
 SEED = 20_200_107  # of test sequences, whatever the seed of the run
@@ -102,9 +103,8 @@ class Trained(NamedTuple):
 
 
 def finished(folder: Path) -> Iterator[Trained]:
-    """Every finished run under a folder, by name; raises BadRun."""
-    for result in sorted(folder.rglob(RESULT)):
-        run = Run(result.parent)
+    """Every finished run under a folder; raises BadRun."""
+    for run in finished_runs(folder):
         yield Trained(run, run.config(), run.result())
 
 

@@ -403,8 +403,8 @@ def test_memory_is_bounded():
     assert rows.shape == (40, layout.width)
     kept = detector._all.pipeline.series[0].retained
     assert kept._rows.shape[0] <= 128
-    assert kept.at(109) is None
-    np.testing.assert_array_equal(kept.at(110), rows[0])
+    assert kept.previous(109) is None
+    assert kept.previous(110) == rows[0, PREVIOUS]
     assert detector.segments()[0].start == 110
 
 
