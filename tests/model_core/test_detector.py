@@ -68,6 +68,24 @@ def test_a_long_gap_confirms_a_change_unless_that_has_to_have_a_size(min_size, c
     assert sum(event.state == "confirmed" for event in detector.events) == confirmed
 
 
+@pytest.mark.parametrize(
+    ("label", "settings", "confirmed"),
+    [
+        (20.0, {}, 0),
+        (-9999.0, {}, 2),
+        (-9999.0, {"outlier_rate": 0.01}, 0),
+        (None, {}, 0),
+    ],
+)
+def test_an_error_code_is_two_changes_unless_it_is_missing_or_an_outlier(
+    label, settings, confirmed
+):
+    detector = Detector(**settings)
+    y = step(size=0.0, count=300)
+    detector.update_many([*y[:150], label, *y[150:]])
+    assert sum(event.state == "confirmed" for event in detector.events) == confirmed
+
+
 def test_hindsight_takes_no_confirmed_change_away():
     """The scale of all labels hides the first change."""
     y = np.random.default_rng(1).normal(size=180)
