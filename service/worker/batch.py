@@ -622,16 +622,7 @@ class CommandBatch:
                 self._check_needs(stream, head, command)
                 self._create(stream, head, task)
         head = stream.live()
-        slab = stream.slab
-        coming = command.observations
-        if answers.detailed(command) or (slab is not None and not slab.in_series):
-            coming = coming[queue.at : queue.at + 1]
-        elif slab is None:
-            coming = coming[queue.at : queue.at + self.pipeline.waiting(stream)]
-        elif _may_be_quiet(command, task.envelope) and quiet.in_lists(stream, task.envelope):
-            coming = coming[queue.at : queue.at + queue.pace]
-        elif queue.at:
-            coming = coming[queue.at :]
+        coming = command.observations[queue.at : queue.at + self._at_once(queue, task, command)]
         if head.x_dim is None or head.y_dim is None:
             for seen in coming:
                 known = Dimensions(head.x_dim, head.y_dim)
@@ -639,6 +630,18 @@ class CommandBatch:
         model = head.settings.model
         records = self._records(stream, head, coming, task.envelope.time_ms)
         return [PendingAnswer(model, record, command) for record in records]
+
+    def _at_once(self, queue: StreamQueue, task: CommandTask, command: Observe) -> int:
+        """How many of a queue's next observations may be applied in one call."""
+        stream = queue.stream
+        slab = stream.slab
+        if answers.detailed(command) or (slab is not None and not slab.in_series):
+            return 1
+        if slab is None:
+            return self.pipeline.waiting(stream)
+        if _may_be_quiet(command, task.envelope) and quiet.in_lists(stream, task.envelope):
+            return queue.pace
+        return len(command.observations)
 
     def _records(
         self, stream: Stream, head: Head, coming: list[Observation], now_ms: int
