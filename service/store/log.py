@@ -227,11 +227,13 @@ class Log:
 
     def give_up(self, leases: Iterable[Lease], verdict: Verdict = "innocent") -> None:
         """Give leases back after a failure, now or, while the store is away, by `give_back`."""
-        self._owed.update((lease.partition, (lease, verdict)) for lease in leases)
+        given = {lease.partition: (lease, verdict) for lease in leases}
+        self._owed.update(given)
         try:
             self.give_back()
         except redis.RedisError as error:
-            logger.info("leases are released later, or expire: %s", error)
+            if given:
+                logger.info("leases are released later, or expire: %s", error)
 
     def give_back(self) -> None:
         """Release what failures left: leases given up, and acquisitions without an answer.

@@ -39,6 +39,7 @@ IDLE_MS = 100  # longest wait for work, so that leases and signals are looked at
 BACKOFF_S = 0.2
 MAINTAIN_S = 1.0  # longest time between looks at who has which partitions
 RETURN_S = 1.0  # for so long after partitions were lost the other workers count as before
+REPEAT_S = 60.0  # between two log lines of a store that is away, once no partition is held
 HURRY_S = 5.0  # for so long after partitions were lost it is BACKOFF_S: others lost theirs as well
 
 
@@ -66,6 +67,7 @@ class Worker:
         self._stopping = False
         self._maintained = 0.0
         self._hurry_until = 0.0
+        self._quiet_until = 0.0
         self._living = 1  # workers, as of the last heartbeat
         self._usual = 1  # and as of the last quiet time
 
@@ -98,8 +100,12 @@ class Worker:
             self._tick()
         except Exception as error:
             if isinstance(error, redis.RedisError) or out_of_memory(error):
-                # Infrastructure errors: do not count an attempt against the commands.
-                logger.warning("restarting: %s: %s", type(error).__name__, error)
+                # Infrastructure errors: do not count an attempt against the commands. A store may
+                # be away for hours, or its disk full, which lines would fill.
+                now = time.monotonic()
+                if self.offsets or now > self._quiet_until:
+                    logger.warning("restarting: %s: %s", type(error).__name__, error)
+                    self._quiet_until = now + REPEAT_S
                 self._lose(set(self.offsets), blame=False)
             else:
                 logger.exception("partitions %s failed; retrying", sorted(self._busy))

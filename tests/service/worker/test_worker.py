@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import time
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -19,6 +20,7 @@ from service.store.connection import connect
 from service.store.log import START, Lease
 from service.wire import Configure, Observation, Observe, Predict, RunLength
 from service.worker import background_jobs, garbage_collection, results
+from service.worker import worker as worker_module
 from service.worker.commands import dispatch, rerun
 from service.worker.garbage_collection import Collector
 from service.worker.leases import Leases, share
@@ -359,6 +361,30 @@ def test_a_device_that_is_not_there_is_refused():
     for device in ("gpu", f"cuda:{torch.cuda.device_count()}"):
         with pytest.raises(StartupError):
             check_device(device)
+
+
+def test_a_store_that_is_away_is_logged_when_partitions_are_lost_and_once_a_minute(
+    bench, monkeypatch, caplog
+):
+    bench.observe("a", [0.0])
+    clock = Clock(time.monotonic())
+    monkeypatch.setattr(worker_module.time, "monotonic", clock)
+    monkeypatch.setattr(worker_module.time, "sleep", lambda _: None)
+    away = Mock(side_effect=redis.ConnectionError("No space left"))
+    monkeypatch.setattr(bench.worker, "_tick", away)
+    monkeypatch.setattr(bench.worker.log, "give_back", away)
+    caplog.set_level("INFO")
+    for _ in range(20):
+        bench.worker._turn()
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "restarting: ConnectionError: No space left",
+        "leases are released later, or expire: No space left",
+    ]
+    clock.advance(61.0)
+    bench.worker._turn()
+    bench.worker._turn()
+    assert [record.getMessage() for record in caplog.records][2:] == lines[:1]
 
 
 def test_a_fair_share_of_partitions():
