@@ -19,6 +19,7 @@ TIME_NAMES = ("time", "timestamp", "datetime", "date", "ts", "year")
 LABEL_NAMES = ("value", "label")  # of the labels among other numbers
 SAMPLED = 20  # lines of a file that show what is between its cells
 MOST_LISTED = 50  # columns or categories that a message names
+MOST_EXPLAINED = 3  # columns that are no labels, and why
 MOST_CLASSES = 20  # categories of a column of text that are named
 MISSING = frozenset({"", "-", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
 
@@ -138,9 +139,13 @@ def streams_by_column(table: Table, roles: ColumnRoles = ANY) -> dict[str, Serie
     x_names = list(roles.x) if roles.x is not None else numbered(table.columns, "x")
     time = roles.time or _time_column(table, roles, {*(roles.y or []), *x_names})
     names = list(roles.y) if roles.y else numeric(table, {*x_names, time})
+    if not any(len(cells) for cells in table.columns.values()):
+        raise SeriesError(f"{table.source} has no rows")
     if not names:
+        others = [name for name in table.columns if name not in {*x_names, time}]
         raise SeriesError(
             f"{table.source} has no numeric column; its columns: {listed(table.columns)}"
+            f"{_whys(table, others[:MOST_EXPLAINED])}"
         )
     roles = _chosen(table, ColumnRoles(names, x_names, time, roles.time_format))
     axis = _axis(table, roles)
@@ -483,8 +488,13 @@ def _find_labels(table: Table, taken: set[str | None]) -> list[str]:
     others = [] if numbers else [name for name in table.columns if name not in taken]
     raise SeriesError(
         f"{table.source} has no column y or y1, y2, ... and {problem}; name the label columns as y"
-        f"{''.join(_categories(table, name) or _first_text(table, name) for name in others)}"
+        f"{_whys(table, others)}"
     )
+
+
+def _whys(table: Table, names: Iterable[str]) -> str:
+    """Return why columns are no labels, each by its categories or its first cell."""
+    return "".join(_categories(table, name) or _first_text(table, name) for name in names)
 
 
 def _first_text(table: Table, name: str) -> str:

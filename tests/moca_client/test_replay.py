@@ -108,6 +108,23 @@ def test_rows_of_several_streams_are_not_one_stream(tmp_path):
     assert read_series(numbers, ColumnRoles(["stream", "y"])).y == [[1.0, 1.0], [2.0, 3.0]]
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no rows$"),
+        ("y\n", "has no rows$"),
+        (
+            "y\n1\n-inf\n",
+            r"no numeric column; its columns: 'y'; row 2 \(line 3\), column 'y': '-inf'",
+        ),
+        ("a,b,c,d\nu,v,w,x\n", "column 'c': 'w' is not a number$"),
+    ],
+)
+def test_why_no_column_is_a_stream_is_said(tmp_path, text, message):
+    with pytest.raises(SeriesError, match=message):
+        streams_by_column(read_table(written(tmp_path, text)))
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "windows-1252"])
 def test_another_encoding_is_named_as_it_is_to_be_converted(tmp_path, encoding):
     file = tmp_path / "it.csv"

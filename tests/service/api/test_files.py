@@ -46,8 +46,8 @@ def test_streams_of_a_file():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no numeric column"),
-        ("a,b\n", "no numeric column"),
+        ("", "no rows"),
+        ("a,b\n", "no rows"),
         ("a,b\n1,2\n3\n", "row 2 (line 3) has 1 cells"),
         ("stream,a,b\ns,1,2\n", "several numeric columns"),
         ("stream,y\na b,1\n", "stream 'a b': expected 1 to 200"),
