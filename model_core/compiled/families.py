@@ -217,9 +217,7 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
         y = _label(step.number)
         out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, family)[0]
         out[3] = out[2]
-        spread = mixture.spread(spare, n, out[0])
-        small = mixture.SHORT_POSITIVE * arithmetic.smallest(spare[mixture.SCALE], n)
-        mixture.quantiles(levels, out[0], spread, small, spare, n, family, 0.0, out[4:])
+        mixture.positive_quantiles(levels, out[0], spare, n, family, out[4:])
         return 0.0
 
     # By these names numba's cache tells the functions of one family from those of another.

@@ -53,11 +53,14 @@ HALLEY_STEPS = 12
 BRACKET_STEPS = 200
 NEWTON_STEPS = 40  # in a bracket; then it is halved
 NEAR = 1e-12  # of a tail, below which the normal's quantile of it is not worth taking
-ARRIVED = 1e-3  # how far the normal's quantiles may still be apart before a last step
 # Longest last step of a quantile of real labels, in scales of the narrowest component that weighs
-# anything, and of one of positive labels. The error that is left is of the third order.
-SHORT = 0.02
+# anything, and how far the normal's quantiles may be apart before it; then of positive labels. The
+# error that is left is of the third order: of real labels a twentieth of `EXACT`.
+SHORT = 0.07
+CLOSE = 0.07
+FINE = 2e-5  # the same of Newton's method, whose error is of the second order
 SHORT_POSITIVE = 5e-4
+CLOSE_POSITIVE = 1e-3
 
 # Fields of a component of real labels, a Student-t. TERM and what follows up to LEVEL are of
 # `maths.special.student_t_table`, INVERSE is 1 / scale below the mode, ABOVE that above it, SIDE
@@ -77,7 +80,11 @@ SQUARE_VARIANCE, FREEDOM_VARIANCE, LEAST, SIZE = range(TERM, TERM + 4)
 # in the order, and keys of it.
 SLOTS, MEMBERS, MASS, RANKS = range(23, 27)
 KEYS = MEMBERS
-FIELDS = 27
+# Once components are merged, numbers of a line: where sums are taken, these sums, and which level a
+# quantile is searched for.
+AT, OPEN, CDF, DENSITIES = MEMBERS, MASS, RANKS, 27
+DERIVATIVES = 28
+FIELDS = 29
 # Of positive labels: weight, mean as LOC, parameters from `PARAMETERS` on, and SCALE.
 PARAMETERS = INVERSE
 
@@ -129,12 +136,24 @@ def order(chance: Floats, half: Floats, components: Floats) -> int:
 @compiled
 def _rank(keys: Ints, ranks: Ints) -> None:
     """Fill in how many of the keys, which all differ, are less than each."""
-    for a in range(keys.shape[0]):
+    widest()
+    n = keys.shape[0]
+    by_four = n & -4
+    for a in range(n):
         ranks[a] = 0
-    for b in range(keys.shape[0]):
-        key = keys[b]
-        for a in range(keys.shape[0]):
-            ranks[a] += 1 if key < keys[a] else 0
+    for b in range(0, by_four, 4):
+        one = keys[b]
+        two = keys[b + 1]
+        three = keys[b + 2]
+        four = keys[b + 3]
+        for a in range(n):
+            key = keys[a]
+            below = (1 if one < key else 0) + (1 if two < key else 0)
+            ranks[a] += below + (1 if three < key else 0) + (1 if four < key else 0)
+    for b in range(by_four, n):
+        one = keys[b]
+        for a in range(n):
+            ranks[a] += 1 if one < keys[a] else 0
 
 
 @compiled
@@ -461,9 +480,20 @@ def _sums_by(x: float, components: Floats, n: int, family: Any) -> Any:
     return positive
 
 
+@compiled
+def _student_t_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
+    components[AT, 0] = x
+    _sums_at(1, components, n)
+    return components[CDF, 0], components[DENSITIES, 0], components[DERIVATIVES, 0]
+
+
 @regrouped
-def _student_t_sums(x: float, components: Floats, columns: int) -> tuple[float, float, float]:
-    """Of whole vectors of columns; a processor works on several turns of a short loop at once."""
+def _sums_at(places: int, components: Floats, columns: int) -> None:
+    """Fill CDF, density and its derivative at the first places AT.
+
+    Of whole vectors of columns. A processor works on several turns of a short loop at once, and on
+    several places: none waits for another's sums.
+    """
     widest()
     n = columns & -LANES
     weight = components[WEIGHT]
@@ -482,44 +512,56 @@ def _student_t_sums(x: float, components: Floats, columns: int) -> tuple[float, 
     hill_b = components[HILL_B]
     slope = components[SLOPE]
     level = components[LEVEL]
-    distance = components[DISTANCE]
-    more = components[MORE]
-    near = components[NEARNESS]
-    height = components[DENSITY]
+    for k in range(places):
+        x = components[AT, k]
+        distance = components[DISTANCE, k * n : (k + 1) * n]
+        more = components[MORE, k * n : (k + 1) * n]
+        near = components[NEARNESS, k * n : (k + 1) * n]
+        for i in range(n):
+            error = x - loc[i]
+            left = inverse[i]
+            right = above[i]
+            t = error * (left if error < 0 else right)
+            t = t if t > -FARTHEST else -FARTHEST
+            t = t if t < FARTHEST else FARTHEST
+            ratio = t * t * a[i]
+            distance[i] = t
+            more[i], near[i] = arithmetic.log1p_and_inverse(ratio)
+    for k in range(places):
+        more = components[MORE, k * n : (k + 1) * n]
+        height = components[DENSITY, k * n : (k + 1) * n]
+        tail = components[TAIL, k * n : (k + 1) * n]
+        for i in range(n):
+            height[i] = _SPECIAL.student_t_density(more[i], half[i], norm[i])
+            tail[i] = _SPECIAL.student_t_bent(more[i], hill[i], hill_b[i], slope[i], level[i])
     tail = components[TAIL]
-    for i in range(n):
-        error = x - loc[i]
-        left = inverse[i]
-        right = above[i]
-        t = error * (left if error < 0 else right)
-        t = t if t > -FARTHEST else -FARTHEST
-        t = t if t < FARTHEST else FARTHEST
-        ratio = t * t * a[i]
-        distance[i] = t
-        more[i], near[i] = arithmetic.log1p_and_inverse(ratio)
-    for i in range(n):
-        height[i] = _SPECIAL.student_t_density(more[i], half[i], norm[i])
-        tail[i] = _SPECIAL.student_t_bent(more[i], hill[i], hill_b[i], slope[i], level[i])
-    for i in range(n):
+    for i in range(places * n):
         tail[i] = arithmetic.half_erfc(tail[i])
-    cdf = 0.0
-    density = 0.0
-    derivative = 0.0
-    for i in range(n):
-        t = distance[i]
-        series = _SPECIAL.student_t_series(near[i], a[i], b[i], c[i], d[i], e[i])
-        beyond = tail[i] + abs(t) * height[i] * series
-        below = side[i]
-        left = inverse[i]
-        right = above[i]
-        share = below if t < 0 else 2.0 * weight[i] - below
-        narrow = left if t < 0 else right
-        p = share * height[i] * narrow
-        reached = share * beyond
-        cdf += reached if t < 0 else weight[i] - reached
-        density += p
-        derivative -= p * narrow * (2.0 * half[i] + 1.0) * t * near[i] * a[i]
-    return cdf, density, derivative
+    for k in range(places):
+        distance = components[DISTANCE, k * n : (k + 1) * n]
+        near = components[NEARNESS, k * n : (k + 1) * n]
+        height = components[DENSITY, k * n : (k + 1) * n]
+        tail = components[TAIL, k * n : (k + 1) * n]
+        cdf = 0.0
+        density = 0.0
+        derivative = 0.0
+        for i in range(n):
+            t = distance[i]
+            series = _SPECIAL.student_t_series(near[i], a[i], b[i], c[i], d[i], e[i])
+            beyond = tail[i] + abs(t) * height[i] * series
+            below = side[i]
+            left = inverse[i]
+            right = above[i]
+            share = below if t < 0 else 2.0 * weight[i] - below
+            narrow = left if t < 0 else right
+            p = share * height[i] * narrow
+            reached = share * beyond
+            cdf += reached if t < 0 else weight[i] - reached
+            density += p
+            derivative -= p * narrow * (2.0 * half[i] + 1.0) * t * near[i] * a[i]
+        components[CDF, k] = cdf
+        components[DENSITIES, k] = density
+        components[DERIVATIVES, k] = derivative
 
 
 @inlined
@@ -575,44 +617,86 @@ def _by_bracket(
 
 
 @compiled
-def quantiles(
-    levels: Floats,
-    centre: float,
-    spread: float,
-    small: float,
-    components: Floats,
-    n: int,
-    family: Any,
-    least: float,
-    out: Floats,
-) -> None:
-    """Quantiles at levels (2, Q), which stand over the normal's; centre: the mixture's mean.
+def real_quantiles(
+    levels: Floats, y: float, centre: float, components: Floats, n: int, out: Floats
+) -> float:
+    """Quantiles of real labels at levels (2, Q), which stand over the normal's.
 
-    Solves `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line, by Halley's method;
-    where that fails by Newton's. small: the longest last step. least: what no label is below, 0 or
-    -inf.
+    Returns the cumulative probability of y, unless it is nan. centre: the mixture's mean.
+
+    Solves `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line, by Halley's method
+    at all levels at once; where that fails by Newton's.
     """
+    width = spread(components, n, centre)
+    small = narrowest(levels, components, n)
+    cdf = np.nan
+    which = components[OPEN].view(np.int64)
+    at = components[AT]
+    count = levels.shape[1]
+    first = 0 if math.isnan(y) else -1  # y stands before the levels
+    while first < count:
+        places = min(components.shape[1] // n, count - first)  # as there is room for
+        for k in range(places):
+            which[k] = first + k
+            at[k] = y if first + k < 0 else centre + width * levels[1, first + k]
+        first += places
+        for _ in range(HALLEY_STEPS):
+            _sums_at(places, components, n)
+            left = 0
+            for k in range(places):
+                level = which[k]
+                if level < 0:
+                    cdf = components[CDF, k]
+                    continue
+                move, apart = _halley(
+                    levels[1, level], components[CDF, k], components[DENSITIES, k],
+                    components[DERIVATIVES, k],
+                )  # fmt: skip
+                x = at[k] - move
+                out[level] = x
+                if abs(move) >= SHORT * small or abs(apart) >= CLOSE:
+                    which[left] = level
+                    at[left] = x
+                    left += 1
+            places = left
+            if places == 0:
+                break
+        for k in range(places):
+            out[which[k]] = np.nan
+    for k in range(count):
+        if math.isnan(out[k]):
+            start = centre + width * levels[1, k]
+            out[k] = _by_bracket(
+                levels[0, k], start, width, FINE * small, components, n, None, -INF
+            )
+    return cdf
+
+
+@compiled
+def positive_quantiles(
+    levels: Floats, centre: float, components: Floats, n: int, family: Any, out: Floats
+) -> None:
+    """As `real_quantiles`, of positive labels, one by one."""
+    width = spread(components, n, centre)
+    small = SHORT_POSITIVE * arithmetic.smallest(components[SCALE], n)
     for k in range(levels.shape[1]):
         level = levels[0, k]
-        normal = levels[1, k]
-        # From 0, of positive labels, no step leads anywhere.
-        start = centre + spread * normal if least < 0.0 else -centre * math.log1p(-level)
+        start = -centre * math.log1p(-level)  # from 0 no step leads anywhere
         x = start
         arrived = False
         for _ in range(HALLEY_STEPS):
             cdf, density, derivative = sums(x, components, n, family)
-            move, apart = _halley(normal, cdf, density, derivative)
+            move, apart = _halley(levels[1, k], cdf, density, derivative)
             if math.isnan(move):
                 break
-            x = max(x - move, least)
-            # Steps are small as well where a positive value is all but 0, however far it has to go.
-            if abs(move) < small and abs(apart) < ARRIVED:
+            x = max(x - move, 0.0)
+            # Steps are small as well where a value is all but 0, however far it has to go.
+            if abs(move) < small and abs(apart) < CLOSE_POSITIVE:
                 arrived = True
                 break
         if not arrived:
-            # Its error is of the second order only.
             fine = 1e-3 * small
-            x = _by_bracket(level, start, spread, fine, components, n, family, least)
+            x = _by_bracket(level, start, width, fine, components, n, family, 0.0)
         out[k] = x
 
 

@@ -327,16 +327,9 @@ def marginal(
     n = mixture.complete(components, merged)
     first = outputs + outputs * outputs
     count = levels.shape[1]
-    centre = out[output]
-    spread = mixture.spread(components, n, centre)
-    cdf = np.nan
-    if number[LABELLED] > 0:
-        cdf = mixture.sums(number[LABEL + output], components, n, None)[0]
+    at = first + 2 * outputs + output * count
+    y = number[LABEL + output] if number[LABELLED] > 0 else np.nan
+    cdf = mixture.real_quantiles(levels, y, out[output], components, n, out[at : at + count])
     out[first + output] = cdf
     out[first + outputs + output] = cdf
-    at = first + 2 * outputs + output * count
-    mixture.quantiles(
-        levels, centre, spread, mixture.SHORT * mixture.narrowest(levels, components, n),
-        components, n, None, -INF, out[at : at + count],
-    )  # fmt: skip
     return 0.0

@@ -356,6 +356,21 @@ def test_quantiles_of_any_level_are_as_exact_as_their_tails(name, hypotheses):
             assert ((reached - level).abs() < exact).all(), (at, level)
 
 
+@pytest.mark.parametrize("hypotheses", [50, 1])
+def test_quantiles_do_not_depend_on_what_else_is_asked(hypotheses):
+    """Levels are searched for together, as many as there is room for, and stay apart."""
+    many = [0.05, *np.linspace(0.06, 0.94, 97), 0.95]
+    model, rng = model_of("averaged-2"), np.random.default_rng(5)
+    pair, beside = Pair(model, 2, hypotheses), Pair(model, 2, hypotheses)
+    for at in range(40):
+        seen = observed(model, rng, 2, at, labelled=np.array([True, at % 2 == 0]))
+        _, every = pair.advance(seen, levels=quantiles.with_normal(many))
+        _, few = beside.advance(seen, levels=quantiles.with_normal([0.05, many[50], 0.95]))
+        np.testing.assert_array_equal(few.quantiles, every.quantiles[:, [0, 50, -1]])
+        np.testing.assert_array_equal(few.cdf, every.cdf)
+        assert (np.diff(every.quantiles, axis=1) > 0).all()
+
+
 def cdf_by_scipy(mixture, values: np.ndarray) -> np.ndarray:
     """Cumulative probabilities (B, d) of a mixture of averages of skewed Student-t."""
     log_weight = mixture.log_weight[:, :, None, None] + mixture.components.log_weight
