@@ -26,6 +26,7 @@ import msgspec
 from moca_client import bodies
 from moca_client.asynchronous import AsyncClient
 from moca_client.bodies import Observed
+from moca_client.calls import path_of
 from moca_client.errors import InvalidRequest, problem_of
 from moca_client.outbox.sending import Delivered, Failed, Notice, Sender
 from moca_client.outbox.store import OutboxError, OutboxStore
@@ -418,6 +419,7 @@ def _contained() -> Iterator[None]:
 
 def _encoded(stream: str, observation: Observed) -> bytes:
     _check_text("stream", stream)
+    path_of(stream)  # without one it would be in the way as well
     body = bodies.observation(observation)
     if taken := [name for name in RESERVED if name in body]:
         raise InvalidRequest(f"{taken[0]}: not allowed in an observation; the outbox sets its own")

@@ -4,14 +4,15 @@ import asyncio
 import random
 import threading
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import httpx
 import msgspec
 import pytest
 
-from moca_client import AsyncClient, AsyncOutbox, retry
-from moca_client.errors import OutcomeUnknown, Unavailable, problem_of
+from moca_client import AsyncClient, AsyncOutbox, Client, Outbox, retry
+from moca_client.errors import InvalidRequest, OutcomeUnknown, Unavailable, problem_of
 from moca_client.outbox import sending
 from moca_client.outbox.sending import Delivered, Failed, Sender
 from moca_client.outbox.store import OutboxFull, OutboxStore
@@ -357,6 +358,16 @@ def test_pauses_double_for_each_stream_until_it_works(monkeypatch):
     assert pauses.next_s() == pytest.approx(0.1)
     pauses.fail("", None)
     assert pauses.all_s() == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("stream", ["", ".", "..", "\ud800", 7])
+def test_a_stream_that_no_request_can_name_would_hold_all_up_and_is_refused(stream):
+    transport = httpx.MockTransport(lambda _: httpx.Response(503))
+    with Client("http://test", transport=transport) as client, Outbox(client) as outbox:
+        for add in (outbox.add, partial(outbox.add_once, source="topic", offset=1)):
+            with pytest.raises(InvalidRequest, match="expected a str|expected a stream id"):
+                add(stream, 1.0)
+        assert outbox.flush(timeout_s=0.0)
 
 
 def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path):
