@@ -53,9 +53,10 @@ class LogCopy:
     def _read_on(self) -> None:
         """Take in what was written since the last time."""
         for port in self._nodes.running:
-            # While the disk is busy, a server may answer up to two seconds before it writes.
+            # While the disk is busy, a server may answer up to two seconds before it writes. A
+            # sentinel writes nothing.
             with closing(self._nodes.client(port)) as client:
-                until(lambda client=client: not client.info("persistence")["aof_buffer_length"])
+                until(lambda client=client: not client.info("persistence").get("aof_buffer_length"))
         for path in sorted(self._nodes.folder.glob("*/appendonlydir/*.incr.aof")):
             with path.open("rb") as file:
                 begin = self._read.get(path, 0)
