@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
-from model_core.stream_settings import DEFAULT_VECTOR_MODEL, DEFAULTS, StreamSettings
+from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.online import Followed, follow, segmentation
@@ -43,6 +43,7 @@ from training.quality.series import (
     FAMILIES,
     MARGINS,
     TCPD,
+    VECTOR_MODELS,
     Annotated,
     Corpora,
     Scalars,
@@ -60,8 +61,6 @@ SETTLED_FROM = 100  # observations, from which on it is to be little
 SPREAD = 2.0  # random settings: each constant times a factor log-uniform in [1 / SPREAD, SPREAD]
 SERVED = "segmentation as served"
 OUTPUTS = ("confirmed online", SERVED, "by hindsight alone")
-# Scored on vectors beside the models that were asked for.
-VECTOR_MODELS = (DEFAULT_VECTOR_MODEL, "multivariate")
 LESS_SEASONS = "less seasons"  # after a model's name
 NAB = "NAB"
 ANOMALY = "anomaly"

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from model_core.stream.events import Event
-from model_core.stream_settings import DEFAULT_VECTOR_MODEL, DEFAULTS
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.online import Followed, follow
-from training.quality.series import Annotated, Corpora, Scalars, spans
+from training.quality.series import VECTOR_MODELS, Annotated, Corpora, Scalars, spans
 from training.results import Table
 from training.statistics import estimate
 
@@ -37,9 +37,7 @@ IN_TIME = 30  # observations in which the confirmation of a change counts for it
 AT = 200  # position of a first step; the second one is as long after it
 SHIFTS = (1.0, 2.0, 3.0)
 
-
-# Vectors whose states recur: a phase of the dance, an activity.
-VECTOR_MODELS = (DEFAULT_VECTOR_MODEL, "multivariate")
+# Of vectors whose states recur: a phase of the dance, an activity.
 HALF_SECOND = 50  # observations of the accelerometer
 LEAST_SPREAD = 1e-3  # of an axis in its range, of a window at rest
 BLOCK = 50  # observations that a gain's interval takes for independent of others

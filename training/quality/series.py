@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import signal
 
+from model_core.stream_settings import DEFAULT_VECTOR_MODEL
 from training.errors import BadData
 
 Floats = NDArray[np.float64]
 TCPD = "TCPD"
+VECTOR_MODELS = (DEFAULT_VECTOR_MODEL, "multivariate")  # that vectors are scored by
 ELEC2_COLUMNS = ("nswprice", "nswdemand")  # the others are constant for the first 17,000
 ELEC2_PIECE = 4000  # observations: a series is cut into streams of so many
 # Observations by which a detection may be off: a fifth of a phase of the dance, a second of an
