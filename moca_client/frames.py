@@ -187,7 +187,7 @@ def _read(
     if time is None and is_time_index(index):
         time = str(index.name or "time")
         columns = {**columns, time: times_of(index)}
-    roles = ColumnRoles([y] if isinstance(y, str) else y, [x] if isinstance(x, str) else x, time)
+    roles = ColumnRoles(_names(y), _names(x), time)
     table = Table(columns)
     try:
         series = streams_of(table, by, roles) if by else {str(stream): series_of(table, roles)}
@@ -252,12 +252,22 @@ def read_frame(frame: Any) -> tuple[dict[str, list[Any]], str | None]:
 
     try:
         table = nw.from_native(frame, eager_only=True)
+        columns = {str(name): _cells(table.get_column(name)) for name in table.columns}
     except TypeError as error:
         kind = type(frame).__name__
         raise InvalidRequest(f"expected a pandas or polars frame, got {kind}: {error}") from error
-    columns = {str(name): _cells(table[name]) for name in table.columns}
+    except nw.exceptions.DuplicateError:
+        raise InvalidRequest("expected a frame whose columns have names of their own") from None
     backend = table.implementation.value
     return columns, backend if backend in BACKENDS else None
+
+
+def _names(given: Any) -> list[str] | None:
+    """Names of one column or several; pandas' may be numbers, which are read as text."""
+    if given is None:
+        return None
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    return list(map(str, given)) if several else [str(given)]
 
 
 def _cells(column: Any) -> list[Any]:

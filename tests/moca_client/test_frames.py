@@ -194,6 +194,15 @@ def test_every_way_that_pandas_says_missing():
         assert service.posted == [{"y": 1.0}, {"y": None}], dtype
 
 
+def test_names_of_columns_may_be_numbers():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([[1.0, 5.0], [2.0, 6.0]])
+    for y, labels in ((1, [5.0, 6.0]), ([0, 1], [[1.0, 5.0], [2.0, 6.0]])):
+        service = ListService()
+        observed(service, frame, y=y)
+        assert [item["y"] for item in service.posted] == labels
+
+
 def test_what_is_refused_and_how_far_it_came():
     pandas = pytest.importorskip("pandas")
     good = pandas.DataFrame({"y": [1.0, 2.0, 3.0, 4.0]})
@@ -201,6 +210,7 @@ def test_what_is_refused_and_how_far_it_came():
         (pandas.DataFrame({"y": [1.0, math.inf]}), {}, "row 2, column 'y'"),
         (good, {"y": "z"}, "'z'"),
         ({"y": [1.0]}, {}, "dict"),
+        (pandas.DataFrame([[1.0, 2.0]], columns=["y", "y"]), {}, "names of their own"),
         (good, {"batch": 0}, "batch"),
     ):
         with pytest.raises(InvalidRequest, match=named):
