@@ -23,6 +23,10 @@ ROUNDING = 1e-12  # of a sum of squares
 # begin a regime, it is large by chance.
 DOUBT = 2.0
 SETTLING = 10  # observations after a confirmation at which its start is looked at once more
+# A start so many observations after the last confirmed one, at most, that moves the mean by less
+# than this share of what that did, is how the same change came about.
+ARRIVAL = 5
+LESS = 0.5
 
 
 class Fate(Enum):
@@ -31,6 +35,7 @@ class Fate(Enum):
     KEPT = 1
     MOVED = 2  # it gets another start
     REPLACED = 3  # it was the new one all along
+    SAME = 4  # it stays as it is, and the new one is no other change
 
 
 class Event(NamedTuple):
@@ -238,7 +243,7 @@ def _confirmed(state: Track, event: Event, reading: EventReading, settings: Stre
     return any(
         abs(shift.size) >= settings.min_size + DOUBT * shift.error
         and abs(shift.mean) >= settings.min_shift + DOUBT * shift.error * shift.sd
-        for shift in _shifts(before, reading)
+        for shift in _shifts(before, reading.start_totals, reading.totals)
     )
 
 
@@ -304,10 +309,16 @@ def _suspect(state: Track, reading: EventReading) -> tuple[Track, list[Event]]:
 
 
 def _confirm(state: Track, event: Event, reading: EventReading) -> tuple[Track, list[Event]]:
-    """Confirm the open event, or, where it replaces the last confirmed one, relocate that."""
+    """Confirm the open event, or, where it replaces the last confirmed one, relocate that.
+
+    Where it is the same change it is withdrawn, and what was observed so far is settled.
+    """
     last = state.last_event
-    changed = []
+    changed: list[Event] = []
     fate = _fate(state, reading)
+    if fate is Fate.SAME:
+        state, changed = _withdraw(state, reading)
+        return state._replace(settled=reading.seq, since=reading.seq), changed
     before = _before(state, fate)
     event = event._replace(previous=state.confirmed_start)
     if last is not None and fate is Fate.REPLACED:
@@ -377,12 +388,37 @@ def _fate(state: Track, reading: EventReading) -> Fate:
     previous = reading.previous_start
     if last is None or previous == confirmed or previous > last.suspected_at:
         # One after the suspicion is a short regime of its own, never confirmed.
-        return Fate.KEPT
+        return Fate.SAME if _same(state, reading) else Fate.KEPT
     if previous > confirmed:
         return Fate.MOVED
     # It leads through the start before the confirmed one, give or take; or through a better
     # estimate of the confirmed one.
     return Fate.MOVED if 2 * previous > confirmed + state.before_start else Fate.REPLACED
+
+
+def _same(state: Track, reading: EventReading) -> bool:
+    """Whether a newly confirmed start is how the change confirmed before it came about.
+
+    Not where somebody has called it a change, nor a return to a stored regime.
+    """
+    last = state.last_event
+    called = state.event is not None and state.event.verdict
+    if last is None or called or reading.returned is not None:
+        return False
+    if reading.start - last.start > ARRIVAL:
+        return False
+    firsts = _shifts(state.before_totals, state.confirmed_totals, reading.start_totals)
+    shifts = _shifts(state.confirmed_totals, reading.start_totals, reading.totals)
+    if not firsts or not shifts:
+        return False
+    first, shift = max(zip(firsts, shifts, strict=True), key=lambda pair: abs(pair[0].size))
+    size = abs(first.size)
+    # What has hardly moved before, as where the spread changed, did so by chance.
+    return (
+        size > DOUBT * first.error
+        and abs(shift.mean) < LESS * abs(first.mean)
+        and all(abs(other.size) < LESS * size for other in shifts)
+    )
 
 
 def _step(
@@ -393,7 +429,7 @@ def _step(
     The direction is that of the output that moved most; where that was constant within the
     regimes there is no size.
     """
-    shifts = _shifts(before, reading)
+    shifts = _shifts(before, reading.start_totals, reading.totals)
     if not shifts:
         return None, None
     most = max((shift.size for shift in shifts), key=abs)
@@ -403,10 +439,13 @@ def _step(
     return direction, (most if len(shifts) == 1 else [shift.size for shift in shifts])
 
 
-def _shifts(before: list[float] | None, reading: EventReading) -> list[Shift]:
-    """Shifts of all outputs; none where there are too few labels, or no quantities."""
-    totals = reading.totals
-    middle = reading.start_totals
+def _shifts(
+    before: list[float] | None, middle: list[float] | None, totals: list[float] | None
+) -> list[Shift]:
+    """Shifts of all outputs; none where there are too few labels, or no quantities.
+
+    Totals before the regime before the shift, before that after it, and of all labels of both.
+    """
     if totals is None or middle is None:
         return []
     first = before if before is not None else [0.0] * len(totals)

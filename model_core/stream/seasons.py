@@ -141,6 +141,7 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     state.track = state.track._replace(
         confirmed_start=start,
         before_start=start,
+        before_totals=None,
         confirmed_totals=last.start_totals,
         settled=settled,
         since=settled,

@@ -7,6 +7,7 @@ from statistics import fmean, pvariance
 import pytest
 
 from model_core.stream import events as core
+from model_core.stream.state import KnownRegime
 from model_core.stream_settings import DEFAULTS
 
 
@@ -26,13 +27,13 @@ class Life:
         found += [math.fsum(row[i] for row in rows) for i in range(self.outputs)]
         return found + [math.fsum(row[i] ** 2 for row in rows) for i in range(self.outputs)]
 
-    def see(self, start, previous=0, y=(0.0,), probability=0.9, evidence=0.0):
+    def see(self, start, previous=0, y=(0.0,), probability=0.9, evidence=0.0, **more):
         seq = len(self.labels)
         self.labels.append(y)
         totals = self.totals(seq + 1), self.totals(start)
         began = start - 1, start + 1, 0.95
         reading = core.EventReading(
-            seq, f"t{seq}", start, probability, previous, *totals, evidence, *began
+            seq, f"t{seq}", start, probability, previous, *totals, evidence, *began, **more
         )
         self.track, changed = core.track(self.track, reading, self.settings)
         return changed
@@ -243,13 +244,117 @@ def test_the_size_of_a_replaced_event_is_from_the_start_before_it():
     assert life.track.last_event.size == size_of(life, 20, 40)
 
 
-def size_of(life, before, start):
-    """The shift at `start`, from the regime that begins at `before`."""
-    labels = [y for (y,) in life.labels]
+def size_of(life, before, start, end=None):
+    """The shift at `start`, from the regime that begins at `before`, by the labels up to `end`."""
+    labels = [y for (y,) in life.labels[:end]]
     old, new = labels[before:start], labels[start:]
     squares = pvariance(old) * len(old) + pvariance(new) * len(new)
     pooled = math.sqrt(squares / (len(old) + len(new) - 2))
     return pytest.approx((fmean(new) - fmean(old)) / pooled)
+
+
+# --- how a change came about ----------------------------------------------------------------------
+
+
+def two_confirmed(seed, gap, by, more, outputs=1, called=None, **reading):
+    """A change by `by` at 20, confirmed at 22, and one by `more` soon after it, at 20 + `gap`.
+
+    Returns the life and what the confirmation of the second raised.
+    """
+    rng = random.Random(seed)
+    life = Life(threshold=900.0, outputs=outputs)
+
+    def labels(level):
+        return tuple(rng.gauss(level if i == 0 else 0.0, 1.0) for i in range(outputs))
+
+    for _ in range(20):
+        assert life.see(0, y=labels(0.0)) == []
+    for i in range(max(gap, 3)):
+        events = life.see(20, y=labels(by), evidence=1e3 if i == 2 else 0.0)
+        assert (i == 2) == any(event.state == "confirmed" for event in events)
+    for _ in range(3):
+        life.see(20 + gap, 20, y=labels(by + more))
+    life.track = life.track._replace(event=life.track.event._replace(verdict=called))
+    return life, life.see(20 + gap, 20, y=labels(by + more), evidence=1e3, **reading)
+
+
+def test_a_smaller_shift_soon_after_a_change_is_no_other_change():
+    """What began up to 5 observations after it and moved the mean by less than half as much."""
+    outcomes = set()
+    for seed in range(300):
+        rng = random.Random(seed)
+        gap = rng.randint(3, 7)
+        by = rng.choice([0.5, 2.0, 4.0, 8.0])
+        life, changed = two_confirmed(seed, gap, by, rng.choice([0.0, 0.4, 0.6, -1.0]) * by)
+        middle = 20 + gap
+        before, between, after = (
+            fmean(y for (y,) in life.labels[i:j])
+            for i, j in ((0, 20), (20, middle), (middle, None))
+        )
+        first = abs(size_of(life, 0, 20, middle).expected)
+        second = abs(size_of(life, 20, middle).expected)
+        smaller = second < first / 2 and abs(after - between) < abs(between - before) / 2
+        moved = first > 2 * math.sqrt(1 / 20 + 1 / gap)
+        same = gap <= 5 and smaller and moved
+        outcomes.add((gap <= 5, smaller, moved))
+        end = [(2, "withdrawn", 20 + gap)] if same else [(2, "confirmed", 20 + gap)]
+        assert states(changed) == end, seed
+        track = life.track
+        assert track.event is None
+        assert track.settled == len(life.labels) - 1
+        assert (track.last_event.id, track.confirmed_start) == ((1, 20) if same else (2, 20 + gap))
+        if same:
+            assert track.last_event.size == size_of(life, 0, 20, 23)
+            assert track.since == track.settled  # its start is not looked at again
+            assert life.regime(20 + gap, 20, level=by) == []
+            # The next change is from the regime that began with the first.
+            assert life.regime(40, 1, previous=20 + gap) == [(3, "suspected", 40)]
+            (last,) = life.see(40, 20 + gap, evidence=1e3)
+            assert (last.state, last.previous) == ("confirmed", 20)
+            assert last.size == size_of(life, 20, 40)
+    assert len(outcomes) == 8
+
+
+def test_what_else_moves_soon_after_a_change():
+    """Bursts end, another output moves, and constant labels are infinitely apart."""
+    cases = [
+        ((0.0,), (5.0,), (5.0,), "withdrawn"),
+        ((0.0,), (5.0,), (0.0,), "confirmed"),
+        ((0.0, 0.0), (5.0, 0.0), (5.0, 0.0), "withdrawn"),
+        ((0.0, 0.0), (5.0, 0.0), (0.0, 0.0), "confirmed"),
+        ((0.0, 0.0), (5.0, 0.0), (5.0, 3.0), "confirmed"),
+    ]
+    for *levels, state in cases:
+        for noise in (0.0, 0.1):
+            life = Life(threshold=900.0, outputs=len(levels[0]))
+            for t in range(28):
+                level = levels[(t >= 20) + (t >= 24)]
+                y = tuple(value + noise * (-1.0) ** t for value in level)
+                start = 0 if t < 20 else 20 if t < 24 else 24
+                evidence = 1e3 if t in (22, 27) else 0.0
+                changed = life.see(start, 20 if start == 24 else 0, y=y, evidence=evidence)
+            assert states(changed) == [(2, state, 24)], (levels, noise)
+
+
+def test_the_first_shift_is_from_the_regime_before_it():
+    """Not from all that was before: a change long ago makes it no smaller."""
+    life = Life(threshold=900.0)
+    starts = {0: 0, 20: 0, 40: 20, 44: 40}  # of regimes, and those before them
+    for t in range(48):
+        start = max(own for own in starts if own <= t)
+        level = {0: 0.0, 20: 1000.0, 40: 1005.0, 44: 1005.0}[start]
+        evidence = 1e3 if t in (22, 42, 47) else 0.0
+        changed = life.see(start, starts[start], y=(level + (-1) ** t,), evidence=evidence)
+    assert states(changed) == [(3, "withdrawn", 44)]
+
+
+def test_what_somebody_calls_a_change_and_what_returns_is_one_however_soon():
+    returned = KnownRegime(None, 0.9, 1, 2, 15)
+    cases = [({}, "withdrawn"), ({"called": True}, "confirmed"), ({"called": False}, "withdrawn")]
+    cases += [({"returned": returned}, "confirmed"), ({"outputs": 2}, "withdrawn")]
+    for options, state in cases:
+        _, changed = two_confirmed(1, 4, 50.0, 0.0, **options)
+        assert [event.state for event in changed] == [state], options
 
 
 def test_a_change_is_confirmed_once_it_is_large_and_old_enough():
