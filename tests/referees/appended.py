@@ -39,7 +39,7 @@ class LogCopy:
 
     def accepted(self, streams: Collection[str]) -> dict[str, list[Label]]:
         """Labels of some streams in the order of the log, repeats left out."""
-        self._read_on()
+        self.read()
         found: dict[str, dict[str, list[Label]]] = {name: {} for name in streams}
         for entries in self._entries.values():
             for _, payload in sorted(entries.items()):
@@ -50,8 +50,12 @@ class LogCopy:
             entries.clear()  # those who ask next have other streams
         return {name: list(chain(*parts.values())) for name, parts in found.items()}
 
-    def _read_on(self) -> None:
-        """Take in what was written since the last time."""
+    def read(self) -> None:
+        """Take in what was written since the last time.
+
+        A server that becomes a replica may begin a new file; what was in the old one is in that of
+        the new master, which begins a new one as well once that becomes a replica: read between.
+        """
         for port in self._nodes.running:
             # While the disk is busy, a server may answer up to two seconds before it writes. A
             # sentinel writes nothing.

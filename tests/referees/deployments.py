@@ -95,6 +95,7 @@ class Replicated:
         """Make a replica the master, once it has all that was acknowledged."""
         at = rng.randrange(len(self._pairs))
         master, replica = self._pairs[at]
+        until(lambda: _appends(self.nodes.client(replica)))
         self._promote(self.nodes, master, replica)
         self._pairs[at] = (replica, master)
         return f"fail over from {master} to {replica}"
@@ -135,6 +136,16 @@ def promote_by_sentinels(nodes: Nodes, master: int, replica: int) -> None:
     nodes.client(sentinel).execute_command("SENTINEL", "FAILOVER", "main")
     until(lambda: new.execute_command("ROLE")[0] == "master")
     until(lambda: old.execute_command("ROLE")[0] == "slave")
+
+
+def _appends(replica: redis.Redis) -> bool:
+    """Whether a replica appends what it gets to its file.
+
+    Not while it takes its master's data over: what it gets then is in no file that `LogCopy` reads.
+    """
+    found = replica.info("persistence")
+    rewriting = found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"]
+    return "aof_buffer_length" in found and not rewriting
 
 
 def _offset_of(replica: redis.Redis) -> int:

@@ -518,6 +518,7 @@ class ServiceMachine(RuleBasedStateMachine):
     def hurt_store(self, kind: int, seed: int, patience_s: float) -> None:
         """Begin a fault of the store, unless there is one."""
         if not any(each.on_store for each in self._begun):
+            self.service.log.read()
             self._begin(self.service.faults.on_store, kind, seed, patience_s)
 
     def _begin(
