@@ -25,6 +25,8 @@ class Belief(NamedTuple):
     score: (B, S) log probability of the best segmentation that ends in this hypothesis, up to a
     constant per row. previous_start: (B, S) int64, start of that segmentation's segment before
     this one; -1 without one. changes: (B, S) mean number of changes on the way to this hypothesis.
+    gap: (B, S) how many times as likely as one unit of time the time before it made its start,
+    less 1; 0 where there was no more than one.
     """
 
     log_prob: Tensor
@@ -32,29 +34,32 @@ class Belief(NamedTuple):
     score: Tensor
     previous_start: Tensor
     changes: Tensor
+    gap: Tensor
 
 
 class Growth(NamedTuple):
-    """What growth did: `born` (B, S) marks the new hypothesis; its `previous_start` (B,)."""
+    """What growth did: `born` (B, S) marks the new hypothesis; its `previous_start`, `gap` (B,)."""
 
     born: Tensor
     previous_start: Tensor
+    gap: Tensor
 
 
 def empty(batch: int, slots: int, device: torch.device | str = "cpu") -> Belief:
     """Belief before any observation: no hypothesis in any slot."""
     nothing = torch.full((batch, slots), NEG_INF, dtype=torch.float64, device=device)
     zeros = torch.zeros(batch, slots, dtype=torch.int64, device=device)
-    return Belief(nothing, zeros, nothing.clone(), zeros - 1, torch.zeros_like(nothing))
+    none = torch.zeros_like(nothing)
+    return Belief(nothing, zeros, nothing.clone(), zeros - 1, none, none.clone())
 
 
 def grow(
-    belief: Belief, seq: Tensor, log_hazard: Tensor, log_survival: Tensor
+    belief: Belief, seq: Tensor, log_hazard: Tensor, log_survival: Tensor, log_unit: Tensor
 ) -> tuple[Belief, Growth]:
     """Growth: `b(0) = sum_r lambda(r) b(r)`, `b(r+1) = (1-lambda(r)) b(r)` (paper, eq. 4).
 
     seq: (B,) position of the coming observation; at 0 the new hypothesis is certain.
-    log_hazard, log_survival: (B, 1) or (B, S).
+    log_hazard, log_survival, log_unit: (B, 1) or (B, S), see `hazard.log_change` and `log_unit`.
     """
     first = (seq == 0).unsqueeze(-1)
     slot = belief.log_prob.argmin(-1, keepdim=True)
@@ -65,6 +70,8 @@ def grow(
     ways = torch.exp(joint - change).detach()
     changes = (ways * (belief.changes + 1)).sum(-1, keepdim=True)
     changes = torch.where(first | torch.isneginf(change), 0.0, changes)
+    unit = torch.logsumexp((belief.log_prob + log_unit).masked_fill(first, 0.0), -1, keepdim=True)
+    gap = torch.expm1(change - unit).nan_to_num(0.0, GREATEST).clamp(0.0, GREATEST).detach()
     path = belief.score + log_hazard
     best = path.amax(-1, keepdim=True)
     came_from = likeliest(path, belief.run_length).unsqueeze(-1)
@@ -79,8 +86,9 @@ def grow(
         torch.where(born, best, belief.score + log_survival),
         torch.where(born, previous, belief.previous_start),
         torch.where(born, changes, belief.changes),
+        torch.where(born, gap, belief.gap),
     )
-    return grown, Growth(born, previous.squeeze(-1))
+    return grown, Growth(born, previous.squeeze(-1), gap.squeeze(-1))
 
 
 def observe(belief: Belief, log_likelihood: Tensor) -> tuple[Belief, Tensor]:
@@ -151,11 +159,14 @@ def evidence_of_change(belief: Belief, below: Tensor, hazard: Tensor) -> Tensor:
     """Shiryaev-Roberts statistic (B,) of a change to run lengths below `below` (B,).
 
     The odds of one over the hazard (B, 1) or (B, S) of those who know of none: while nothing
-    changes it is a return period, of observations between two as high.
+    changes it is a return period, of observations between two as high. A start counts as if one
+    unit of time had been before it: that a gap was long is no evidence.
     """
     inside = belief.run_length < below.unsqueeze(-1)
-    unchanged = (belief.log_prob.exp() * ~inside * hazard).sum(-1)
-    return mass_below(belief, below) / unchanged.clamp(min=1 / GREATEST)
+    mass = belief.log_prob.exp()
+    changed = (mass * inside / (1 + belief.gap)).sum(-1).clamp(max=1.0)
+    unchanged = (mass * ~inside * hazard).sum(-1)
+    return changed / unchanged.clamp(min=1 / GREATEST)
 
 
 def likely_starts(belief: Belief, below: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,6 +25,7 @@ from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED
 from model_core.stream import season
 from model_core.table import (
     CHANGES,
+    GAP,
     LOG_PROB,
     PREVIOUS,
     RUN_LENGTH,
@@ -37,7 +38,7 @@ from model_core.table import (
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
 MAGIC = b"MOCA"
-VERSION = 5
+VERSION = 6
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": np.dtype("<f8"), "i64": np.dtype("<i8")}
@@ -137,8 +138,9 @@ def check(layout: Layout, own: StreamRow) -> None:
     _check_whole("seq", head[[SEQ]], 0, 2.0**53)
     _check_whole("run lengths", kept[RUN_LENGTH], 0, seq - 1)
     _check_whole("previous starts", kept[PREVIOUS], -1, seq - 1)
-    if head[STEPS] < 0 or ((kept[CHANGES] < 0) | (kept[CHANGES] > seq)).any():
-        raise BadState("state has numbers of steps or changes that no stream has")
+    passed = kept[[CHANGES, GAP]]
+    if head[STEPS] < 0 or (passed < 0).any() or (kept[CHANGES] > seq).any():
+        raise BadState("state has numbers of steps, changes or gaps that no stream has")
     if (kept[LOG_PROB] > 1e-6).any():
         raise BadState("state has log probabilities that are none")
     if not anomaly.valid(own.ranks):

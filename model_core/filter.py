@@ -127,16 +127,16 @@ def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState,
     """Make room for the hypothesis that the coming observation starts a regime."""
     elapsed = inputs.elapsed.unsqueeze(-1)
     hazard = expected_hazard(state, inputs.hazard)
-    change, survival = hazards.log_change(hazard, elapsed, inputs.changepoint.unsqueeze(-1))
+    stated = inputs.changepoint.unsqueeze(-1)
+    change = hazards.log_change(hazard, elapsed, stated)
+    unit = hazards.log_unit(hazard, elapsed, stated, change)
     memory = state.memory
     if memory is None:
-        grown, growth = beliefs.grow(state.belief, state.seq, change, survival)
+        grown, growth = beliefs.grow(state.belief, state.seq, *change, unit)
         stats = select(growth.born, prior.stats, state.stats)
     else:
         origin = memory.origin
-        grown, growth, memory, began = regimes.grow(
-            state.belief, memory, state.seq, change, survival
-        )
+        grown, growth, memory, began = regimes.grow(state.belief, memory, state.seq, *change, unit)
         memory, stats = regimes.begin(
             memory, state.belief, origin, state.seq, prior.stats, state.stats, began
         )

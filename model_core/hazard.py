@@ -148,3 +148,17 @@ def log_change(hazard: Tensor, elapsed: Tensor, changepoint: Tensor) -> tuple[Te
         torch.where(supervised, torch.log(changepoint), log_hazard),
         torch.where(supervised, torch.log1p(-changepoint), log_survival),
     )
+
+
+def log_unit(
+    hazard: Tensor, elapsed: Tensor, changepoint: Tensor, log_change: tuple[Tensor, Tensor]
+) -> Tensor:
+    """As the first of `log_change`, with the odds that one unit of time gives a change.
+
+    Of a longer time, that is; what was stated of the change, or a shorter time, stands.
+    log_change: what it returned for these.
+    """
+    log_hazard, log_survival = log_change
+    longer = (elapsed > 1) & torch.isnan(changepoint) & (hazard < 1)
+    odds = torch.log(hazard) - torch.log1p(-hazard)
+    return torch.where(longer, odds + log_survival, log_hazard)

@@ -81,14 +81,19 @@ def shares(memory: Memory, changes: Tensor) -> Tensor:
 
 
 def grow(
-    belief: Belief, memory: Memory, seq: Tensor, log_hazard: Tensor, log_survival: Tensor
+    belief: Belief,
+    memory: Memory,
+    seq: Tensor,
+    log_hazard: Tensor,
+    log_survival: Tensor,
+    log_unit: Tensor,
 ) -> tuple[Belief, Growth, Memory, Tensor]:
     """As `belief.grow`, with a birth from each stored regime.
 
     The memory has its new origins and returns; then what each slot (B, S) begins as, -1 of those
     that go on.
     """
-    plain, growth = beliefs.grow(belief, seq, log_hazard, log_survival)
+    plain, growth = beliefs.grow(belief, seq, log_hazard, log_survival, log_unit)
     first = (seq == 0).unsqueeze(-1)
     share = shares(memory, belief.changes).log()
     every = share.shape[-1]
@@ -117,12 +122,13 @@ def grow(
         of_births(best, plain.score),
         of_births(torch.where(first, -1, previous), plain.previous_start),
         of_births(torch.where(first, 0.0, changes), plain.changes),
+        torch.where(born, growth.gap.unsqueeze(-1), plain.gap),
     )
     memory = memory._replace(
         origin=torch.where(born, began, memory.origin),
         returns=of_births(torch.where(first, 0.0, returns), memory.returns),
     )
-    return grown, Growth(born, growth.previous_start), memory, began
+    return grown, growth._replace(born=born), memory, began
 
 
 def _places(belief: Belief, fresh: Tensor, possible: Tensor) -> Tensor:
@@ -221,14 +227,15 @@ def origins(
     regimes = memory.stored[0].shape[1]
     nothing = mass.new_zeros(len(mass), regimes + 1)
     since = nothing.scatter_add(1, origin, inside)
+    likened = nothing.scatter_add(1, origin, inside / (1 + belief.gap))
     every = nothing.scatter_add(1, origin, mass)
     best_since = since.argmax(-1)
     best_now = every.argmax(-1)
     total = inside.sum(-1).clamp(min=1 / beliefs.GREATEST)
-    fresh = since[:, 0].clamp(max=1.0)
-    back = since[:, 1:].sum(-1).clamp(max=1.0)
+    fresh = likened[:, 0].clamp(max=1.0)
+    back = likened[:, 1:].sum(-1).clamp(max=1.0)
     read = Origins(
-        fresh,
+        since[:, 0].clamp(max=1.0),
         back / return_rate.clamp(min=1 / beliefs.GREATEST),
         best_since,
         (since.amax(-1) / total).clamp(max=1.0),

@@ -1,12 +1,12 @@
 """States and priors as rows of numbers, the slots last: as kernels step them, where they lie.
 
 A row is the lines and the head of one stream. Lines (L, W): log probability, run length, score,
-previous start and changes of each hypothesis, the totals of labels at its start, then the model's
-statistics, each number of them a line. W are the slots, filled up to whole vectors with two columns
-at least that no hypothesis has: the last holds the statistics of the prior, as do those before it,
-whose probability is 0. The head (H,): position, steps of the hazard, the labels' location, the
-totals of labels, the context and the context before the first label. Whole numbers are as floats,
-exact up to 2^53.
+previous start, changes and gap of each hypothesis, the totals of labels at its start, then the
+model's statistics, each number of them a line. W are the slots, filled up to whole vectors with two
+columns at least that no hypothesis has: the last holds the statistics of the prior, as do those
+before it, whose probability is 0. The head (H,): position, steps of the hazard, the labels'
+location, the totals of labels, the context and the context before the first label. Whole numbers
+are as floats, exact up to 2^53.
 
 Rows with a memory of M regimes (`model_core.regimes`) have a slot more for each, and a column for
 each before the two that no hypothesis has, with the statistics that its returns begin with. After
@@ -32,7 +32,7 @@ from model_core.upm.base import Stats, UnderlyingModel
 Floats = NDArray[np.float64]
 LANES = 8  # numbers that the widest vectors of a processor hold
 # Lines; the totals at the start and the statistics follow.
-LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, CHANGES, TOTALS_AT_START = range(6)
+LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, CHANGES, GAP, TOTALS_AT_START = range(7)
 SEQ, STEPS, LOCATION = range(3)  # places in the head
 BESIDE = 2  # last columns that no hypothesis has
 
@@ -151,8 +151,7 @@ class Layout:
         lines[:, LOG_PROB, self.slots :] = -torch.inf
         lines[:, SCORE, self.slots :] = -torch.inf
         own = lines[..., : self.slots]
-        lines_of_belief = LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, CHANGES
-        for line, numbers in zip(lines_of_belief, belief, strict=True):
+        for line, numbers in enumerate(belief):
             own[:, line] = numbers
         own[:, TOTALS_AT_START : statistics_line(self.outputs)] = state.totals_at_start.mT
         for name, leaf in self._leaves.items():
@@ -189,6 +188,7 @@ class Layout:
             own[:, SCORE],
             own[:, PREVIOUS].long(),
             own[:, CHANGES],
+            own[:, GAP],
         )
         _, totals, context, _, numbers = self._parts(head)
         at_start = own[:, TOTALS_AT_START : statistics_line(self.outputs)].mT

@@ -8,6 +8,7 @@ for outliers. Columns between, which fill up whole vectors, are as empty slots: 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from model_core.belief import GRAIN, GREATEST, LIKELY, TIE
 from model_core.compiled import (
@@ -25,6 +26,7 @@ from model_core.compiled.jit import Floats, compiled, totals_place, whole
 from model_core.hazard import LEARNED, MOST_STEPS
 from model_core.table import (
     CHANGES,
+    GAP,
     LOCATION,
     LOG_PROB,
     PREVIOUS,
@@ -54,6 +56,15 @@ ROWS = 10
     RECENT, MAP_RUN_LENGTH, EVENT_RUN_LENGTH, EVENT_PROBABILITY, EVENT_PREVIOUS_START,
     MEAN_RUN_LENGTH, HYPOTHESES, BEST_START, LONGEST, SHORTEST, COVERAGE, NUMBERS,
 ) = range(19)  # fmt: skip
+
+
+class Birth(NamedTuple):
+    """A hypothesis that begins: its slot, and what its lines have of `belief.Belief`."""
+
+    slot: int
+    previous: float
+    changes: float
+    gap: float
 
 
 @compiled
@@ -157,13 +168,40 @@ def _likeliest(log_prob: Floats, age: Floats, below: float, spare: Floats) -> in
 
 
 @compiled
+def _gap(lines: Floats, steps: float, number: Floats, hazard: Floats, hazards: Floats) -> float:
+    """That of a hypothesis which begins now, as `belief.grow` has it; hazards: to work in."""
+    elapsed = number[ELAPSED]
+    if not (elapsed > 1 and math.isnan(number[CHANGEPOINT])):
+        return 0.0
+    log_prob = lines[LOG_PROB]
+    n = whole(log_prob)
+    if hazard[0] == LEARNED:
+        _expected(lines, steps, hazard, hazards)
+    else:
+        for i in range(n):
+            entry = min(max(int(lines[RUN_LENGTH, i]), 0), hazard.shape[0] - 1)
+            hazards[i] = hazard[entry]
+    chance = 0.0
+    unit = 0.0
+    for i in range(n):
+        if log_prob[i] == -INF:
+            continue
+        change, survival = log_change(hazards[i], elapsed, math.nan)
+        own = math.exp(log_prob[i] + change)
+        chance += own
+        if hazards[i] < 1:
+            own = math.exp(log_prob[i] + survival) * hazards[i] / (1.0 - hazards[i])
+        unit += own
+    if unit * GREATEST <= chance:
+        return GREATEST if chance > 0 else 0.0
+    return float(max(chance / unit - 1.0, 0.0))
+
+
+@compiled
 def grow(
     lines: Floats, slots: int, head: Floats, number: Floats, hazard: Floats, work: Floats
-) -> tuple[int, float, float]:
-    """Fill GROWN, PATH and CHANCE.
-
-    Returns the new hypothesis's slot, its previous start and the changes behind it.
-    """
+) -> Birth:
+    """Fill GROWN, PATH and CHANCE; returns the new hypothesis."""
     log_prob = lines[LOG_PROB]
     n = whole(work[GROWN])
     seq = head[SEQ]
@@ -174,6 +212,7 @@ def grow(
     previous = -1.0
     scale = 0.0
     changes = 0.0
+    gap = 0.0
     if seq > 0:
         top = arithmetic.largest(work[EACH], n)
         change = -INF
@@ -186,6 +225,7 @@ def grow(
         best = arithmetic.largest(work[SHARE], n)
         run_length = lines[RUN_LENGTH]
         previous = seq - 1.0 - run_length[_likeliest(work[SHARE], run_length, INF, work[SPARE])]
+        gap = _gap(lines, head[STEPS], number, hazard, work[SPARE])
     work[GROWN, slot] = change
     work[PATH, slot] = best
     if 0.0 < scale < INF:  # what CHANCE has is proportional to what it is to have
@@ -193,7 +233,7 @@ def grow(
         work[CHANCE, slot] = math.exp(change)
     else:
         arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
-    return slot, previous, changes
+    return Birth(slot, previous, changes, gap)
 
 
 @compiled
@@ -327,9 +367,7 @@ def keep(
     lines: Floats,
     head: Floats,
     slots: int,
-    slot: int,
-    previous: float,
-    changes: float,
+    birth: Birth,
     elapsed: float,
     totals: Floats,
     work: Floats,
@@ -347,14 +385,16 @@ def keep(
     own = head[totals_place((size - 1) // 2) :]
     drop = arithmetic.place_of(posterior, arithmetic.smallest(posterior, slots), slots)
     mass = math.exp(posterior[drop])
+    slot = birth.slot
     table[CHANGEPOINT_PROBABILITY] = math.exp(posterior[slot])
     table[PRUNED_MASS] = mass
-    table[BORN_PREVIOUS_START] = previous
+    table[BORN_PREVIOUS_START] = birth.previous
     for i in range(slots):
         run_length[i] += 1.0
     run_length[slot] = 0.0
-    lines[PREVIOUS, slot] = previous
-    lines[CHANGES, slot] = changes
+    lines[PREVIOUS, slot] = birth.previous
+    lines[CHANGES, slot] = birth.changes
+    lines[GAP, slot] = birth.gap
     for k in range(size):
         lines[TOTALS_AT_START + k, slot] = own[k]
         own[k] = totals[k]
@@ -396,7 +436,10 @@ def evidence_of_change(
     spare = work[SPARE]
     n = whole(mass)
     below = head[SEQ] - 1.0 - number[SETTLED]
-    changed = _mass_below(mass, age, below, spare)
+    gap = lines[GAP]
+    for i in range(n):
+        spare[i] = mass[i] / (1.0 + gap[i]) if age[i] < below else 0.0
+    changed = min(arithmetic.total(spare, n), 1.0)
     rates(lines, head[STEPS], hazard, spare)
     for i in range(n):
         spare[i] = spare[i] * mass[i] if age[i] >= below else 0.0

@@ -21,6 +21,7 @@ from model_core.compiled.belief import (
     POSTERIOR,
     SHARE,
     SPARE,
+    Birth,
     rates,
 )
 from model_core.compiled.jit import Floats, compiled, inlined, totals_place
@@ -29,6 +30,7 @@ from model_core.regimes import SETTLED as KNOWN
 from model_core.table import (
     BESIDE,
     CHANGES,
+    GAP,
     LOG_PROB,
     PREVIOUS,
     RUN_LENGTH,
@@ -110,19 +112,20 @@ def begin(
     first: int,
     slots: int,
     regimes: int,
-    slot: int,
+    birth: Birth,
     head: Floats,
     outputs: int,
     numbers: Floats,
     work: Floats,
-) -> tuple[float, float]:
-    """Split the birth in `slot`, which `belief.grow` made, between fresh and stored regimes.
+) -> Birth:
+    """Split a birth, which `belief.grow` made, between fresh and stored regimes.
 
     Those from stored ones take further empty slots. own: statistics that are copied for the step;
     lines: of the row, before it, those of the statistics from the first on. numbers: of the memory.
-    Returns the fresh one's previous start and changes.
+    Returns the fresh one.
     """
     seq = head[SEQ]
+    slot = birth.slot
     origin = origin_line(lines, first)
     ended = _ended(lines, slots, seq, numbers[KNOWN])
     column = lines.shape[1] - BESIDE - regimes
@@ -132,7 +135,7 @@ def begin(
     if seq == 0:
         lines[origin, slot] = 0.0
         lines[origin + 1 :, slot] = 0.0
-        return -1.0, 0.0
+        return birth
     # Of returns, by the origin of what ended: probability, with it the changes and the returns
     # behind them, best path and its start.
     mass = work[INSIDE]
@@ -211,6 +214,7 @@ def begin(
         run_length[free] = UNBORN
         lines[PREVIOUS, free] = came_from
         lines[CHANGES, free] = count / chance + 1.0
+        lines[GAP, free] = birth.gap
         for k in range(1 + 2 * outputs):
             lines[TOTALS_AT_START + k, free] = totals[k]
         _enter(lines, first, origin, free, m, back / chance + 1.0, ended)
@@ -221,7 +225,7 @@ def begin(
         changes = changes / fresh + 1.0
         returned = returned / fresh
     _enter(lines, first, origin, slot, 0, returned, ended)
-    return fresh_start, changes
+    return Birth(slot, fresh_start, changes, birth.gap)
 
 
 @compiled
@@ -303,7 +307,9 @@ def read_out(
     rate = work[OUTSIDE]
     below = head[SEQ] - 1.0 - number[SETTLED]
     total_seen = _total(numbers, regimes)
+    fresh = 0.0
     fresh_rate = 0.0
+    back_again = 0.0
     return_rate = 0.0
     rates(lines, head[STEPS], hazard, rate)
     for z in range(regimes + 1):
@@ -316,6 +322,9 @@ def read_out(
         every[z] += mass[i]
         if lines[RUN_LENGTH, i] < below:
             since[z] += mass[i]
+            likened = mass[i] / (1.0 + lines[GAP, i])
+            fresh += likened if z == 0 else 0.0
+            back_again += likened if z > 0 else 0.0
             continue
         back = _returning(lines, origin, i)
         return_rate += mass[i] * rate[i] * back
@@ -331,8 +340,8 @@ def read_out(
             best_since = z
         if every[z] > every[best_now]:
             best_now = z
-    evidence = min(since[0], 1.0) / max(fresh_rate, 1.0 / GREATEST)
-    returned = min(total - since[0], 1.0) / max(return_rate, 1.0 / GREATEST)
+    evidence = min(fresh, 1.0) / max(fresh_rate, 1.0 / GREATEST)
+    returned = min(back_again, 1.0) / max(return_rate, 1.0 / GREATEST)
     out[FRESH_PROBABILITY] = min(since[0], 1.0)
     out[RETURN_EVIDENCE] = returned
     out[SINCE] = best_since

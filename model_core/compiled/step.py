@@ -165,13 +165,14 @@ def advance(
         context = head[at:end]
         rate = number[OUTLIER_RATE] if model.outliers else 0.0
         labelled = number[LABELLED] > 0
-        slot, previous, changes = belief.grow(line, slots, head, number, hazards[b], work)
-        _load(line, first, slot, own)
-        born_previous = previous
+        birth = belief.grow(line, slots, head, number, hazards[b], work)
+        _load(line, first, birth.slot, own)
+        born_previous = birth.previous
         if recalled > 0:
-            previous, changes = regimes.begin(
-                line, own, first, slots, recalled, slot, head, model.outputs, head[memory_at:], work
-            )
+            birth = regimes.begin(
+                line, own, first, slots, recalled, birth, head, model.outputs, head[memory_at:],
+                work,
+            )  # fmt: skip
         step = RowStep(model, number, context, line, own, params, work, marginal)
         beside = call(predict, step)
         if model.by_input:
@@ -201,8 +202,8 @@ def advance(
         born = 0.0
         lost = 0.0
         if recalled > 0:
-            born, lost = regimes.prune(line, slots, slots - 1 - recalled, slot, work)
-        belief.keep(line, head, slots, slot, previous, changes, number[ELAPSED], totals, work, out)
+            born, lost = regimes.prune(line, slots, slots - 1 - recalled, birth.slot, work)
+        belief.keep(line, head, slots, birth, number[ELAPSED], totals, work, out)
         _store(own, first, slots, line)
         call(remember, step)
         if recalled > 0:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from model_core.belief import GREATEST, TIE
 from model_core.hazard import LEARNED
 from model_core.stream import memory
-from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SCORE, STEPS, Layout
+from model_core.table import CHANGES, GAP, LOG_PROB, RUN_LENGTH, SCORE, STEPS, Layout
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -80,7 +80,7 @@ def evidence_of_change(
     rate: Floats | float = hazard.max()
     if hazard[0] == LEARNED:
         rate = (hazard[1] + own[CHANGES]) / (hazard[1] + hazard[2] + head[STEPS])
-    changed = np.where(inside, mass, 0.0)
+    changed = np.where(inside, mass / (1 + own[GAP]), 0.0)
     if layout.regimes:
         changed[own[layout.origin] > 0] = 0.0
         rate = rate * memory.novelty(layout, lines, head)

@@ -57,15 +57,17 @@ def test_a_change_is_detected_once_and_dated():
     assert detector.last.predictive.mean == pytest.approx(3.0, abs=0.5)
 
 
-@pytest.mark.parametrize(("min_size", "confirmed"), [(0.0, 1), (0.5, 0)])
-def test_a_long_gap_confirms_a_change_unless_that_has_to_have_a_size(min_size, confirmed):
-    y = step(size=0.0, count=560)
-    detector = Detector(min_size=min_size)
+@pytest.mark.parametrize(("size", "least", "most"), [(0.0, 0.0, 2000.0), (3.0, 10_000.0, math.inf)])
+def test_a_long_gap_confirms_no_change_but_one_that_the_labels_after_it_show(size, least, most):
+    """That a change has become probable is no evidence of one."""
+    detector = Detector()
+    y = step(size=size, at=500, count=560)
     detector.update_many(y[:500])
-    assert [event for event in detector.events if event.state == "confirmed"] == []
-    detector.update(y[500], elapsed=10_080)
-    detector.update_many(y[501:])
-    assert sum(event.state == "confirmed" for event in detector.events) == confirmed
+    first = detector.update(y[500], elapsed=10_080)
+    assert first.changed_probability > 0.5
+    found = [answer.evidence for answer in detector.update_many(y[501:])]
+    assert least < max(found) < most
+    assert bool(size) == any(event.state == "confirmed" for event in detector.events)
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,8 @@ def belief() -> Belief:
     probability, run_length = tensor([[0.5, 0.2, 0.0, 0.3]]), torch.tensor([[9, 2, 7, 5]])
     score = tensor([[-1.0, -2.0, -math.inf, -3.0]])
     changes = tensor([[0.0, 2.0, 0.0, 1.0]])
-    return Belief(probability.log(), run_length, score, run_length - 10, changes)
+    gap = tensor([[0.0, 0.0, 0.0, 3.0]])
+    return Belief(probability.log(), run_length, score, run_length - 10, changes, gap)
 
 
 def test_mass_below_counts_shorter_runs_and_evidence_reaches_its_threshold(belief):
@@ -325,11 +326,12 @@ def test_mass_below_counts_shorter_runs_and_evidence_reaches_its_threshold(belie
     half = Belief(tensor([[0.5, 0.25, 0.0, 0.25]]).log(), *belief[1:])
     below, hazard = torch.tensor([6]), tensor([[0.02]])
     evidence = beliefs.evidence_of_change(half, below, hazard)
-    assert evidence.item() == pytest.approx(0.5 / (0.5 * 0.02), rel=1e-12)
+    # The time before the last start made it four times as likely, which is no evidence.
+    assert evidence.item() == pytest.approx((0.25 + 0.25 / 4) / (0.5 * 0.02), rel=1e-12)
     own = tensor([[0.01, 0.9, 0.9, 0.9]])  # of those who know of a change none counts
-    assert beliefs.evidence_of_change(half, below, own).item() == pytest.approx(100, rel=1e-12)
+    assert beliefs.evidence_of_change(half, below, own).item() == pytest.approx(62.5, rel=1e-12)
     # Of two as likely the earlier start.
-    for threshold, slot in ((evidence.item(), 3), (50.1, 0), (0.0, 0)):
+    for threshold, slot in ((evidence.item(), 3), (31.3, 0), (0.0, 0)):
         found = beliefs.suspected(half, below, evidence, tensor([threshold]))
         assert found.item() == slot
 

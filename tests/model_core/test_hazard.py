@@ -91,7 +91,7 @@ def likelihoods(seed):
 
 
 def filtered(log_density):
-    """Beliefs by start of the belief's filter alone, whose labels are as likely as stated."""
+    """Beliefs and gaps by start of the belief's filter alone, labels as likely as stated."""
     slots = LENGTH + 1
     belief = beliefs.empty(1, slots)
     prior = torch.tensor([hazards.learned(CHANGES, STEPS_BEFORE)], dtype=torch.float64)
@@ -101,23 +101,26 @@ def filtered(log_density):
         expected = hazards.expected(prior, belief.run_length, belief.changes, steps)
         elapsed = torch.tensor([[ELAPSED[t]]], dtype=torch.float64)
         stated = torch.tensor([[STATED[t]]], dtype=torch.float64)
-        change, survival = hazards.log_change(expected, elapsed, stated)
-        belief, _ = beliefs.grow(belief, torch.tensor([t]), change, survival)
+        change = hazards.log_change(expected, elapsed, stated)
+        unit = hazards.log_unit(expected, elapsed, stated, change)
+        belief, _ = beliefs.grow(belief, torch.tensor([t]), *change, unit)
         behind += ELAPSED[t] if t else 0.0
         starts = (t - belief.run_length[0]).clamp(0, LENGTH - 1).numpy()
         belief, _ = beliefs.observe(belief, torch.tensor(log_density[starts, t])[None])
         alive = torch.isfinite(belief.log_prob[0])
-        pairs = zip(starts[alive], belief.log_prob[0, alive].exp().tolist(), strict=True)
-        yield dict(pairs)
+        columns = belief.log_prob[0, alive].exp().tolist(), belief.gap[0, alive].tolist()
+        yield tuple(dict(zip(starts[alive], column, strict=True)) for column in columns)
 
 
 def by_loops(log_density, exact):
     """The same by loops; exact: every hypothesis keeps each number of changes, not their mean."""
     weights = {}  # of start and changes behind it
+    gaps = {}
     behind = 0.0
     for t in range(LENGTH):
         grown = {}
         born = {}
+        of_unit = 0.0
         for (start, n), weight in weights.items():
             rate = (CHANGES + n) / (CHANGES + STEPS_BEFORE + behind)
             change = STATED[t]
@@ -125,6 +128,9 @@ def by_loops(log_density, exact):
                 change = 1 - (1 - rate) ** ELAPSED[t]
             grown[start, n] = weight * (1 - change)
             born[n + 1] = born.get(n + 1, 0.0) + weight * change
+            longer = np.isnan(STATED[t]) and ELAPSED[t] > 1
+            of_unit += weight * ((1 - change) * rate / (1 - rate) if longer else change)
+        gaps[t] = sum(born.values()) / of_unit - 1 if of_unit else 0.0
         if not exact and sum(born.values()):
             total = sum(born.values())
             born = {sum(n * weight for n, weight in born.items()) / total: total}
@@ -136,7 +142,7 @@ def by_loops(log_density, exact):
         by_start = {}
         for (start, _), weight in weights.items():
             by_start[start] = by_start.get(start, 0.0) + weight
-        yield by_start
+        yield by_start, {start: gaps[start] for start in by_start}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -144,9 +150,37 @@ def test_a_learned_hazard_is_that_of_loops_and_close_to_that_of_every_number_of_
     log_density = likelihoods(seed)
     steps = filtered(log_density), by_loops(log_density, False), by_loops(log_density, True)
     for t, (found, mean, exact) in enumerate(zip(*steps, strict=True)):
-        assert found == pytest.approx(mean, abs=1e-12)
+        assert found[0] == pytest.approx(mean[0], abs=1e-12)
+        assert found[1] == pytest.approx(mean[1], abs=1e-12)
         # Before the third observation no start has two numbers of changes behind it.
-        assert found == pytest.approx(exact, abs=1e-12 if t < 2 else 0.02)
+        assert found[0] == pytest.approx(exact[0], abs=1e-12 if t < 2 else 0.02)
+        if t == 4:  # after three units of time
+            assert found[1][t] > 0.1
+
+
+def test_time_without_observations_is_no_evidence_of_a_change():
+    """It is as much as that of a step of one unit, though a change becomes more probable."""
+    nothing = tensor([[math.nan]])
+    for table in ([0.01], [0.3], [1.0, 0.2, 0.1], hazards.learned(0.2, 200.0)):
+        prior = tensor([table])
+        read = {}
+        for elapsed in (1.0, 2.0, 50.0):
+            belief = beliefs.empty(1, 4)
+            for t, time in enumerate((1.0, elapsed)):
+                expected = hazards.expected(
+                    prior, belief.run_length, belief.changes, tensor([float(t)])
+                )
+                change = hazards.log_change(expected, tensor([[time]]), nothing)
+                unit = hazards.log_unit(expected, tensor([[time]]), nothing, change)
+                belief, _ = beliefs.grow(belief, torch.tensor([t]), *change, unit)
+                belief, _ = beliefs.observe(belief, torch.zeros(1, 1, dtype=torch.float64))
+            below = torch.tensor([1])
+            evidence = beliefs.evidence_of_change(belief, below, tensor([[0.01]])).item()
+            read[elapsed] = (beliefs.mass_below(belief, below).item(), evidence)
+        if table[0] == 1.0:
+            continue  # the change is certain whatever the time
+        assert [read[elapsed][1] for elapsed in (2.0, 50.0)] == pytest.approx([read[1.0][1]] * 2)
+        assert read[1.0][0] < read[2.0][0] < read[50.0][0]
 
 
 def test_a_stream_learns_how_often_its_regimes_end():

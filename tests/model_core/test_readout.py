@@ -33,6 +33,7 @@ def hypotheses(state, row):
             "previous": int(belief.previous_start[row, slot]),
             "totals": state.totals_at_start[row, slot].tolist(),
             "changes": belief.changes[row, slot].item(),
+            "gap": belief.gap[row, slot].item(),
         }
         for slot in range(belief.log_prob.shape[1])
         if math.isfinite(belief.log_prob[row, slot])
@@ -58,7 +59,10 @@ def check(found, step, row, watch, hazard):
         for each in alive
         if each["start"] <= settled
     )
-    evidence = changed / max(unchanged, 1e-290)
+    later = sum(
+        math.exp(each["log_prob"]) / (1 + each["gap"]) for each in alive if each["start"] > settled
+    )
+    evidence = later / max(unchanged, 1e-290)
     alarm = 0 < threshold <= evidence
     about = [each for each in alive if each["start"] > settled] if alarm else alive
     event = earliest_best(about, "log_prob")

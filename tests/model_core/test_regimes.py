@@ -29,6 +29,7 @@ from model_core.table import (
     Rows,
     context_place,
 )
+from model_core.table import STEPS as BEHIND
 from model_core.upm import wishart
 from model_core.upm.regression import FORGOTTEN, Regression
 from tests.model_core.references import Window
@@ -77,17 +78,16 @@ def row_of(values: np.ndarray) -> torch.Tensor | None:
     return torch.tensor(values, dtype=torch.float64).reshape(1, -1) if np.size(values) else None
 
 
-def inputs_of(x: np.ndarray, y: np.ndarray, hazard=(HAZARD,)) -> moca.Inputs:
+def inputs_of(x: np.ndarray, y: np.ndarray, hazard=(HAZARD,), elapsed=1.0) -> moca.Inputs:
     one = torch.ones(1, dtype=torch.float64)
     table = torch.tensor([list(hazard)], dtype=torch.float64)
-    return moca.Inputs(
-        row_of(x), row_of(y), torch.tensor([True]), table, one, np.nan * one, torch.zeros_like(one)
-    )
+    there, none = torch.tensor([True]), torch.zeros_like(one)
+    return moca.Inputs(row_of(x), row_of(y), there, table, elapsed * one, np.nan * one, none)
 
 
-def given(x: np.ndarray, y: np.ndarray, watch=(0.0, 0.0, 0.0)) -> np.ndarray:
+def given(x: np.ndarray, y: np.ndarray, watch=(0.0, 0.0, 0.0), elapsed=1.0) -> np.ndarray:
     """The same as inputs of a kernel, watched so."""
-    return np.concatenate(([1.0, 1.0, np.nan, 0.0], watch, np.ravel(y), np.ravel(x)))[None]
+    return np.concatenate(([1.0, elapsed, np.nan, 0.0], watch, np.ravel(y), np.ravel(x)))[None]
 
 
 def learned(own: Case, inputs: np.ndarray, labels: np.ndarray):
@@ -323,7 +323,10 @@ def test_kernel_is_the_eager_filter(name, room, hazard):
 @pytest.mark.parametrize("threshold", [0.0, 1e-3, 1e9])
 @pytest.mark.parametrize("hazard", [*HAZARDS, (0.3, 0.01, 0.1)])
 def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
-    """By loops over the hypotheses; the more probable kind decides which start events are about."""
+    """By loops over the hypotheses; the more probable kind decides which start events are about.
+
+    A long time before an observation is no evidence of a start there.
+    """
     settled = 3
     one = stream("gaussian-3")
     _, back = one.known[0]
@@ -331,35 +334,52 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
     layout, lines, heads = began(one)
     step = compiled.kernel_of(one.case.model)
     watch = torch.tensor([[float(settled), settled, threshold]])
-    decided = set()
+    decided, gaps, before = set(), {}, {}
     for t, (x, y) in enumerate(zip(one.x, one.y, strict=True)):
+        elapsed = 6.0 if t == settled + 2 else 1.0
         state, prior = layout.state(lines.copy(), heads.copy()), layout.prior(lines, heads)
-        inputs = inputs_of(x, y, hazard)
+        inputs = inputs_of(x, y, hazard, elapsed)
         state, info = moca.step(one.case.model, state, prior, inputs)
         table = readout.table(state, info, inputs.hazard, watch, 5)
         (eagerly,) = readout.rows(table, heads[:, layout.numbers :])
         rows = Rows(layout.slots, lines, heads, layout.regimes)
         table, _ = step.advance(
-            rows, np.zeros(1, np.int64), given(x, y, watch[0].numpy()), np.array([hazard]), 5
+            rows,
+            np.zeros(1, np.int64),
+            given(x, y, watch[0].numpy(), elapsed),
+            np.array([hazard]),
+            5,
         )
         (own,) = readout.rows(table, heads[:, layout.numbers :])
         for name in ("evidence", "return_evidence", "new_probability", "changed_probability"):
             assert getattr(own, name) == pytest.approx(getattr(eagerly, name), rel=1e-9, abs=1e-12)
         assert own[9:12] == pytest.approx(eagerly[9:12], rel=1e-9)
 
+        # Odds of a change over those of one unit of time: of all starts here.
+        odds, of_unit = 0.0, 0.0
+        for probability, rate in before.values():
+            change = 1 - (1 - rate) ** elapsed
+            odds += probability * change
+            of_unit += probability * (1 - change) * rate / (1 - rate)
+        gaps[t] = odds / of_unit if before else 1.0
+
         belief, counts = believed(layout, lines, (0, 1))
-        mass, rates = np.zeros(3), np.zeros(2)
+        behind = heads[0, BEHIND]
+        before = {}
+        mass, likened, rates = np.zeros(3), np.zeros(3), np.zeros(2)
         for (age, z), (probability, _) in belief.items():
             changes, returns = counts[age, z]
-            rate = max(hazard)
+            rate, now = max(hazard), hazard[min(age, len(hazard) - 1)]
             if hazard[0] == LEARNED:
-                rate = (hazard[1] + changes) / (hazard[1] + hazard[2] + t)
+                rate = now = (hazard[1] + changes) / (hazard[1] + hazard[2] + behind)
+            before[age, z] = probability, now
             q = chance_of_return(changes, returns)
             if age < t - settled:
                 mass[z] += probability
+                likened[z] += probability / gaps[t - age]
             else:
                 rates += probability * rate * np.array([1 - q, q])
-        new, back = mass[0] / rates[0], mass[1:].sum() / rates[1]
+        new, back = likened[0] / rates[0], likened[1:].sum() / rates[1]
         assert own.evidence == pytest.approx(new, rel=1e-9)
         assert own.return_evidence == pytest.approx(back, rel=1e-9)
         assert own.new_probability == pytest.approx(mass[0], abs=1e-12)
@@ -375,6 +395,8 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
         )
         assert numpy == pytest.approx(own.evidence, rel=1e-9)
     assert {new for new, _ in decided} == {True, False}
+    assert gaps.pop(settled + 2) > 5
+    assert list(gaps.values()) == pytest.approx([1.0] * len(gaps), rel=1e-9)
 
 
 # --- what is stored -------------------------------------------------------------------------------
