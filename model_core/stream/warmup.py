@@ -24,6 +24,8 @@ FLAT_SCALE = 0.01  # of the location, where all values were the same
 SMALLEST_SCALE = 1e-150  # its square is still a number
 FIRST_LOOK = 50  # observations after which, and after every doubling, a scale is looked at again
 OUTGROWN = 100.0  # scales from the location: with a quarter of the labels beyond, it is taken anew
+# Standard deviations by the middle half of labels, from which on that of all is an outlier's.
+OUTLYING = 5.0
 SCALE_FREE = ("count", "positive")  # labels whose location says it all
 
 # Of each observation its label, nan where an output is missing, then its input if that counts.
@@ -102,8 +104,23 @@ def estimate(values: Values, model: UnderlyingModel) -> Moments:
             location.append(mean or 0.5 / len(column))
         else:
             location.append(statistics.median(column))
+        if model.label == "real" and len(column) <= LONGEST:  # of more it may be that of changes
+            usual = _spread(column)
+            if usual > 0 and deviation > OUTLYING * usual:
+                deviation = usual
         scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
     return location, scale
+
+
+def _spread(column: Sequence[float]) -> float:
+    """Standard deviation of a normal with the quartiles and the median deviation of numbers.
+
+    0 where half of them are the same: their spread is in the others.
+    """
+    quartiles = np.quantile(column, (0.25, 0.5, 0.75))
+    middle = float(quartiles[2] - quartiles[0]) / 1.349
+    median = 1.4826 * float(np.median(np.abs(column - quartiles[1])))
+    return max(middle, median) if min(middle, median) > 0 else 0.0
 
 
 def next_look(seq: int) -> int:

@@ -25,6 +25,7 @@ from model_core.stream.rows import PREVIOUS, times_of
 from model_core.stream.slab import Slab
 from model_core.table import RUN_LENGTH
 from model_core.upm.averaged import Averaged
+from model_core.upm.builtin import Options, build
 from model_core.upm.conjugate import Gaussian
 from training.online import segmentation
 
@@ -86,6 +87,33 @@ def test_an_error_code_is_two_changes_unless_it_is_missing_or_an_outlier(
     y = step(size=0.0, count=300)
     detector.update_many([*y[:150], label, *y[150:]])
     assert sum(event.state == "confirmed" for event in detector.events) == confirmed
+
+
+@pytest.mark.parametrize("far", [20.0, -100.0, 1e6])
+def test_an_outlier_in_the_warm_up_hides_no_change(far):
+    y = step(at=200, count=240)
+    y[7] = far
+    detector = Detector()
+    detector.update_many(y)
+    (event,) = [event for event in detector.events if event.state == "confirmed"]
+    assert abs(event.start - 200) <= 2
+    assert event.confirmed_at < 215
+
+
+def test_the_scale_is_the_deviation_of_all_labels_unless_that_is_an_outliers():
+    model = build("gaussian", Options())
+    normal = np.random.default_rng(0).normal(5.0, 2.0, 20)
+    (location,), (scale,) = warmup.estimate(normal[:, None].tolist(), model)
+    assert (location, scale) == pytest.approx((np.median(normal), normal.std(ddof=1)))
+    normal[3] = 1e4
+    (location,), (scale,) = warmup.estimate(normal[:, None].tolist(), model)
+    low, high = np.quantile(normal, (0.25, 0.75))
+    wide = 1.4826 * np.median(np.abs(normal - np.median(normal)))
+    assert scale == pytest.approx(max(wide, (high - low) / 1.349))
+    # Where half of the labels are the same, their spread is in the others.
+    still = [*[1.0] * 11, *normal[:9]]
+    _, (scale,) = warmup.estimate([[value] for value in still], model)
+    assert scale == pytest.approx(np.std(still, ddof=1))
 
 
 def test_hindsight_takes_no_confirmed_change_away():
