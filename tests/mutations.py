@@ -93,6 +93,20 @@ MUTATIONS = [
         FILTER,
     ),
     Mutation(
+        "belief: a long time without observations is evidence",
+        "model_core/belief.py",
+        "changed = (mass * inside / (1 + belief.gap))",
+        "changed = (mass * inside)",
+        FILTER,
+    ),
+    Mutation(
+        "warm-up: an outlier makes the scale as large as itself",
+        "model_core/stream/warmup.py",
+        "if usual > 0 and deviation > OUTLYING * usual:",
+        "if usual > 0 and deviation > 1e9 * usual:",
+        "tests/model_core/test_detector.py",
+    ),
+    Mutation(
         "filter: an unlabelled observation has an inlier's weight",
         "model_core/filter.py",
         "return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)",
