@@ -394,14 +394,14 @@ MUTATIONS = [
         "service/api/gateway/gateway.py",
         "            if soon:",
         "            if not soon:",
-        API,
+        "tests/service/api/test_gateway.py",
     ),
     Mutation(
         "gateway: each command of a request has the whole deadline",
         "service/api/gateway/gateway.py",
         "max(self._deadline_s - self._waited_s, self._deadline_s / 2)",
         "self._deadline_s",
-        API,
+        "tests/service/api/test_gateway.py",
     ),
     Mutation(
         "overload: a wait of more than half the limit is refused",

@@ -516,7 +516,8 @@ async def test_a_task_that_should_never_end_is_told_by_the_probes(api, monkeypat
     ready = await api.get("/readyz")
     assert (ready.status_code, "ZeroDivisionError" in ready.text) == (503, True)
     clock.advance(4.9)
-    assert (await request).status_code == 200  # looked for before giving up
+    await until_async(request.done)  # looked for before giving up
+    assert (await request).status_code == 200
 
 
 # --- deadlines and outages ----------------------------------------------------------------------
