@@ -70,8 +70,9 @@ def grow(
     ways = torch.exp(joint - change).detach()
     changes = (ways * (belief.changes + 1)).sum(-1, keepdim=True)
     changes = torch.where(first | torch.isneginf(change), 0.0, changes)
-    unit = torch.logsumexp((belief.log_prob + log_unit).masked_fill(first, 0.0), -1, keepdim=True)
-    gap = torch.expm1(change - unit).nan_to_num(0.0, GREATEST).clamp(0.0, GREATEST).detach()
+    of_unit = (belief.log_prob + log_unit).detach().masked_fill(first, 0.0)
+    unit = torch.logsumexp(of_unit, -1, keepdim=True)
+    gap = torch.expm1(change.detach() - unit).nan_to_num(0.0, GREATEST).clamp(0.0, GREATEST)
     path = belief.score + log_hazard
     best = path.amax(-1, keepdim=True)
     came_from = likeliest(path, belief.run_length).unsqueeze(-1)

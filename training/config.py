@@ -191,7 +191,7 @@ def checked(section: type[S], settings: Options) -> S:
 
 
 def _fault(section: type[BaseModel], error: Mapping[str, Any]) -> str:
-    """Where a setting is wrong, and why; of one that there is not, which was probably meant."""
+    """Place and reason of a wrong setting; for an unknown one also the name of a similar one."""
     loc = error["loc"]
     where = ".".join(map(str, loc))
     if error["type"] != "extra_forbidden":

@@ -415,8 +415,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         steps: list[Step | None] = []
         for at in range(0, len(chosen), slab.step_rows):  # each needs a state
             part = slice(at, at + slab.step_rows)
-            own = histories[part], settings[part], coming.part(part), detailed[part]
-            steps += warmup.forecasts(slab, *own)
+            steps += warmup.forecasts(
+                slab, histories[part], settings[part], coming.part(part), detailed[part]
+            )
         return steps
 
 

@@ -36,7 +36,8 @@ class Anew(NamedTuple):
 def next_search(model: UnderlyingModel, series: Series, seq: int) -> int | None:
     """Observations, more than `seq`, after which a series looks for its first seasons; None: never.
 
-    By default: a series that is told to has a state of them from its first label on.
+    It looks where its settings say nothing of seasons. With `seasonal` on it learns them from its
+    first label, and searches for none.
     """
     searching = series.season_state is None and series.state.settings.seasonal is None
     return season.next_search(seq, series.search_phase) if searching and model.seasonal else None
