@@ -373,11 +373,18 @@ class AsyncOutbox(Box[AsyncClient]):
             await self._end()
 
     async def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    self._change.clear()
-                    await self._change.wait()
+        # Without asyncio.timeout: before Python 3.11.3 it raises CancelledError at its end in a
+        # task that was cancelled before, as `_end_with_loop` is, which then ended no thread.
+        waiting = asyncio.create_task(self._until(condition))
+        try:
+            await asyncio.wait([waiting], timeout=timeout_s)
+        finally:
+            waiting.cancel()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._change.clear()
+            await self._change.wait()
 
     def _in_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the owner's loop, and wait for it in the thread."""

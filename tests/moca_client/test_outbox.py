@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 
 from moca_client import AsyncClient, AsyncOutbox, Client, Outbox, retry
 from moca_client.errors import InvalidRequest, OutcomeUnknown, Unavailable, problem_of
+from moca_client.outbox import box as box_module
 from moca_client.outbox import sending
 from moca_client.outbox.sending import Delivered, Failed, Sender
 from moca_client.outbox.store import OutboxFull, OutboxStore
@@ -419,6 +421,20 @@ def test_nothing_holds_up_the_end_of_an_asynchronous_outbox(tmp_path, state, aba
         assert box._ended
         assert box.pending == (0 if state == "idle" else count)
     assert "stopped" not in caplog.text
+
+
+def test_the_thread_of_an_abandoned_outbox_ends_with_its_loop_however_slow_its_disk(monkeypatch):
+    async def send():
+        async with AsyncClient(transport=httpx.MockTransport(httpx.Response)) as client:
+            return await AsyncOutbox(client).__aenter__()
+
+    def close(store, close=OutboxStore.close):
+        time.sleep(0.05)
+        close(store)
+
+    monkeypatch.setattr(box_module, "CANCEL_S", 0.001)  # the loop looks again and again
+    monkeypatch.setattr(OutboxStore, "close", close)
+    assert asyncio.run(send())._ended
 
 
 @pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
