@@ -460,13 +460,23 @@ async def test_ids_of_a_store_that_was_rolled_back_are_read_from_the_start(
         assert (await request).json()["seq"] == 3
 
 
-async def test_a_last_look_before_giving_up(api, worker, clock):
+async def test_a_last_look_before_giving_up(api, worker, clock, monkeypatch):
+    """The look at deadlines that gives up one request reads the outcome of a later one."""
+    replies = api.app.state.context.replies
+    looked = Mock(wraps=replies.fall_behind)
+    monkeypatch.setattr(replies, "fall_behind", looked)
     worker.publish = False
-    request = asyncio.create_task(api.post(POST, json={"y": 0}))
+    earlier = asyncio.create_task(api.post(POST, json={"y": 0}))
     await appended(api)
-    await until_async(lambda: worker.commands)
-    worker.pause()  # its commit is done
+    clock.advance(0.2)
+    request = asyncio.create_task(api.post(POST, json={"y": 1}))
+    await appended(api, 2)
+    await until_async(lambda: len(worker.commands) == 2)
+    worker.pause()  # its commits are done
+    looked.assert_not_called()
     clock.advance(4.9)
+    assert (await earlier).status_code == 504
+    looked.assert_called_with({P})
     assert (await request).status_code == 200
 
 
