@@ -27,6 +27,7 @@ from moca_client.series import (
 )
 from moca_client.times import BadTime, time_axis
 from tests.moca_client.test_plots import row
+from tests.waiting import PATIENCE_S
 
 
 def written(tmp_path, text, name="series.csv"):
@@ -498,7 +499,7 @@ def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(service, sh
 def test_a_list_that_overtakes_the_one_before_is_sent_again(service, shift, tmp_path):
     """Two are on their way at a time; the others keep their order."""
     overtaken = threading.Event()
-    service.waits = {20: lambda: overtaken.wait(10)}
+    service.waits = {20: lambda: overtaken.wait(PATIENCE_S)}
     observe = service.observe
 
     def observed(name, rows, **options):

@@ -180,7 +180,7 @@ async def test_an_event_is_waited_for_up_to_a_bound():
     event = asyncio.Event()
     began = time.monotonic()
     assert not await happened(event, 0.05)
-    assert 0.04 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.04
     asyncio.get_running_loop().call_later(0.01, event.set)
     assert await happened(event, 60)
     assert await happened(event, 0)  # it came before

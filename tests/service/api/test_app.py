@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from service.api.gateway.gateway import Replies
 from service.api.gateway.load_shedding import Overload
 from service.api.sse import events as sse_events
 from service.problems import StartupError
-from service.store import subscription
+from service.store import connection, subscription
 from service.store.connection import connect_async
 from service.store.feed import Feeds
 from service.store.reads import AsyncStore
@@ -110,8 +111,9 @@ async def test_a_default_model_that_is_not_there_is_said_at_the_start(settings, 
 def test_a_start_says_that_the_store_hangs_and_gives_up(
     settings, lonely_store, caplog, monkeypatch
 ):
-    monkeypatch.setattr(app_module, "START_WAIT_S", 0.5)
-    monkeypatch.setattr(app_module, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(app_module, "START_TIMEOUT_S", 0.1)
+    times_s = iter([0.0, app_module.START_WAIT_S, app_module.START_WAIT_S + 0.1])
+    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=times_s.__next__))
     chosen = settings.model_copy(update={"redis_url": lonely_store.url})
     with lonely_store.hanging(), pytest.raises(Exception, match="Timeout reading"):
         check_store(chosen)

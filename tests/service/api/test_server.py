@@ -185,9 +185,9 @@ def test_an_idle_connection_is_kept_for_the_keep_alive_and_does_not_delay_the_st
     for keep_alive_s, ended_by in ((1, "time"), (600, "stop")):
         api = served(keep_alive_s=keep_alive_s)
         connection = HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
+        began = time.monotonic()
         connection.request("GET", "/livez")
         connection.getresponse().read()
-        began = time.monotonic()
         if ended_by == "stop":
             api.stop()
         assert connection.sock.recv(1) == b""

@@ -8,6 +8,7 @@ import hmac
 import itertools
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,9 +23,10 @@ from service.wire import Event
 from service.wire.event_entries import Raised
 from tests.feeding import Writer
 from tests.serving import Quiet, ThreadServer
-from tests.waiting import until_async
+from tests.waiting import PATIENCE_S, until_async
 
 PARTITIONS = 4
+COLLECT_S = 600.0
 KEY = bytes(range(32))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
 
@@ -81,9 +83,8 @@ def receiver():
 @pytest.fixture
 def writer(valkey_url):
     with contextlib.closing(Writer(valkey_url, PARTITIONS)) as writer:
-        writer.clock = lambda: int(
-            time.time() * 1000
-        )  # changes that are old do not wait for others
+        # Changes that are old do not wait for others.
+        writer.clock = lambda: int(time.time() * 1000)
         yield writer
 
 
@@ -95,11 +96,19 @@ class Delivering:
         self.file = folder / "hooks.toml"
         self._before = {}
         self.runners = []
+        self.clock = SimpleNamespace(time=time.time, monotonic=self._monotonic)
+        self._ahead_s = 0.0
 
-    @property
-    def collected(self):
-        """How many changes wait for others."""
-        return sum(len(each._collected) for each in self.runners)
+    def _monotonic(self):
+        return time.monotonic() + self._ahead_s
+
+    async def collects(self, count):
+        """Wait until so many changes wait for others, as long as COLLECT_S."""
+        await until_async(lambda: sum(len(each._collected) for each in self.runners) == count)
+
+    def pass_time(self):
+        """Let what waits for others have waited long enough."""
+        self._ahead_s += COLLECT_S
 
     def hook(self, name, url, **more):
         fields = {"name": name, "url": url, "secret": SECRET, **more}
@@ -113,7 +122,7 @@ class Delivering:
             "collect_s": 0,
             "backoff_s": 0.1,
             "backoff_max_s": 0.3,
-            "timeout_s": 1,
+            "timeout_s": PATIENCE_S,
             **delivery,
         }
         file = self.folder / f"{name}.toml"
@@ -141,7 +150,6 @@ class Delivering:
             webhooks_file=self.written("running", **delivery),
             webhook_hosts="http://127.0.0.1",
             partitions=PARTITIONS,
-            lease_ttl_ms=1000,
         )
         hooks, bounds = webhooks_of(settings, {})
         self._before = {hook.name: self._counts(hook.name) for hook in hooks}
@@ -176,7 +184,9 @@ def delivering(valkey_url, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "POLL_S", 0.01)
     monkeypatch.setattr(runner, "PAUSE_S", 0.05)
     with connect(valkey_url) as client:
-        yield Delivering(valkey_url, tmp_path, client)
+        delivering = Delivering(valkey_url, tmp_path, client)
+        monkeypatch.setattr(runner, "time", delivering.clock)
+        yield delivering
 
 
 def verify(headers, body):

@@ -25,7 +25,14 @@ from service.webhooks.sender import HttpSender, sender_of
 from service.wire.event_entries import Filter, Id
 from tests.e2e.deployment import Processes
 from tests.ports import free_port
-from tests.service.webhooks.conftest import PARTITIONS, Receiver, notice, raised, verify
+from tests.service.webhooks.conftest import (
+    COLLECT_S,
+    PARTITIONS,
+    Receiver,
+    notice,
+    raised,
+    verify,
+)
 from tests.stored import put_head
 from tests.waiting import PATIENCE_S, until, until_async
 
@@ -37,7 +44,7 @@ ENDLESS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 # --- one attempt ------------------------------------------------------------------------------
 
 
-async def attempt(answer, timeout_s=10.0):
+async def attempt(answer, timeout_s=PATIENCE_S):
     """Outcome of one attempt at a receiver that answers with these bytes; None: never."""
 
     async def receive(reader, writer):
@@ -64,7 +71,7 @@ async def attempt(answer, timeout_s=10.0):
         server.close()
 
 
-async def attempt_at(port, timeout_s=10.0):
+async def attempt_at(port, timeout_s=PATIENCE_S):
     hook = Hook("a", f"http://127.0.0.1:{port}/", b"x" * 32, Filter())
     sender = HttpSender(hook, LOOPBACK, timeout_s)
     try:
@@ -109,7 +116,7 @@ async def test_apprise_notifies_and_connects_only_where_it_may(receiver):
     host = receiver.url.removeprefix("http://")
     hook = Hook("a", f"json://{host}/a", b"", Filter(), format="apprise")
     for hosts, reason in (("", "not public"), ("http://127.0.0.1", None)):
-        sender = sender_of(hook, Allowed.parse(hosts), 10.0)
+        sender = sender_of(hook, Allowed.parse(hosts), PATIENCE_S)
         failure = await sender.attempt(notice(event=raised(evidence=2e4), link="https://c/1"))
         await sender.close()
         assert (failure is None) == (reason is None)
@@ -120,7 +127,7 @@ async def test_apprise_notifies_and_connects_only_where_it_may(receiver):
     details = "since observation 39; by chance 1 in 20,000 observations"
     assert (message["message"], message["type"]) == (f"{details}\nhttps://c/1", "warning")
     receiver.fate = lambda path, data: 302  # not followed
-    sender = sender_of(hook, LOOPBACK, 10.0)
+    sender = sender_of(hook, LOOPBACK, PATIENCE_S)
     assert not (await sender.attempt(notice())).final
     await sender.close()
     assert {path for path, *_ in receiver.calls} == {"/a"}
@@ -243,13 +250,20 @@ async def test_a_delivery_says_what_its_event_is(delivering, receiver, writer):
 async def test_a_receiver_that_fails_hangs_or_is_down_gets_each_event_in_order(delivering, writer):
     port = free_port()
     delivering.hook("h", f"http://127.0.0.1:{port}/h")
-    async with delivering.running(in_flight=1, attempts=100, timeout_s=0.5):
+    async with delivering.running(in_flight=1, attempts=100):
         for i in range(1, 4):
             writer.raise_("a", i)
         await until_async(lambda: delivering.counted("h")[0] >= 1)  # nobody is there
         receiver = Receiver(port)
         fates = iter([500, 2.0, 429, 302])
-        receiver.fate = lambda path, data: next(fates, 200)
+
+        def fate(path, data):
+            fate = next(fates, 200)
+            # The next attempt gets little time if it will hang; others get all they need.
+            delivering.runners[0]._sender._timeout_s = 0.5 if fate == 500 else PATIENCE_S
+            return fate
+
+        receiver.fate = fate
         try:
             await until_async(lambda: len(receiver.got("/h")) == 3)
         finally:
@@ -265,7 +279,7 @@ async def test_one_dead_receiver_does_not_hold_up_the_others(delivering, receive
     receiver.fate = lambda path, data: 200 if path == "/good" else 2.0
     delivering.hook("hangs", f"{receiver.url}/hangs")
     delivering.hook("good", f"{receiver.url}/good")
-    async with delivering.running(timeout_s=1.5):
+    async with delivering.running():
         for i in range(1, 31):
             writer.raise_(f"s{i % 7}", i)
         await until_async(lambda: len(receiver.got("/good")) == 30)
@@ -348,11 +362,11 @@ def test_a_kill_between_delivery_and_acknowledgement_delivers_again(
 
     def slow(path, data):
         arrived.set()
-        return 3.0
+        return PATIENCE_S
 
     receiver.fate = slow
     delivering.hook("h", f"{receiver.url}/h")
-    start("first", timeout_s=20)
+    start("first")
     for i in range(1, 4):
         writer.raise_("a", i)
     assert arrived.wait(PATIENCE_S)
@@ -362,7 +376,7 @@ def test_a_kill_between_delivery_and_acknowledgement_delivers_again(
     start("second")
     until(lambda: receiver.got("/h") == [("a", 1), ("a", 2), ("a", 3)])
     until(lambda: delivering.pending("h") == 0)
-    assert receiver.got("/h", 3.0) == [("a", 1)]  # the first, once more
+    assert receiver.got("/h", PATIENCE_S) == [("a", 1)]  # the first, once more
     place = keys.feed(keys.partition_of("a", PARTITIONS))
     assert len(delivering.client.xinfo_consumers(place, "webhook:h")) == 1
 
@@ -394,12 +408,16 @@ async def test_changes_of_an_incident_are_one_delivery_and_those_that_join_it_an
         name = f"s{i}"
         put_head(delivering.client, keys.partition_of(name, PARTITIONS), name, head)
     alone = "2024-05-03T12:00:00Z"
-    async with delivering.running(collect_s=1.0):
+    async with delivering.running(collect_s=COLLECT_S):
         for i in range(3):
             writer.raise_(f"s{i}", 1, confirmed_at=13)
         writer.raise_("s5", 1, confirmed_at=13, time=alone)
+        await delivering.collects(4)
+        delivering.pass_time()
         await until_async(lambda: len(receiver.calls) == 2)
         writer.raise_("s3", 1, confirmed_at=13)
+        await delivering.collects(1)
+        delivering.pass_time()
         await until_async(lambda: len(receiver.calls) == 3)
         await until_async(lambda: not delivering.pending("h"))
         await until_async(lambda: delivering.counted("h") == [0, 5, 0, 0])
@@ -422,9 +440,11 @@ async def test_incidents_are_of_the_kinds_that_a_webhook_chooses(delivering, rec
     delivering.hook("new", f"{receiver.url}/new")
     delivering.hook("all", f"{receiver.url}/all", kinds=["change", "returned"])
     night = wire.KnownRegime("night shift", 0.9, 3, 2, 30)
-    async with delivering.running(collect_s=1.0):
+    async with delivering.running(collect_s=COLLECT_S):
         for i in range(4):
             writer.raise_(f"s{i}", 1, confirmed_at=13, **({"returned": night} if i > 1 else {}))
+        await delivering.collects(2 + 4)
+        delivering.pass_time()
         await until_async(lambda: len(receiver.calls) == 2)
         await until_async(lambda: not delivering.pending("new") and not delivering.pending("all"))
     assert sorted(row[:2] for row in messages(receiver)) == [
@@ -439,9 +459,11 @@ async def test_changes_are_delivered_one_by_one_while_incidents_cannot_be_read(
 ):
     delivering.hook("h", f"{receiver.url}/h")
     monkeypatch.setattr(IncidentFeed, "found", AsyncMock(side_effect=error))
-    async with delivering.running(collect_s=0.5):
+    async with delivering.running(collect_s=COLLECT_S):
         for i in range(3):
             writer.raise_(f"s{i}", 1, confirmed_at=13)
+        await delivering.collects(3)
+        delivering.pass_time()
         await until_async(lambda: len(receiver.calls) == 3)
         await until_async(lambda: not delivering.pending("h"))
     assert sorted(row[:2] for row in messages(receiver)) == [
@@ -451,10 +473,10 @@ async def test_changes_are_delivered_one_by_one_while_incidents_cannot_be_read(
 
 async def test_later_events_of_a_stream_end_the_wait_and_stay_behind(delivering, receiver, writer):
     delivering.hook("h", f"{receiver.url}/h", states=["confirmed", "withdrawn"])
-    async with delivering.running(collect_s=600.0, in_flight=2):
+    async with delivering.running(collect_s=COLLECT_S, in_flight=2):
         for i in range(8):
             writer.raise_(f"s{i}", 1, confirmed_at=13)
-        await until_async(lambda: delivering.collected == 8)
+        await delivering.collects(8)
         assert receiver.calls == []
         writer.raise_("s3", 1, "withdrawn", confirmed_at=13)
         await until_async(lambda: len(receiver.calls) == 3)
@@ -479,17 +501,14 @@ async def test_a_hook_that_was_new_while_the_clock_was_ahead_misses_nothing(
         await until_async(lambda: receiver.got("/h") == [("s", 1)])
 
 
-async def test_a_clock_that_is_set_makes_no_change_wait_longer(
-    delivering, receiver, writer, monkeypatch
-):
-    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic)
-    monkeypatch.setattr(runner, "time", clock)
+async def test_a_clock_that_is_set_makes_no_change_wait_longer(delivering, receiver, writer):
     delivering.hook("h", f"{receiver.url}/h")
-    async with delivering.running(collect_s=1.0):
+    async with delivering.running(collect_s=COLLECT_S):
         for i, step_s in enumerate([-30 * 3600, 30 * 3600]):
             writer.raise_("s", i, confirmed_at=13)
-            await until_async(lambda: delivering.collected == 1)
-            clock.time = lambda step_s=step_s: time.time() + step_s
+            await delivering.collects(1)
+            delivering.clock.time = lambda step_s=step_s: time.time() + step_s
+            delivering.pass_time()
             await until_async(lambda i=i: receiver.got("/h") == [("s", k) for k in range(i + 1)])
 
 
@@ -497,12 +516,14 @@ async def test_changes_that_wait_when_a_process_ends_are_delivered_by_the_next(
     delivering, receiver, writer
 ):
     delivering.hook("h", f"{receiver.url}/h")
-    async with delivering.running(collect_s=600.0):
+    async with delivering.running(collect_s=COLLECT_S):
         for i in range(5):
             writer.raise_(f"s{i}", 1, confirmed_at=13)
-        await until_async(lambda: delivering.collected == 5)
+        await delivering.collects(5)
     assert receiver.calls == []
-    async with delivering.running(collect_s=0.5):
+    async with delivering.running(collect_s=COLLECT_S):
+        await delivering.collects(5)
+        delivering.pass_time()
         await until_async(lambda: len(receiver.calls) == 1)
         await until_async(lambda: not delivering.pending("h"))
     assert messages(receiver)[0][:2] == ("incident.began", [f"s{i}" for i in range(5)])
@@ -513,9 +534,11 @@ async def test_the_changes_of_an_incident_that_is_refused_are_given_up_one_by_on
 ):
     delivering.hook("h", f"{receiver.url}/h")
     receiver.fate = lambda path, data: 410
-    async with delivering.running(collect_s=0.5):
+    async with delivering.running(collect_s=COLLECT_S):
         for i in range(3):
             writer.raise_(f"s{i}", 1, confirmed_at=13)
+        await delivering.collects(3)
+        delivering.pass_time()
         await until_async(lambda: len(dead_letters(delivering.client, "h")) == 3)
         receiver.fate = lambda path, data: 200
         assert redeliver(delivering.client, "h") == 3
@@ -527,9 +550,11 @@ async def test_other_receivers_get_an_incident_at_once(delivering, receiver, wri
     host = receiver.url.removeprefix("http://")
     delivering.hook("alerts", f"{receiver.url}/alerts", format="alertmanager", secret="")
     delivering.hook("chat", f"json://{host}/chat", format="apprise", secret="")
-    async with delivering.running(collect_s=1.0):
+    async with delivering.running(collect_s=COLLECT_S):
         for i in range(25):
             writer.raise_(f"s{i:02}", 1, confirmed_at=13, direction="up", pad=2.0)
+        await delivering.collects(2 * 25)
+        delivering.pass_time()
         await until_async(lambda: len(receiver.calls) == 2)
     bodies = {path: json.loads(body) for path, _, body, _ in receiver.calls}
     assert {alert["labels"]["stream"] for alert in bodies["/alerts"]} == {
