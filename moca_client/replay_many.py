@@ -39,7 +39,7 @@ from moca_client.replayed import Replayed, ReplayedChange
 from moca_client.responses import Event, StreamChange
 from moca_client.series import Series
 from moca_client.sync import Client
-from moca_client.tables import describe_evidence, describe_start
+from moca_client.tables import Columns, describe_evidence, describe_start
 
 PLOTS = 5  # streams with a picture of their own
 SHOWN = 20  # changes in the table on the console
@@ -88,16 +88,17 @@ def replay_many(
             for replayed, stream in zip(replays, prepared, strict=True):
                 replayed.settings = stream.settings
         import_soon(files)
+        tables: dict[str, Columns] = {}
         with collecting_nothing():
             try:
-                _post(client, replays, batch, console)
+                _post(client, replays, batch, console, tables)
             except (ReplayError, KeyboardInterrupt):
                 rows = sum(len(replayed.answers) for replayed in replays)
                 if rows:  # keep what the service has applied and answered
-                    _write_answers(replays, files)
+                    _write_answers(replays, tables, files)
                     console.print(f"interrupted: wrote the answers to {rows} rows")
                 raise
-            _write_answers(replays, files)
+            _write_answers(replays, tables, files)
         confirmed = [change for replayed in replays for change in _changes(replayed)]
         changes = _refined(client, confirmed)
         console.print(_table(replays, changes))
@@ -112,19 +113,29 @@ def _picture(path: Path) -> bool:
     return path.suffix.lower() == ".png"
 
 
-def _post(client: Client, replays: Sequence[Replayed], batch: int, console: Console) -> None:
+def _post(
+    client: Client,
+    replays: Sequence[Replayed],
+    batch: int,
+    console: Console,
+    tables: dict[str, Columns],
+) -> None:
     """Post all rows; no stream is more than `batch` ahead of another that has more.
 
-    Several requests are on their way, each of another stream.
+    Several requests are on their way, each of another stream. tables: gets that of each stream
+    that has all its answers, which is laid out while the service computes the others.
     """
     rows = sum(len(replayed.series.y) for replayed in replays)
     longest = max(len(replayed.series.y) for replayed in replays)
 
     def post(replayed: Replayed, start: int) -> int:
         try:
-            return post_rows(client, replayed, start, batch)
+            count = post_rows(client, replayed, start, batch)
         except ReplayError as error:
             raise ReplayError(f"{replayed.stream!r}, {error}") from error
+        if len(replayed.answers) == len(replayed.series.y):
+            tables[replayed.stream] = _table_of(replayed)
+        return count
 
     with (
         progress_bar(console, "observations") as progress,
@@ -169,17 +180,21 @@ def _refined(client: Client, changes: Sequence[ReplayedChange]) -> list[Replayed
     return refined
 
 
-def _write_answers(replays: Sequence[Replayed], files: Sequence[Path]) -> None:
-    """Write one table of all streams, with their names in its first column."""
-    tables: list[dict[str, list[Any]]] = []
-    for replayed in replays:
-        if replayed.series.y_names == [replayed.stream]:  # a column of a wide file
-            replayed = replace(replayed, series=replayed.series._replace(y_names=["y"]))
-        columns = columns_of(replayed)
-        tables.append({"stream": [replayed.stream] * len(replayed.answers), **columns})
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    joined: dict[str, list[Any]] = {name: [] for name in names}
-    for table in tables:
+def _table_of(replayed: Replayed) -> Columns:
+    """The answers of a stream, with its name in the first column."""
+    if replayed.series.y_names == [replayed.stream]:  # a column of a wide file
+        replayed = replace(replayed, series=replayed.series._replace(y_names=["y"]))
+    return {"stream": [replayed.stream] * len(replayed.answers), **columns_of(replayed)}
+
+
+def _write_answers(
+    replays: Sequence[Replayed], tables: Mapping[str, Columns], files: Sequence[Path]
+) -> None:
+    """Write one table of all streams; tables: of those that are laid out already."""
+    every = [tables.get(replayed.stream) or _table_of(replayed) for replayed in replays]
+    names = list(dict.fromkeys(name for table in every for name in table))
+    joined: Columns = {name: [] for name in names}
+    for table in every:
         for name in names:
             joined[name] += table.get(name) or [None] * len(table["stream"])
     write_table(joined, [path for path in files if not _picture(path)])

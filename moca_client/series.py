@@ -167,9 +167,10 @@ def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Ser
         raise SeriesError(f"{source} has no column {by!r}; its columns: {listed(table.columns)}")
     rows: dict[str, list[int]] = {}
     for row, value in enumerate(table.columns[by]):
-        if is_missing(value):
+        name = str(value)
+        if name not in rows and is_missing(value):
             raise SeriesError(f"{table.where(row, by)} is empty: expected the name of a stream")
-        rows.setdefault(str(value), []).append(row)
+        rows.setdefault(name, []).append(row)
     if not rows:
         raise SeriesError(f"{source} has no rows")
     others = {column: cells for column, cells in table.columns.items() if column != by}
@@ -271,12 +272,15 @@ def _with_points(cells: list[str], delimiter: str) -> list[str]:
     So are numbers between tabs whose commas may all part thousands. In a file with commas between
     cells those of a number part thousands, if a point after them shows it.
     """
+    with_comma = [cell for cell in cells if "," in cell]
+    if not with_comma:
+        return cells
     present = [cell for cell in cells if not is_missing(cell)]
     if delimiter == ",":
-        shown = any("," in cell and "." in cell for cell in present)
+        shown = any("." in cell for cell in with_comma)
         parted = shown and all(map(_parted, present))
         return [cell.replace(",", "") for cell in cells] if parted else cells
-    if not any("," in cell for cell in present) or not all(map(_decimal_comma, present)):
+    if not all(map(_decimal_comma, present)):
         return cells
     if delimiter == "\t" and all(map(_thousands, present)):
         return cells
@@ -353,19 +357,20 @@ def is_missing(cell: Any) -> bool:
     return isinstance(cell, str) and cell.strip().lower() in MISSING
 
 
-def _number(table: Table, row: int, name: str) -> float | None:
-    """Value of a cell; None when it is empty."""
-    cell = table.columns[name][row]
-    if is_missing(cell):
-        return None
-    value = finite(cell)
-    if value is None:
+def _numbers(table: Table, name: str) -> list[float | None]:
+    """Values of a column; None when a cell is empty."""
+    cells = table.columns[name]
+    values = list(map(finite, cells))
+    for row, value in enumerate(values):
+        cell = cells[row]
+        if value is not None or is_missing(cell):
+            continue
         problem = "not finite" if str(cell).lower().lstrip("+-")[:3] == "inf" else "not a number"
         hint = _categories(table, name)
         if any(finite(other) is not None for other in table.columns[name]):
             hint = "; leave the cell of a missing label empty"
         raise SeriesError(f"{table.where(row, name)}: {str(cell)!r} is {problem}{hint}")
-    return value
+    return values
 
 
 def _categories(table: Table, name: str) -> str:
@@ -383,25 +388,22 @@ def _categories(table: Table, name: str) -> str:
 
 
 def _labels(table: Table, names: Sequence[str]) -> list[list[float | None] | None]:
-    labels: list[list[float | None] | None] = []
-    for row in range(len(table.columns[names[0]])):
-        values = [_number(table, row, name) for name in names]
-        labels.append(None if all(value is None for value in values) else values)
+    rows = zip(*[_numbers(table, name) for name in names], strict=True)
+    labels = [None if row.count(None) == len(row) else [*row] for row in rows]
     if all(label is None for label in labels):
         raise SeriesError(f"label {listed(names)} is empty in every row")
     return labels
 
 
 def _inputs(table: Table, names: Sequence[str]) -> list[list[float]]:
-    rows = []
-    for row in range(len(table.columns[names[0]])):
-        values = []
-        for name in names:
-            if (value := _number(table, row, name)) is None:
+    columns: list[list[float]] = []
+    for name in names:
+        columns.append([])
+        for row, value in enumerate(_numbers(table, name)):
+            if value is None:
                 raise SeriesError(f"{table.where(row, name)}: empty; inputs are required")
-            values.append(value)
-        rows.append(values)
-    return rows
+            columns[-1].append(value)
+    return [[*row] for row in zip(*columns, strict=True)]
 
 
 def _axis(table: Table, roles: ColumnRoles) -> Axis | None:

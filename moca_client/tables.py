@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from moca_client.responses import (
@@ -60,10 +61,9 @@ def answer_columns(answers: Sequence[Answer], full: bool | None = None) -> Colum
     if full is None:
         full = any(map(_is_full, answers))
     columns = _predictive_columns(answers, full) | _members(answers, _SCORES)
+    events = _member(answers, "event")
     for name in ("id", "state", "start"):
-        columns[f"event_{name}"] = [
-            None if a.event is None else getattr(a.event, name) for a in answers
-        ]
+        columns[f"event_{name}"] = _member(events, name)
     columns["season"] = [
         None if a.season is None else " ".join(map(str, a.season.periods)) for a in answers
     ]
@@ -72,11 +72,10 @@ def answer_columns(answers: Sequence[Answer], full: bool | None = None) -> Colum
     if not full:
         return columns
     columns |= _members(answers, _DETAILS)
+    run_lengths = _member(answers, "run_length")
     for name in ("map", "mean", "hypotheses", "pruned_mass"):
         title = name if name in {"hypotheses", "pruned_mass"} else f"run_length_{name}"
-        columns[title] = [
-            None if a.run_length is None else getattr(a.run_length, name) for a in answers
-        ]
+        columns[title] = _member(run_lengths, name)
     return columns
 
 
@@ -96,9 +95,7 @@ def _recorded_columns(rows: Sequence[Recorded]) -> Columns:
     columns |= _predictive_columns(rows, full) | _members(rows, _SCORES)
     if full:
         columns |= _members(rows, _DETAILS)
-        columns["run_length_map"] = [
-            None if row.run_length is None else row.run_length.map for row in rows
-        ]
+        columns["run_length_map"] = _member(_member(rows, "run_length"), "map")
     return columns | _regime_columns(rows)
 
 
@@ -110,10 +107,7 @@ def _regime_columns(answers: Sequence[Answer | Recorded]) -> Columns:
     names = {"regime": "name", "regime_probability": "probability"}
     if any(regime is not None and regime.id is not None for regime in regimes):
         names["regime_id"] = "id"
-    return {
-        column: [None if regime is None else getattr(regime, name) for regime in regimes]
-        for column, name in names.items()
-    }
+    return {column: _member(regimes, name) for column, name in names.items()}
 
 
 def _predictive_columns(answers: Sequence[Answer | Recorded], full: bool = True) -> Columns:
@@ -122,37 +116,42 @@ def _predictive_columns(answers: Sequence[Answer | Recorded], full: bool = True)
     full: with variances. Those of many streams may be of classes, of numbers and of vectors: each
     has its own cells.
     """
-    predictives = [answer.predictive for answer in answers]
+    predictives = _member(answers, "predictive")
     present = [p for p in predictives if p is not None]
     dimensions = max((len(p.mean or []) for p in present), default=0)
     classes = max((len(p.probabilities or []) for p in present), default=0)
     levels = dict.fromkeys(level for p in present for level in p.quantiles or {})
+    means = _member(predictives, "mean")
+    variances = _member(predictives, "variance")
+    quantiles = [own or {} for own in _member(predictives, "quantiles")]
     columns: Columns = {}
     for place in range(dimensions):
         suffix = str(place + 1) if dimensions > 1 else ""
-        columns["mean" + suffix] = [_at(None if p is None else p.mean, place) for p in predictives]
+        columns["mean" + suffix] = _at(means, place)
         if full:
-            columns["variance" + suffix] = [
-                _at(_at(None if p is None else p.variance, place), place) for p in predictives
-            ]
+            columns["variance" + suffix] = _at(_at(variances, place), place)
         for level in levels:
-            columns[f"quantile_{level}{'_' + suffix if suffix else ''}"] = [
-                _at(None if p is None else (p.quantiles or {}).get(level), place)
-                for p in predictives
-            ]
-    for place in range(classes):
-        columns[f"probability{place}"] = [
-            _at(None if p is None else p.probabilities, place) for p in predictives
-        ]
+            name = f"quantile_{level}{'_' + suffix if suffix else ''}"
+            columns[name] = _at([own.get(level) for own in quantiles], place)
+    if classes:
+        probabilities = _member(predictives, "probabilities")
+        columns |= {f"probability{place}": _at(probabilities, place) for place in range(classes)}
     return columns
 
 
-def _at(values: Sequence[Any] | None, place: int) -> Any:
-    return None if values is None or place >= len(values) else values[place]
+def _at(vectors: Sequence[Sequence[Any] | None], place: int) -> list[Any]:
+    """One number of each vector; None where it has none there."""
+    return [None if v is None or place >= len(v) else v[place] for v in vectors]
 
 
 def _members(rows: Sequence[Any], names: Iterable[str]) -> Columns:
-    return {name: [getattr(row, name) for row in rows] for name in names}
+    return {name: _member(rows, name) for name in names}
+
+
+def _member(rows: Sequence[Any], name: str) -> list[Any]:
+    """A member of each; None where there is none."""
+    get = attrgetter(name)
+    return [None if row is None else get(row) for row in rows]
 
 
 def _turned(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> Columns:

@@ -117,10 +117,21 @@ def _spread(column: Sequence[float]) -> float:
 
     0 where half of them are the same: their spread is in the others.
     """
-    quartiles = np.quantile(column, (0.25, 0.5, 0.75))
-    middle = float(quartiles[2] - quartiles[0]) / 1.349
-    median = 1.4826 * float(np.median(np.abs(column - quartiles[1])))
+    ordered = sorted(column)
+    center = _quantile(ordered, 0.5)
+    middle = (_quantile(ordered, 0.75) - _quantile(ordered, 0.25)) / 1.349
+    median = 1.4826 * statistics.median([abs(value - center) for value in column])
     return max(middle, median) if min(middle, median) > 0 else 0.0
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Quantile of few numbers in order, to the bit as of numpy, which takes 50 times as long."""
+    at = share * (len(ordered) - 1)
+    before = int(at)
+    low = ordered[before]
+    high = ordered[min(before + 1, len(ordered) - 1)]
+    rest = at - before
+    return low + (high - low) * rest if rest < 0.5 else high - (high - low) * (1 - rest)
 
 
 def next_look(seq: int) -> int:

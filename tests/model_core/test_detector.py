@@ -100,6 +100,15 @@ def test_an_outlier_in_the_warm_up_hides_no_change(far):
     assert event.confirmed_at < 215
 
 
+def test_quantiles_of_few_labels_are_those_of_numpy_to_the_bit():
+    rng = np.random.default_rng(11)
+    for count in range(1, 60):
+        labels = sorted((1e3 + rng.normal(size=count) ** 3).tolist())
+        shares = (0.25, 0.5, 0.75)
+        ours = [warmup._quantile(labels, share) for share in shares]
+        assert ours == np.quantile(labels, shares).tolist()
+
+
 def test_the_scale_is_the_deviation_of_all_labels_unless_that_is_an_outliers():
     model = build("gaussian", Options())
     normal = np.random.default_rng(0).normal(5.0, 2.0, 20)

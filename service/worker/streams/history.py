@@ -154,7 +154,8 @@ class Tail:
         """Rows as of `retained`; records that are not encoded yet."""
         phase = self.phase
         first = max(head.retained_from, head.seq - most)
-        wanted = range((first + phase) // CHUNK, (head.sealed - 1 + phase) // CHUNK + 1)
+        sealed = (head.sealed - 1 + phase) // CHUNK + 1 if head.sealed else 0
+        wanted = range((first + phase) // CHUNK, sealed)
         missing = [number for number in wanted if number not in self.sealing]
         stored = store.chunks(self.partition, self.stream, missing)
         blobs = dict(self.sealing)
