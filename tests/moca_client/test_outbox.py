@@ -249,7 +249,11 @@ def test_without_positions_keys_are_repeated_as_long_as_they_are_remembered(serv
     assert "seq" not in service.seen[0][0]
 
 
-@pytest.mark.parametrize("present", [[1.0, 99.0], []], ids=["written to", "begun again"])
+@pytest.mark.parametrize(
+    "present",
+    [[1.0, 99.0], [1.0, 2.0], []],
+    ids=["written to", "written the same to", "begun again"],
+)
 def test_a_stream_that_somebody_else_changed_gets_what_comes_next(service, driver, present):
     driver.add("s", 1.0)
     driver.round()
@@ -276,6 +280,12 @@ def test_too_large_a_batch_is_halved_and_a_single_one_set_aside(service, driver)
     assert labels(service, "s") == [0.0, 1.0, 2.0, 3.0, 5.0]
     (aside,) = driver.store.aside()
     assert aside.problem["status"] == 413
+    service.post = post
+    for i in range(16):
+        driver.add("s", float(i))
+    while driver.store.waiting_count:
+        driver.round()
+    assert max(map(len, service.seen)) == driver.batch  # it has grown again
 
 
 def test_a_service_that_takes_nothing_loses_nothing(service, driver):
@@ -312,6 +322,21 @@ def test_a_fault_is_tried_again_and_what_is_quarantined_is_not(service, driver, 
     assert sum(item["y"] == 1.0 for items in service.seen for item in items) == tries
     (aside,) = driver.store.aside()
     assert aside.problem["document"]["type"] == f"x/{kind}"
+
+
+def test_tries_behind_a_refused_observation_do_not_count(service, driver):
+    driver.add("s", "bad")
+    driver.add("s", 1.0)
+    apply = service.apply
+
+    def fail(item):
+        return {"status": 500, "type": "x/internal-error"} if item["y"] == 1.0 else apply(item)
+
+    service.apply = fail
+    for _ in range(8):
+        driver.round()
+    sent = [item["seq"] for items in service.seen for item in items if item["y"] == 1.0]
+    assert sent == [1, *[0] * sending.FAULT_TRIES]
 
 
 @pytest.mark.parametrize("y", [[1.0, None], [None, None]])
@@ -360,6 +385,30 @@ def test_pauses_double_for_each_stream_until_it_works(monkeypatch):
     assert pauses.next_s() == pytest.approx(0.1)
     pauses.fail("", None)
     assert pauses.all_s() == pytest.approx(0.1)
+
+
+def test_a_stream_that_pauses_holds_up_no_other_and_is_not_asked_for_meanwhile(
+    service, driver, monkeypatch
+):
+    clock = Clock()
+    monkeypatch.setattr(sending, "time", SimpleNamespace(time=clock, monotonic=clock))
+    apply = service.apply
+
+    def busy(item):
+        full = {"status": 429, "type": "x/partition-full"}
+        return full if item["stream"] == "a" else apply(item)
+
+    service.apply = busy
+    driver.add("a", 1.0)
+    driver.sender.round()
+    driver.add("b", 2.0)
+    driver.sender.round()
+    pause_s = driver.sender.round()
+    assert [[item["stream"] for item in items] for items in service.seen] == [["a"], ["b"]]
+    service.apply = apply
+    clock.advance(pause_s)
+    driver.sender.round()
+    assert (labels(service, "a"), labels(service, "b")) == ([1.0], [2.0])
 
 
 @pytest.mark.parametrize("stream", ["", ".", "..", "\ud800", 7])
