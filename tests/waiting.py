@@ -17,6 +17,11 @@ PATIENCE_S = 120.0
 STEP_S = 0.01
 
 
+def patient(url: str) -> str:
+    """Address of a store, at which clients wait long enough for what a busy machine answers."""
+    return f"{url}{'&' if '?' in url else '?'}socket_timeout={PATIENCE_S:g}"
+
+
 def until(check: Callable[[], T], why: Callable[[], object] = str) -> T:
     """Return the first true value of `check`; `why` is asked for a message when patience ends."""
     end = time.monotonic() + PATIENCE_S

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from service import api_keys, wire
 from service.api import app as app_module
+from service.api import auth
 from service.api import server as server_module
 from service.api.app import create_app
-from service.api.gateway import gateway, store_monitor
+from service.api.gateway import gateway, own_commands, reads, store_monitor
 from service.api.parsing.bodies import JSON
 from service.api.routes.table import add_routes
 from service.problems import (
@@ -33,7 +34,7 @@ from service.problems import (
 from service.runtime.process import listen
 from service.schema import rendering
 from service.settings import Settings
-from service.store import keys
+from service.store import changes, keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
@@ -43,9 +44,10 @@ from service.wire.answers import quiet_row
 from service.worker.results import Results
 from tests.clusters import running_valkey
 from tests.stored import blob, block_of, record
-from tests.waiting import PATIENCE_S, Clock, until
+from tests.waiting import PATIENCE_S, Clock, patient, until
 
 PARTITIONS = 4
+DEADLINE_S = 60.0  # of requests: longer than a busy machine stalls
 ROUTES = {}  # by what of the settings they depend on
 BAD_LABEL = 666.0  # refused when its turn comes
 MISFIT = 777.0  # its whole command is refused
@@ -284,12 +286,16 @@ async def post_raw(api, path, content, **headers):
 
 
 @pytest.fixture
-def settings(valkey_url, tmp_path):
+def settings(valkey_url, tmp_path, monkeypatch):
+    # What a busy machine cannot do in time is not to be given up.
+    for module in (auth, changes, reads, store_monitor):
+        monkeypatch.setattr(module, "TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(own_commands, "HINDSIGHT_WAIT_S", PATIENCE_S)
     return Settings(
-        redis_url=valkey_url,
+        redis_url=patient(valkey_url),
         models_dir=tmp_path / "models",
         partitions=PARTITIONS,
-        request_deadline_s=5.0,
+        request_deadline_s=DEADLINE_S,
         lease_ttl_ms=1000,
         key_cache_s=600.0,  # the table of keys is not read again while a test runs
         max_wait_s=0,  # what a busy machine cannot do in time is not to be shed

@@ -22,7 +22,7 @@ from service.wire import rows
 from service.wire.event_entries import START, Id
 from tests.faults import REPLIES, Proxy
 from tests.remote_write import V2, version_2
-from tests.service.api.conftest import BAD_LABEL, slug, worker_of
+from tests.service.api.conftest import BAD_LABEL, DEADLINE_S, slug, worker_of
 from tests.waiting import until_async
 
 POST = "/v1/streams/s/observations"
@@ -144,7 +144,7 @@ async def test_envelopes_are_stamped_and_a_canary_is_chosen_for_new_streams(
     write, read = worker.envelopes
     assert write.deadline_ms == 0
     assert before <= write.time_ms <= int(time.time() * 1000)
-    assert read.deadline_ms == read.time_ms + 5000
+    assert read.deadline_ms == read.time_ms + 1000 * DEADLINE_S
     assert {write.default_model, read.default_model} == {"averaged"}
     assert read.number > write.number
     context = api.app.state.context
@@ -286,7 +286,7 @@ async def test_an_outcome_that_is_lost_fails_its_own_command(api, worker, clock)
     second = [{**item, "key": "k"} for item in items]
     request = asyncio.create_task(api.post(MANY, json=items + second))
     await until_async(lambda: len(worker.commands) == 4 and missing(api) == 1)
-    clock.advance(5.1)
+    clock.advance(DEADLINE_S + 0.1)
     response = await request
     assert statuses(response) == [200, 504, 200, 200, 200, 424, 200, 200]
     assert response.json()[1]["type"].endswith("/no-answer")
@@ -474,7 +474,7 @@ async def test_a_last_look_before_giving_up(api, worker, clock, monkeypatch):
     await until_async(lambda: len(worker.commands) == 2)
     worker.pause()  # its commits are done
     looked.assert_not_called()
-    clock.advance(4.9)
+    clock.advance(DEADLINE_S - 0.1)
     assert (await earlier).status_code == 504
     looked.assert_called_with({P})
     assert (await request).status_code == 200
@@ -492,7 +492,7 @@ async def test_no_answer_waits_for_a_store_that_does_not_answer(api, worker, clo
         await asyncio.Event().wait()
 
     api.app.state.context.replies._store.results = results
-    clock.advance(4.9)
+    clock.advance(DEADLINE_S - 0.1)
     await until_async(reading.is_set)
     assert not request.done()
     clock.advance(0.2)
@@ -506,7 +506,7 @@ async def test_stored_outcomes_that_cannot_be_read(api, worker, store, clock, ca
     await appended(api)
     incarnation = api.app.state.context.replies._incarnation
     store.xadd(keys.results(P, incarnation), {"b": b"\x00"}, id="1-1")
-    clock.advance(4.9)
+    clock.advance(DEADLINE_S - 0.1)
     await until_async(lambda: "cannot read the stored" in caplog.text)
     clock.advance(0.2)
     response = await request
@@ -525,7 +525,7 @@ async def test_a_task_that_should_never_end_is_told_by_the_probes(api, monkeypat
     assert (await api.get("/livez")).status_code == 500
     ready = await api.get("/readyz")
     assert (ready.status_code, "ZeroDivisionError" in ready.text) == (503, True)
-    clock.advance(4.9)
+    clock.advance(DEADLINE_S - 0.1)
     await until_async(request.done)  # looked for before giving up
     assert (await request).status_code == 200
 
@@ -537,7 +537,7 @@ async def test_no_answer_says_accepted_and_it_is_applied_once(settings, start, c
     async with start(settings) as api:
         posted = asyncio.create_task(api.post(POST, json={"y": 5}, headers=KEY))
         await appended(api)
-        clock.advance(5.1)
+        clock.advance(DEADLINE_S + 0.1)
         response = await posted
         assert (response.status_code, slug(response)) == (504, "no-answer")
         worker = request.getfixturevalue("worker")
@@ -565,7 +565,7 @@ async def test_a_list_that_stops_half_way_says_how_far_it_came(api, worker, cloc
     request = asyncio.create_task(api.post(POST, json=[{"y": 1}] * 5 * COMMAND_OBSERVATIONS))
     await until_async(lambda: 3 in waiting(api))
     await appended(api)
-    clock.advance(5.1)
+    clock.advance(DEADLINE_S + 0.1)
     response = await request
     assert (response.status_code, slug(response)) == (504, "no-answer")
     applied = 3 * COMMAND_OBSERVATIONS
@@ -574,11 +574,11 @@ async def test_a_list_that_stops_half_way_says_how_far_it_came(api, worker, cloc
 
 
 async def test_an_outage_counts_once_for_all_commands_of_a_request(api, worker, clock):
-    """The first command is answered after 4 of 5 s: the second has one more, the least."""
+    """The first command is answered a second before the deadline: the second has one, the least."""
     bulk = [{"stream": "b", "key": f"k{i}", "y": i} for i in range(4)]
     parts = [{"y": 1}] * (COMMAND_OBSERVATIONS + 8)
     for first, path, body in ((0, POST, parts), (2, MANY, bulk)):
-        apply_only(worker, 1, lambda: clock.advance(4.0))
+        apply_only(worker, 1, lambda: clock.advance(DEADLINE_S - 1.0))
         worker.running.set()
         request = asyncio.create_task(api.post(path, json=body))
         await until_async(lambda first=first: first + 1 in waiting(api))

@@ -23,7 +23,7 @@ from service.wire import Event
 from service.wire.event_entries import Raised
 from tests.feeding import Writer
 from tests.serving import Quiet, ThreadServer
-from tests.waiting import PATIENCE_S, until_async
+from tests.waiting import PATIENCE_S, patient, until_async
 
 PARTITIONS = 4
 COLLECT_S = 600.0
@@ -184,7 +184,7 @@ def delivering(valkey_url, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "POLL_S", 0.01)
     monkeypatch.setattr(runner, "PAUSE_S", 0.05)
     with connect(valkey_url) as client:
-        delivering = Delivering(valkey_url, tmp_path, client)
+        delivering = Delivering(patient(valkey_url), tmp_path, client)
         monkeypatch.setattr(runner, "time", delivering.clock)
         yield delivering
 

@@ -38,7 +38,7 @@ from service.wire import Import, Observation, Observe, ObserveMany, RunLength, r
 from service.worker import worker as loop
 from service.worker.worker import Worker
 from tests.answers import close
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, patient
 
 INCARNATION = "api0"
 NOW_MS = int(time.time() * 1000)  # of all benches: records have it
@@ -483,7 +483,7 @@ def make_bench(valkey_url, tmp_path):
     benches = []
 
     def build(db=0, url=None, **settings):
-        url = url or f"{valkey_url}?db={db}"
+        url = url or patient(f"{valkey_url}?db={db}")
         benches.append(Bench(url, tmp_path / "models", **settings))
         return benches[-1]
 
