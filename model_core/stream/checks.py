@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from model_core.errors import OutOfRange, UnfitSetting, WrongLength
 from model_core.labels import LARGEST, mistake
-from model_core.stream_settings import StreamSettings
+from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
+
+# Settings that shape some built-in models, and mean nothing to the others and to artifacts.
+SHAPING = tuple(name for name in Options._fields if name in StreamSettings._fields)
 
 
 class Dimensions(NamedTuple):
@@ -95,11 +99,30 @@ def check_input(x: Sequence[float] | None, x_dim: int | None, where: str = "x") 
             raise OutOfRange(f"{where}: expected numbers up to {LARGEST:g}, got {value:g}", "x")
 
 
-def check_options(model: str, settings: StreamSettings) -> None:
-    """Raise UnfitSetting where a model of this name needs another one, or no model can use one."""
-    for name in BUILTIN[model].needs if model in BUILTIN else ():
+def check_options(
+    model: str, settings: StreamSettings, stated: Collection[str] | None = None
+) -> None:
+    """Raise UnfitSetting where a model of this name needs another one, or cannot use one.
+
+    stated: names of those that are asked for; None: all. What a stream brings along to another
+    model stays without effect, so that it is there when the stream is moved back.
+    """
+    entry = BUILTIN.get(model)
+    for name in entry.needs if entry else ():
         if getattr(settings, name) is None:
             raise UnfitSetting(f"{name}: model {model} needs this setting", name)
+    for name in SHAPING:
+        value = getattr(settings, name)
+        default = getattr(DEFAULTS, name)
+        asked = value != default and (stated is None or name in stated)
+        if asked and not (entry and name in entry.takes):
+            others = " or ".join(each for each in BUILTIN if name in BUILTIN[each].takes)
+            raise UnfitSetting(
+                f"{name}: expected {'none' if default is None else json.dumps(default)} for model "
+                f"{model}, which cannot use it, got {json.dumps(value)}; leave it out, or choose "
+                f"the model {others}",
+                name,
+            )
     if isinstance(settings.hazard, tuple) and not any(settings.hazard):
         raise UnfitSetting("hazard: expected a table with an entry above 0", "hazard")
 

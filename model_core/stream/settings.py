@@ -153,10 +153,10 @@ def dimensions(choice: Chosen) -> tuple[int | None, int | None]:
 
 def build(choice: Chosen, settings: StreamSettings, y_dim: int, x_dim: int) -> UnderlyingModel:
     """The model for labels and inputs of these dimensions; raises BadInput."""
+    checks.check_options(choice.name, settings)
     if choice.model is not None:
         return choice.model
     assert choice.reference is not None
-    checks.check_options(choice.reference, settings)
     return BUILTIN[choice.reference].build(options(settings, y_dim, x_dim))
 
 

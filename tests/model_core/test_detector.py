@@ -263,6 +263,13 @@ def test_labels_and_inputs_that_are_mappings_are_taken_by_name():
         ({"quantiles": [0.5, 2]}, "quantiles"),
         ({"model": "gausian"}, "gaussian"),
         ({"model": "categorical"}, "classes"),
+        (
+            {"order": 3},
+            r"order: expected 1 for model averaged, .* got 3; .* choose the model autoregressive$",
+        ),
+        ({"model": "joint", "season": 12}, "season: expected none for model joint"),
+        ({"model": "categorical", "classes": 2, "trend": True}, "trend: expected false"),
+        ({"model": Gaussian(), "classes": 2}, "classes: expected none for model gaussian"),
         ({"model": "poisson", "seasonal": True}, "seasonal"),
         ({"location": [1.0, 2.0], "model": "poisson"}, "location"),
         ({"location": 10**400}, "location"),

@@ -295,7 +295,7 @@ def _prepared(
     head = stream.live()
     catalogue = engine.catalogue
     settings = updated(head.settings, with_model(engine, head, given))
-    checks.check_options(settings.model, settings)
+    checks.check_options(settings.model, settings, given)
     records = stream.tail.retained(head, engine.store, engine.settings.max_replay)
     stays = settings.model == head.settings.model and not anew
     digest = head.digest if stays else catalogue.digest(settings.model)

@@ -193,7 +193,7 @@ def _check(engine: Engine, snapshot: StreamSnapshot) -> None:
         _range("changes: number", change.number, 0, head.changes)
     _check_events([*snapshot.events, head.track.event, head.track.last_event], "change")
     _check_events(snapshot.anomalies, "anomaly")
-    checks.check_options(head.settings.model, head.settings)
+    checks.check_options(head.settings.model, head.settings, stated=())
     check_sizes(engine, head, dimensions, head.settings.max_hypotheses)
     model = engine.catalogue.of(head)
     checks.check_settings(head.settings, model, dimensions)

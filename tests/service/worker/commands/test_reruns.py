@@ -441,6 +441,22 @@ def test_reruns_are_bounded(make_bench):
     assert refused["type"].endswith("unfit-settings")
 
 
+def test_settings_that_only_the_model_before_could_use_are_there_for_the_way_back(bench, close):
+    shaped = {"model": "autoregressive", "order": 2, **KNOWN}
+    labels = [0.1 * (at % 7) for at in range(60)]
+    for name in ("moved", "stayed"):
+        bench.ask(Configure(name, shaped), status=201)
+        bench.observe(name, labels)
+    bench.ask(Move("moved", "gaussian"))
+    assert bench.head("moved").settings.order == 2
+    bench.ask(WhatIf("moved", {"order": 2, "model": "autoregressive"}))
+    refused = bench.ask(WhatIf("moved", {"order": 3}), status=422)
+    assert (refused["type"].rpartition("/")[2], refused["field"]) == ("unfit-settings", "order")
+    bench.put("copy", bench.export("moved"))
+    bench.ask(Move("moved", "autoregressive"))
+    same_belief(bench, close, "moved", "stayed")
+
+
 # --- overridden beliefs -------------------------------------------------------------------------
 
 

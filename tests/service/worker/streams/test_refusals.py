@@ -114,6 +114,11 @@ UNFIT = [  # of new streams
     ({"model": "categorical", "classes": 1000, "max_hypotheses": 10**4}, "unfit-settings",
      "max_hypotheses"),
     ({"model": "autoregressive", "location": [0.0] * 9, "order": 32}, "unfit-settings", "order"),
+    ({"order": 3}, "unfit-settings", "order"),
+    ({"order": 3, "location": [0.0, 1.0]}, "unfit-settings", "order"),
+    ({"model": "gaussian", "trend": True}, "unfit-settings", "trend"),
+    ({"model": "categorical", "classes": 3, "season": 4}, "unfit-settings", "season"),
+    ({"model": "linear", "classes": 3}, "unfit-settings", "classes"),
 ]  # fmt: skip
 
 
