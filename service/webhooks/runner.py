@@ -12,11 +12,11 @@ import random
 import secrets
 import signal
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
-from operator import itemgetter
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 import redis
 from redis.asyncio.lock import Lock
@@ -47,6 +47,9 @@ POLL_S = 0.2
 PAUSE_S = 1.0  # after trouble with the store
 ROOM = 16  # a lane that holds fewer deliveries is filled up
 MOST_COLLECTED = 1000  # changes that wait for others
+# Times `collect_s` that changes wait which join an incident that was delivered: who is concerned
+# knows of it. Alertmanager waits 30 s and then 5 minutes likewise.
+JOINING = 10
 END = "0-0"
 T = TypeVar("T")
 
@@ -78,10 +81,31 @@ class Parcel:
         return f"{self.letters[0].number} and {more} more" if more else self.letters[0].number
 
 
+class Waiting(NamedTuple):
+    """A letter that waits for others of its incident.
+
+    due_s: until when, in monotonic s; -inf: no more. joins: an incident that was delivered.
+    """
+
+    due_s: float
+    letter: Letter
+    joins: bool = False
+
+    @property
+    def stream(self) -> str:
+        """Whose events stay in order."""
+        return self.letter.raised.stream if self.letter.raised else ""
+
+    def put_off(self, by_s: float) -> Waiting:
+        """Have it wait longer, as one that joins."""
+        return Waiting(self.due_s + by_s, self.letter, joins=True)
+
+
 class Runner:
     """Delivers the events of one hook until it is cancelled.
 
-    Confirmed changes wait for others of their incident, for `collect_s` at most.
+    Confirmed changes wait for others of their incident, for `collect_s`, and JOINING times as long
+    where that was delivered before.
     """
 
     def __init__(
@@ -102,7 +126,7 @@ class Runner:
         self._letters = Letters(client, hook.name, consumer, settings.partitions)
         self._incidents = incidents
         self._lanes: list[asyncio.Queue[Parcel]] = []
-        self._collected: list[tuple[float, Letter]] = []  # until when they wait, in monotonic s
+        self._collected: list[Waiting] = []  # as they arrived
         self._read_to: dict[str, Id] = {}
         self._held: dict[tuple[str, str], int] = {}  # letters in hand, and when they were accepted
         self._attempts: set[asyncio.Task[Any]] = set()
@@ -199,15 +223,19 @@ class Runner:
                 unwanted.append(letter)
                 continue
             self._held[letter.source, letter.id] = raised.at_ms
-            streams = {other.raised.stream for _, other in self._collected if other.raised}
-            if raised.stream in streams:
-                await self._send_due(inf)  # events of a stream stay in order
             change = raised.event.kind == "change" and raised.event.state == "confirmed"
             if change and not again and self._delivery.collect_s:
                 # Clocks that are set may shorten the wait, and never make it longer.
                 age_s = max(0.0, time.time() - raised.at_ms / 1000)
                 wait_s = max(0.0, self._delivery.collect_s - age_s)
-                self._collected.append((time.monotonic() + wait_s, letter))
+                self._collected.append(Waiting(time.monotonic() + wait_s, letter))
+                continue
+            if not again and any(other.stream == raised.stream for other in self._collected):
+                # It stays behind them, and ends their wait.
+                self._collected = [
+                    other._replace(due_s=-inf) if other.stream == raised.stream else other
+                    for other in [*self._collected, Waiting(-inf, letter)]
+                ]
                 continue
             self._send([letter])
         if unwanted:
@@ -216,23 +244,44 @@ class Runner:
     async def _send_due(self, now_s: float) -> None:
         """Send the changes that have waited long enough, with all that wait of their incidents."""
         while self._collected:
-            first = min(self._collected, key=itemgetter(0))
-            due_s, letter = first
-            if due_s > now_s and len(self._collected) <= MOST_COLLECTED:
+            heads: dict[str, Waiting] = {}
+            for waiting in self._collected:
+                heads.setdefault(waiting.stream, waiting)
+            first = min(heads.values(), key=attrgetter("due_s"))
+            full = len(self._collected) > MOST_COLLECTED
+            if first.due_s > now_s and not full:
                 return
             found = await self._found()
             incident = None
-            if found is not None and letter.raised is not None:
-                incident = found.of(letter.raised.change_id)
-            members = set() if incident is None else incident.change_ids
-            together = [
-                other
-                for other in self._collected
-                if other is first or (other[1].raised and other[1].raised.change_id in members)
-            ]
-            self._collected = [other for other in self._collected if other not in together]
+            if found is not None and first.letter.raised is not None:
+                incident = found.of(first.letter.raised.change_id)
+            together = self._together(first, set() if incident is None else incident.change_ids)
+            letters = [waiting.letter for waiting in together]
+            left = [waiting for waiting in self._collected if waiting not in together]
+            known = incident is not None and self._grew(incident, letters)
+            if known and first.due_s > -inf and not (first.joins or full):
+                by_s = (JOINING - 1) * self._delivery.collect_s
+                self._collected = [
+                    waiting.put_off(by_s) if waiting in together and not waiting.joins else waiting
+                    for waiting in self._collected
+                ]
+                continue
+            self._collected = left
             fleet = None if found is None else found.fleet
-            self._send([other for _, other in together], incident, fleet)
+            self._send(letters, incident, fleet)
+
+    def _together(self, first: Waiting, members: set[str]) -> list[Waiting]:
+        """Choose what is delivered with one: changes of these ids that wait behind no others."""
+        chosen = []
+        behind = set()
+        for waiting in self._collected:
+            raised = waiting.letter.raised
+            member = raised is not None and raised.change_id in members
+            if (waiting is first or member) and waiting.stream not in behind:
+                chosen.append(waiting)
+            else:
+                behind.add(waiting.stream)
+        return chosen
 
     async def _found(self) -> FoundIncidents | None:
         """Return all incidents; None where they cannot be read: changes do not wait for that.
@@ -299,24 +348,30 @@ class Runner:
             await self._unhurt(self._give_up(letter, failure.reason, attempt))
 
     def _notice(self, parcel: Parcel) -> Notice | IncidentNotice:
-        raised = {letter.number: letter.raised for letter in parcel.letters if letter.raised}
         incident = parcel.incident
         fleet = parcel.fleet
+        # Of a change that was confirmed anew while it waited, the last state.
+        last = {letter.raised.change_id: letter for letter in parcel.letters if letter.raised}
+        raised = {letter.number: letter.raised for letter in last.values() if letter.raised}
         if incident is None or fleet is None:
             ((number, event),) = raised.items()
             return notice_of(number, event, self._hook.console_url)
         movers = shared(incident.changes, fleet.members, fleet.tagged)
         shown = rendering.incident(incident, movers, fleet.streams)
-        first_ms = min(event.at_ms for event in raised.values())
-        new = {event.change_id for event in raised.values()}
-        grew = any(
+        grew = self._grew(incident, parcel.letters)
+        return incident_notice(raised, shown, grew, self._hook.console_url)
+
+    def _grew(self, incident: FoundIncident, letters: Sequence[Letter]) -> bool:
+        """Whether others than these of an incident came before."""
+        new = {letter.raised.change_id: letter.raised.at_ms for letter in letters if letter.raised}
+        first_ms = min(new.values())
+        return any(
             change.confirmed is not None
             and change.confirmed.at_ms < first_ms
             and change.raised.change_id not in new
             and self._hook.wanted.lets(change.raised)
             for change in incident.changes
         )
-        return incident_notice(raised, shown, grew, self._hook.console_url)
 
     def _pause_s(self, attempt: int, failure: Failure) -> float:
         most_s = self._delivery.backoff_max_s

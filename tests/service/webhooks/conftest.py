@@ -102,13 +102,19 @@ class Delivering:
     def _monotonic(self):
         return time.monotonic() + self._ahead_s
 
-    async def collects(self, count):
-        """Wait until so many changes wait for others, as long as COLLECT_S."""
-        await until_async(lambda: sum(len(each._collected) for each in self.runners) == count)
+    @property
+    def waiting(self):
+        """The changes that wait for others."""
+        return [waiting for each in self.runners for waiting in each._collected]
 
-    def pass_time(self):
+    async def collects(self, count, joining=0):
+        """Wait until so many changes wait for others, some as their incident was delivered."""
+        await until_async(lambda: [each.joins for each in self.waiting].count(True) == joining)
+        await until_async(lambda: len(self.waiting) == count)
+
+    def pass_time(self, times=1):
         """Let what waits for others have waited long enough."""
-        self._ahead_s += COLLECT_S
+        self._ahead_s += times * COLLECT_S
 
     def hook(self, name, url, **more):
         fields = {"name": name, "url": url, "secret": SECRET, **more}
