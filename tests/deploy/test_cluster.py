@@ -144,7 +144,7 @@ class Publisher:
         answer = ("ANSWER", channel, 60_000, "1-1", id_, b"x")
         commit = Commit(p, self.leases[p].token, START, START, 0, [answer])
         assert self.log.commit([commit]) == ["OK"]
-        return channel, f"{id_} x".encode()
+        return channel, f"{p} {id_} 1\nx".encode()
 
 
 async def test_each_master_has_one_connection_with_the_channels_of_its_slots(cluster):

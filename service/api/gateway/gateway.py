@@ -10,10 +10,11 @@ Appends: an idle queue appends at once; commands that arrive during an append wa
 There are no timers. An append whose outcome is unknown is repeated with the same number before
 anything later is sent, so its effect happens once.
 
-Outcomes are stored in pieces whose ids follow on each other, and published as they are stored. A
-message may be lost: a disconnected subscriber loses them without an error. So pieces are read from
-the store after every subscription, where an id does not follow on the one before, and where a
-message has the id alone, as of a long piece.
+Outcomes are stored in pieces whose ids follow on each other in each partition, and published as
+they are stored: a message has those of all partitions that were committed together. It may be lost:
+a disconnected subscriber loses them without an error. So pieces are read from the store after every
+subscription, where an id does not follow on the one before, and where a message has the id alone,
+as of a long piece.
 """
 
 from __future__ import annotations
@@ -790,10 +791,10 @@ class Replies:
         self._subscriptions = Subscriptions(client, channels, self._receive, self._resume)
         self.subscribed = self._subscriptions.complete
 
-    def resolve(self, partition: int, outcomes: Iterable[wire.Outcome]) -> int:
-        """Deliver outcomes to the commands that wait for them; return their number."""
+    def resolve(self, partition: int, outcomes: Iterable[wire.Outcome]) -> list[float]:
+        """Deliver outcomes to the commands that wait; returns the time of each since its append."""
         now = time.monotonic()
-        replies_s: list[float] = []  # since the append
+        replies_s: list[float] = []
         waits_s: list[float] = []  # in all, of what counted as waiting
         units = 0
         for outcome in outcomes:
@@ -808,8 +809,7 @@ class Replies:
                     units += pending.units
         if waits_s:
             self._overload.complete(partition, units, waits_s, now)
-        metrics.observe_all(_reply, replies_s)
-        return len(replies_s)
+        return replies_s
 
     async def read(self, partitions: Iterable[int]) -> None:
         """Read what these partitions have in the store beyond what is read."""
@@ -819,8 +819,9 @@ class Replies:
             pieces = await self._store.results(self._incarnation, after, PIECES_AT_ONCE)
             for partition, row in pieces.items():
                 for id_, blob in row:
-                    outcomes = self._decoded(id_, blob)
-                    metrics.RECOVERED_REPLIES.inc(self.resolve(partition, outcomes))
+                    replies_s = self.resolve(partition, self._decoded(id_, blob))
+                    metrics.RECOVERED_REPLIES.inc(len(replies_s))
+                    metrics.observe_all(_reply, replies_s)
                     self._read_to[partition].read(id_)
                 if len(row) < PIECES_AT_ONCE:
                     missing.discard(partition)
@@ -849,21 +850,38 @@ class Replies:
         self._some_behind.set()
 
     def _receive(self, channel: str, message: bytes) -> None:
-        partition = self._partitions[channel]
-        place, _, blob = message.partition(b" ")
+        """Take pieces, of whose partition the channel may be or not.
+
+        Partition, id and length of each are said first; the length of a long one is 0.
+        """
+        said, _, blobs = message.partition(b"\n")
+        words = said.split(b" ")
         try:
-            id_ = Id.parse(place)
-        except ValueError:
+            pieces = [
+                (self._read_to[int(partition)], int(partition), Id.parse(place), int(length))
+                for partition, place, length in zip(
+                    words[::3], words[1::3], words[2::3], strict=True
+                )
+            ]
+        except (ValueError, IndexError):
             log.exception("replies: ignored a malformed message")
             return
-        read_to = self._read_to[partition]
-        if blob:
-            self.resolve(partition, self._decoded(id_, blob))
-            complete = read_to.hear(id_)
-        else:
-            complete = id_ <= read_to.id
-        if not complete:
-            self.fall_behind([partition])
+        replies_s: list[float] = []
+        behind: list[int] = []
+        at = 0
+        for read_to, partition, id_, length in pieces:
+            if length:
+                outcomes = self._decoded(id_, blobs[at : at + length])
+                at += length
+                replies_s += self.resolve(partition, outcomes)
+                complete = read_to.hear(id_)
+            else:
+                complete = id_ <= read_to.id
+            if not complete:
+                behind.append(partition)
+        metrics.observe_all(_reply, replies_s)
+        if behind:
+            self.fall_behind(behind)
 
     def _decoded(self, id_: Id, blob: bytes) -> list[wire.Outcome]:
         """Outcomes of a piece; none of one that is damaged: their requests may be repeated."""

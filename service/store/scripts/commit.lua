@@ -114,10 +114,33 @@ local function bad_answer(first, last)
   return false
 end
 
--- Results for one API process: kept for so many ms, but for those before the oldest, and published
--- under the name of their key. A long message would fill the buffers of its connection: of longer
--- results it has the id alone.
-local PUBLISHED = 262144
+-- Results for one API process: kept for so many ms, but for those before the oldest, and told.
+local PUBLISHED = 262144 -- a long message would fill the buffers of its connection
+local told = {} -- messages to publish when all is written, one for each process: most cost is theirs
+local function publish(message)
+  local text = table.concat(message.places, ' ') .. '\n' .. table.concat(message.results)
+  call('SPUBLISH', message.channel, text)
+end
+
+-- A message says partition, id and length of each of its results, which follow; 0: they are too long.
+-- It goes to the channel of the first of them.
+local function tell(key, id, results)
+  local partition, process = string.match(key, '{(%d+)}(.*)')
+  if #results > PUBLISHED then results = '' end
+  local message = told[process]
+  if message and message.size + #results > PUBLISHED then
+    publish(message)
+    message = nil
+  end
+  if not message then
+    message = {channel = key, size = 0, places = {}, results = {}}
+    told[process] = message
+  end
+  message.size = message.size + #results
+  message.places[#message.places + 1] = partition .. ' ' .. id .. ' ' .. #results
+  message.results[#message.results + 1] = results
+end
+
 local function answer(key, first, last)
   for i = first + 2, last, 2 do
     local id, results = ARGV[i], ARGV[i + 1]
@@ -126,8 +149,7 @@ local function answer(key, first, last)
       call('DEL', key)
       call('XADD', key, id, 'b', results)
     end
-    if #results > PUBLISHED then results = '' end
-    call('SPUBLISH', key, id .. ' ' .. results)
+    tell(key, id, results)
   end
   call('PEXPIRE', key, ARGV[first])
 end
@@ -161,6 +183,9 @@ local function commit(base, from, to)
     end
     if operation == 'ANSWER' and bad_answer(first, last) then
       return operation .. ' ' .. key .. ' with a bad time or id'
+    end
+    if operation == 'ANSWER' and not string.match(key, '{%d+}') then
+      return operation .. ' ' .. key .. ' of no partition'
     end
     if operation == 'FEED' then
       if not feed then bad_feed, feed = feeds() end
@@ -250,4 +275,5 @@ while at <= #ARGV do
   results[#results + 1] = commit(base, from, at - 1)
   base = base + tonumber(ARGV[from - 2])
 end
+for _, message in pairs(told) do publish(message) end
 return results

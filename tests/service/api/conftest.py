@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -146,10 +147,11 @@ class FakeWorker:
     def _store(self, results):
         """Store results without a message, or with one that has the id alone."""
         for _, key, _, _, *pieces in results:
+            partition = re.search(r"{(\d+)}", key)[1]
             for place, piece in zip(pieces[::2], pieces[1::2], strict=True):
                 self._client.xadd(key, {"b": piece}, id=place)
                 if self.publish:
-                    self._client.spublish(key, f"{place} ")
+                    self._client.spublish(key, f"{partition} {place} 0\n")
 
     def _apply(self, partition, envelope):
         """The outcome of a command, and its effects."""

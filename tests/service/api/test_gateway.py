@@ -436,10 +436,37 @@ async def test_a_gap_is_closed_although_more_pieces_come_with_every_read(api, wo
     assert 1 <= len(overtaking) <= 3
 
 
+async def test_a_message_has_pieces_of_several_partitions(api, worker, clock):
+    """Each is delivered, and where one is missing before it, or it is long, that is read."""
+    replies = api.app.state.context.replies
+    posts = [(P, 1), ((P + 1) % 4, 1), ((P + 2) % 4, 1)]
+    worker.publish = False
+    items = [item for p, count in posts for item in bulk_of(count, p)]
+    first = asyncio.create_task(api.post(MANY, json=items))
+    await until_async(lambda: len(worker.commands) == len(posts))
+    store = replies._store
+    every = await store.results(replies._incarnation, dict.fromkeys(range(4), START), 64)
+    last = {p: pieces[-1] for p, pieces in every.items() if pieces}
+    a, b, c = (p for p, _ in posts)
+    looked = Mock(wraps=replies.fall_behind)
+    replies.fall_behind = looked
+    said = (
+        f"{a} {last[a][0]} {len(last[a][1])} {c} {last[c][0]} 0 {b} {last[b][0]} {len(last[b][1])}"
+    )
+    await until_async(lambda: len(replies.pending) == len(posts))
+    replies._receive("", said.encode() + b"\n" + last[a][1] + last[b][1])
+    assert len(replies.pending) == 1
+    (behind,) = looked.call_args.args
+    assert c in behind
+    assert statuses(await first) == [200] * len(posts)
+
+
 async def test_a_message_that_is_none_is_ignored(api, worker, store, caplog):
     replies = api.app.state.context.replies
-    store.spublish(keys.results(P, replies._incarnation), b"\xff")
-    await until_async(lambda: "ignored a malformed message" in caplog.text)
+    malformed = (b"\xff", b"1 1-1", b"99 1-1 0\n", b"1 1 0\n")
+    for message in malformed:
+        store.spublish(keys.results(P, replies._incarnation), message)
+    await until_async(lambda: caplog.text.count("ignored a malformed message") == len(malformed))
     assert (await api.post(POST, json={"y": 0})).status_code == 200
 
 

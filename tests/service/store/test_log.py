@@ -581,11 +581,38 @@ def test_of_long_results_the_id_alone_is_published(redis_client, log, make):
     with redis_client.pubsub() as listener:
         listener.ssubscribe(key)
         until(lambda: listener.get_message(timeout=1))
-        parts = ("1-1", b"x" * 262_144, "1-2", b"x" * 262_145)
+        parts = ("1-1", b"x" * 262_144, "1-2", b"x" * 262_145, "1-3", b"y")
         assert log.commit([make(lease, START, ("ANSWER", key, 60_000, "1-1", *parts))]) == ["OK"]
         messages = [until(lambda: listener.get_message(timeout=1))["data"] for _ in range(2)]
-    assert messages == [b"1-1 " + b"x" * 262_144, b"1-2 "]
-    assert redis_client.xlen(key) == 2
+    said = f"{P} 1-1 262144 {P} 1-2 0\n".encode()
+    assert messages == [said + b"x" * 262_144, f"{P} 1-3 1\ny".encode()]
+    assert redis_client.xlen(key) == 3
+
+
+def test_what_several_partitions_answer_to_a_process_is_published_together(
+    redis_client, redis_url, log, make
+):
+    if redis_url.startswith("redis+cluster"):
+        pytest.skip("a script has the partitions of one slot")
+    leases = {p: log.acquire(p) for p in (P, 0)}
+    answers = [("1-1", b"aa"), ("1-7", b"b")]
+    with redis_client.pubsub() as listener:
+        for process in ("i", "j"):
+            listener.ssubscribe(*[keys.results(p, process) for p in (P, 0)])
+        for _ in range(4):
+            until(lambda: listener.get_message(timeout=1))
+        commits = [
+            make(lease, START, *[
+                ("ANSWER", keys.results(p, process), 60_000, "1-1", *answer)
+                for process in ("i", "j")
+            ])
+            for (p, lease), answer in zip(leases.items(), answers, strict=True)
+        ]  # fmt: skip
+        assert log.commit(commits) == ["OK", "OK"]
+        heard = [until(lambda: listener.get_message(timeout=1)) for _ in range(2)]
+    told = {each["channel"].decode(): each["data"] for each in heard}
+    message = f"{P} 1-1 2 0 1-7 1\naab".encode()
+    assert told == {keys.results(P, "i"): message, keys.results(P, "j"): message}
 
 
 # --- read -------------------------------------------------------------------------------------
