@@ -1,7 +1,7 @@
 // A change as a row: when it began, what changed, values around its start, how rare that is by chance.
 
 import { h } from "./dom.js";
-import { ago, between, capital, clock, count, lasting, once } from "./format.js";
+import { ago, between, capital, clock, count, digitsOf, lasting, number, once } from "./format.js";
 import { AROUND, changePicture, pictureText } from "./pictures.js";
 import { linkTo, streamLink } from "./row.js";
 
@@ -10,6 +10,9 @@ const LOW = 28; // of a suspicion
 const MEASURED = ["mean", "spread"]; // kinds whose numbers have the unit of the values
 const ARRIVAL = "00:00".length; // of a time that is not exact to the second
 const FEW = 4; // values that tell how far apart they are
+const PLAIN = 10; // values of a regime that show what it shares with another
+const ALIKE = 1.3; // factor up to which a spread is as before
+const NEAR = 0.5; // standard deviations up to which a mean is
 
 /** The words of an event: what changed, from what to what, and what else. @param {any} event */
 export function wordsOf(event) {
@@ -22,6 +25,16 @@ export function wordsOf(event) {
 export function sentenceParts(event, unit = "") {
   const { what, numbers } = wordsOf(event);
   return numbers ? [`${what}, `, h("span", { class: "from-to" }, numbers + unitOf(event, unit))] : [what];
+}
+
+/** What did not change, of mean and spread, where that is plain. @param {any} event */
+export function unchanged({ before, after, explanation }) {
+  if (!(after?.count >= PLAIN) || !(before?.count >= PLAIN) || !(before.sd > 0) || !(after.sd > 0)) return "";
+  const ratio = after.sd / before.sd;
+  if (explanation?.kind === "mean" && ratio < ALIKE && ratio > 1 / ALIKE) return "spread unchanged";
+  const moved = Math.abs(after.mean - before.mean) / Math.min(after.sd, before.sd);
+  const near = explanation?.kind === "spread" && moved < NEAR;
+  return near ? `mean unchanged at ${number(before.mean, digitsOf([before.mean, before.mean + before.sd]) - 1)}` : "";
 }
 
 /** The unit of the values, where the numbers of a change are in it. @param {any} event @param {string|undefined} unit */
@@ -67,7 +80,7 @@ function inFleet(change, streams) {
 /** @param {any} change @param {number} streams how many there are @returns {HTMLElement} */
 export function changeRow(change, streams) {
   const at = `${linkTo(change.stream)}?at=${change.start}`;
-  const { more } = wordsOf(change);
+  const more = wordsOf(change).more || unchanged(change);
   const suspected = change.state === "suspected";
   const raised = suspected ? ` ${ago(change.suspected_time)}` : "";
   const link = { href: at, class: "row-link", "data-focus": keyOf(change) };

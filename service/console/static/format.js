@@ -3,6 +3,7 @@
 const MIDNIGHT = /T00:00:00(\.0+)?(Z|\+00:00)$/;
 const SIGNS = { suspected: "?", confirmed: "✓", withdrawn: "✕", anomaly: "◇" };
 
+const DAY_MS = 864e5;
 const DIGITS = 4;
 const ALIKE = 9; // digits of values that are all the same: others elsewhere may be near
 const MOST = 15; // digits of a float64
@@ -76,6 +77,11 @@ export const alarms = (period) =>
 export function moment(time) {
   if (!time) return "";
   if (MIDNIGHT.test(time)) return time.slice(0, 10);
+  return stamp(time);
+}
+
+/** @param {string} time */
+function stamp(time) {
   const at = new Date(time);
   if (Number.isNaN(at.getTime())) return time;
   const pad = (/** @type {number} */ n) => String(n).padStart(2, "0");
@@ -96,9 +102,11 @@ export function clock(time) {
   return whole.length < 12 ? whole : whole.slice(11).replace(/:00$/, "");
 }
 
-/** Two moments, of two days with these. @param {string} from @param {string} to */
+/** Two moments, of two days with these unless it is less than a day. @param {string} from @param {string} to */
 export function between(from, to) {
   const apart = dayOf(from) !== dayOf(to);
+  const ms = Date.parse(to) - Date.parse(from);
+  if (apart && ms > 0 && ms < DAY_MS) return [from, to].map((time) => stamp(time).slice(11).replace(/:00$/, "")).join("–");
   const [a, b] = [from, to].map((time) => (apart && !MIDNIGHT.test(time) ? `${dayOf(time)} ${clock(time)}` : clock(time)));
   return a === b ? a : `${a}–${b}`;
 }

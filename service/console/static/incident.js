@@ -239,7 +239,7 @@ function outside(incident, near) {
     "section",
     {},
     h("h2", {}, "What is outside"),
-    table("Streams that did not change with them", ["Streams", "Unchanged"], rows, { unseenCaption: true, numbers: [1] }),
+    table("Streams that did not change with them", ["Streams", "Unchanged then"], rows, { unseenCaption: true, numbers: [1] }),
     names.length ? h("p", { class: "note" }, "Near it, no part of it: ", names, ".") : null,
   );
 }
@@ -247,7 +247,9 @@ function outside(incident, near) {
 /** @param {any} incident */
 function log(incident) {
   const by = (/** @type {string} */ name) => [...incident.changes].filter((each) => each[name]).sort((a, b) => Date.parse(a[name]) - Date.parse(b[name]));
-  const [suspected] = by("suspected_time");
+  // A suspicion from before, of a stream that joined, is none of this incident.
+  const began = Date.parse(incident.earliest_time);
+  const [suspected] = by("suspected_time").filter((each) => Date.parse(each.suspected_time) >= began);
   const confirmed = by("confirmed_time");
   const last = confirmed[confirmed.length - 1];
   const rows = [[clock(incident.start_time), "most probable start"]];

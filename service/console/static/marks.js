@@ -198,8 +198,10 @@ export function notes(shown, seqs, narrow) {
       const sd = one(side?.sd, shown.output);
       if (mean === null) return;
       const spread = sd === null ? "" : `± ${number(sd, 2)}`;
-      const value = lead.explanation?.kind === "spread" ? spread : number(mean, digits);
-      const more = value === spread || narrow || !spread ? "" : `, ${spread}`;
+      const { kind } = lead.explanation ?? {};
+      const slope = kind === "slope" ? lead.explanation[side === lead.before ? "before" : "after"] : null;
+      const value = slope !== null ? `slope ${number(slope, 2)}` : kind === "spread" ? spread : number(mean, digits);
+      const more = value === spread || slope !== null || narrow || !spread ? "" : `, ${spread}`;
       parts.push(note(`${value} ${when}${more}`, name, { y: 1, yref: "paper", yanchor: "top", ...place }));
     };
     level(lead.before, "before", "ink", { x: lead.start - 0.5, xanchor: "right", xshift: -8 });

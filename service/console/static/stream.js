@@ -270,7 +270,11 @@ class StreamPage {
     this.folds.evidence.say(`${summary.evidence >= SOME ? `now ${once(summary.evidence)}` : "none now"}${rule}`);
     const [first, second] = [...(belief?.belief ?? [])].sort((a, b) => b.probability - a.probability);
     const start = (/** @type {any} */ each) => `${placeOf(observations, each.start)} with ${percent(each.probability)}`;
-    this.folds.start.say(first ? [first, second].filter(Boolean).map(start).join(", ") : "no belief yet");
+    // A regime that was explained anew since, as by a trend, may reach back beyond its change.
+    const lead = this.lead;
+    const beyond = first && lead?.state === "confirmed" && first.start < Math.min(lead.earliest ?? lead.start, lead.start);
+    const starts = [first, second].filter(Boolean).map(start).join(", ");
+    this.folds.start.say(beyond ? `by now one regime, from ${start(first)}` : starts || "no belief yet");
     const confirmed = events.filter((each) => each.state === "confirmed").length;
     const withdrawn = events.filter((each) => each.state === "withdrawn").length;
     const hidden = withdrawn ? `; ${plural(withdrawn, "suspicion")} withdrawn, hidden` : "";

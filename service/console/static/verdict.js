@@ -1,6 +1,6 @@
 // A stream's page in a sentence: what changed and since when, or that it is steady.
 
-import { sentenceParts, wordsOf } from "./changerow.js";
+import { sentenceParts, unchanged, wordsOf } from "./changerow.js";
 import { fill, h } from "./dom.js";
 import { between, clock, count, lasting, once, percent, plural } from "./format.js";
 
@@ -44,7 +44,7 @@ export function verdictText(summary, lead, observations) {
     parts.push(`${words} (${percent(coverage)}).`);
   }
   if (lead.evidence !== null) parts.push(`By chance ${once(lead.evidence)} observations.`);
-  const { more } = wordsOf(lead);
+  const more = wordsOf(lead).more || unchanged(lead);
   if (more) parts.push(`${more.charAt(0).toUpperCase()}${more.slice(1)}.`);
   if (lead.excluded) parts.push("Excluded from learning: the regime before goes on.");
   if (lead.state === "withdrawn") parts.push(lead.verdict === false ? "You said that it was no change." : "Withdrawn since.");
