@@ -9,15 +9,17 @@ import math
 
 import numpy as np
 
-from model_core.compiled import arithmetic
+from model_core.compiled import arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import Floats, compiled
 from model_core.compiled.ops import maths
 from model_core.maths.families import EXACT_COUNTS
 from model_core.quantiles import COUNT_STEPS
 
-WEIGHT, SHAPE, RATE, SHARE, RUNNING, CUMULATIVE = range(6)
-FIELDS = CUMULATIVE + 1  # the last of `small_counts`
+# As `mixture` has them, the family's parameters from its first place on.
+WEIGHT = mixture.WEIGHT
+SHAPE, RATE, SHARE, RUNNING, CUMULATIVE = range(mixture.PARAMETERS, mixture.PARAMETERS + 5)
+FIELDS = mixture.SCALE + 1
 _FAMILIES = maths("families")
 _SPECIAL = maths("special")
 ROUNDING = 1e-12  # by which a sum of masses may miss a level that it meets
@@ -118,3 +120,16 @@ def quantiles(
                 break
             x = max(inside, high - far) if step < 8 else inside
         out[j] = high
+
+
+@compiled
+def summarise(y: float, levels: Floats, components: Floats, n: int, out: Floats) -> None:
+    """Cumulative probabilities at a label and below it, and quantiles, after mean and variance.
+
+    y: nan where there is no label.
+    """
+    cumulative = components[CUMULATIVE]
+    small_counts(components, n, EXACT_COUNTS, cumulative)
+    for k in range(2):
+        out[2 + k] = np.nan if math.isnan(y) else cdf(y - k, components, n, cumulative)
+    quantiles(levels, out[0], out[1], components, n, cumulative, out[4:])

@@ -3,8 +3,8 @@
 `params` has means and variances (d lines each), then of each parameter one for each output and
 part; where parts are mixed, their log weights, and one of each part to work in. Those of Student-t
 are as `student_t` has them, those of classes their probabilities and a sum. The last column
-is of outliers. A family of positive labels is compiled from its functions alone, see
-`components.positive`.
+is of outliers. Families of one number are compiled from their functions alone, those of positive
+labels from `components.positive`, counts with those of `counts`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
 from model_core import components
 from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture, student_t
@@ -23,19 +22,19 @@ from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH
 from model_core.compiled.interface import ALONE, Model, RowStep
 from model_core.compiled.jit import (
-    INLINED,
+    FUNCTIONS,
     Floats,
     compiled,
     entry,
     every,
     inlined,
+    of_class,
     state,
     state_at,
     whole,
 )
 from model_core.compiled.ops import maths
 from model_core.maths import counterpart
-from model_core.maths.families import EXACT_COUNTS
 
 _FAMILIES = maths("families")
 
@@ -109,46 +108,17 @@ def _fold(params: Floats, first: int, parts: int, density: Floats) -> None:
     student_t.fold(masses, params[0], density)
 
 
-# --- positive labels, of one output: parameters as the functions of the family have them ----------
+# --- counts and positive labels, of one output: parameters as the functions of the family have them
 
 
-def _log_density(family: Any, y: float, parameters: Any) -> Any:
-    """Of a label."""
-
-
-def _moments(family: Any, parameters: Any) -> Any:
-    """Mean and variance."""
-
-
-def _width(family: Any, parameters: Any) -> Any:
-    """Standard deviation of a normal whose peak is as high."""
-
-
-@overload(_log_density, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
-def _log_density_by(family: Any, y: float, parameters: Any) -> Any:
-    function = counterpart(family.instance_class.functions.log_density, maths)
-    return lambda family, y, parameters: function(y, *parameters)
-
-
-@overload(_moments, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
-def _moments_by(family: Any, parameters: Any) -> Any:
-    mean = counterpart(family.instance_class.functions.mean, maths)
-    variance = counterpart(family.instance_class.functions.variance, maths)
-    return lambda family, parameters: (mean(*parameters), variance(*parameters))
-
-
-@overload(_width, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
-def _width_by(family: Any, parameters: Any) -> Any:
-    width = counterpart(family.instance_class.functions.width, maths)
-    return lambda family, parameters: width(*parameters)
-
-
-def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
-    """Answers of a family of positive labels, compiled for its own functions.
+def _of_one_number(kind: type[Any], mixed: bool) -> Answers:
+    """Answers of a family, compiled for its own functions.
 
     mixed: whether predictives are mixtures of parts.
     """
-    count = len(kind._fields)  # type: ignore[attr-defined]
+    counted = kind is components.NegativeBinomial
+    FUNCTIONS[kind] = _COUNTS if counted else _functions_of(kind)
+    count = len(kind._fields)
     family = kind(*range(mixture.PARAMETERS, mixture.PARAMETERS + count))
     own = (0,) * count
     stated = (0,) * (count + mixed)
@@ -170,8 +140,11 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
         for k in range(parts):
             lines = every(own, 2 + k, parts)
             line = params[first + parts + k] if mixed else density
+            if counted:
+                counts.log_masses(y, params[2 + k], params[2 + parts + k], line)
+                continue
             for i in range(whole(density)):
-                line[i] = _log_density(family, y, state_at(params, lines, i))
+                line[i] = of_class(family, "log_density", y, state_at(params, lines, i))
         if mixed:
             _fold(params, first, parts, density)
         return 1.0
@@ -193,12 +166,13 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
                 lines = every(own, 2 + k, parts)
                 arithmetic.exp_of(params[first + k], 0.0, shares[k], columns)
                 for i in range(columns):
-                    mean[i] += shares[k, i] * _moments(family, state_at(params, lines, i))[0]
+                    mean[i] += shares[k, i] * of_class(family, "mean", state_at(params, lines, i))
         for k in range(parts):
             lines = every(own, 2 + k, parts)
             for i in range(columns):
                 parameters = state_at(params, lines, i)
-                centre, square = _moments(family, parameters)
+                centre = of_class(family, "mean", parameters)
+                square = of_class(family, "variance", parameters)
                 share = 1.0
                 if mixed:
                     share = shares[k, i]
@@ -210,11 +184,14 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
                 if chance[i] * share > mixture.UNSEEN:
                     spare[mixture.WEIGHT, n] = chance[i] * share
                     spare[mixture.LOC, n] = centre
-                    spare[mixture.SCALE, n] = _width(family, parameters)
+                    spare[mixture.SCALE, n] = of_class(family, "width", parameters)
                     state(spare, family, n, parameters)
                     n += 1
         mixture.moments(chance, params[:1], params[1:2], columns, out)
         y = _label(step.number)
+        if counted:
+            counts.summarise(y, levels, spare, n, out)
+            return 0.0
         out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, family)[0]
         out[3] = out[2]
         mixture.positive_quantiles(levels, out[0], spare, n, family, out[4:])
@@ -226,82 +203,34 @@ def _positive(kind: type[components.Positive], mixed: bool) -> Answers:
     return Answers(
         inlined(places),
         lambda outputs, parts: 2 + (count + 2 * mixed) * parts,
-        mixture.FIELDS,
+        counts.FIELDS if counted else mixture.FIELDS,
         compiled(finish),
         entry(score),
         entry(summarise),
     )
 
 
-# --- negative binomial, of one output of several parts: shape, mean, log weight -------------------
+def _functions_of(kind: type[components.Positive]) -> dict[str, Callable[..., Any]]:
+    """Of a label, if they take one, and a tuple of parameters."""
+    log_density, reached, mean, variance, width = (
+        counterpart(function, maths) for function in kind.functions
+    )
+    return {
+        "log_density": inlined(lambda y, parameters: log_density(y, *parameters)),
+        "reached": inlined(lambda y, parameters: reached(y, *parameters)),
+        "mean": inlined(lambda parameters: mean(*parameters)),
+        "variance": inlined(lambda parameters: variance(*parameters)),
+        "width": inlined(lambda parameters: width(*parameters)),
+    }
 
 
-@inlined
-def _negative_binomial_places(outputs: int, parts: int, at: int) -> tuple[int, int, int]:
-    return 2 + at, 2 + parts + at, 2 + 2 * parts + at
-
-
-@compiled
-def _negative_binomial_finish(model: Model, params: Floats) -> None:
-    parts = model.noise.parts
-    _normalise(params, 2 + 2 * parts, parts)
-
-
-@entry
-def _negative_binomial_score(step: RowStep) -> float:
-    params = step.params
-    parts = step.model.noise.parts
-    density = step.work[EACH]
-    for k in range(parts):
-        shape = params[2 + k]
-        rate = params[2 + parts + k]
-        mass = params[2 + 3 * parts + k]
-        counts.log_masses(step.number[LABEL], shape, rate, mass)
-    _fold(params, 2 + 2 * parts, parts, density)
-    return 1.0
-
-
-@entry
-def _negative_binomial_summarise(
-    step: RowStep, levels: Floats, spare: Floats, out: Floats
-) -> float:
-    chance = step.work[CHANCE]
-    params = step.params
-    parts = step.model.noise.parts
-    mean = params[0]
-    variance = params[1]
-    columns = whole(chance)
-    arithmetic.fill(mean, 0.0)
-    arithmetic.fill(variance, 0.0)
-    for k in range(parts):
-        rate = params[2 + parts + k]
-        weight = params[2 + 3 * parts + k]
-        arithmetic.exp_of(params[2 + 2 * parts + k], 0.0, weight, columns)
-        for i in range(columns):
-            mean[i] += weight[i] * rate[i]
-    n = 0
-    for k in range(parts):
-        shape = params[2 + k]
-        rate = params[2 + parts + k]
-        weight = params[2 + 3 * parts + k]
-        for i in range(columns):
-            apart = rate[i] - mean[i]
-            within = _FAMILIES.negative_binomial_variance(shape[i], rate[i])
-            variance[i] += weight[i] * (within + apart * apart)
-        for i in range(columns):
-            if chance[i] * weight[i] > mixture.UNSEEN:
-                spare[counts.WEIGHT, n] = chance[i] * weight[i]
-                spare[counts.SHAPE, n] = shape[i]
-                spare[counts.RATE, n] = rate[i]
-                n += 1
-    mixture.moments(chance, params[:1], params[1:2], columns, out)
-    y = _label(step.number)
-    cumulative = spare[counts.CUMULATIVE]
-    counts.small_counts(spare, n, EXACT_COUNTS, cumulative)
-    for k in range(2):
-        out[2 + k] = np.nan if math.isnan(y) else counts.cdf(y - k, spare, n, cumulative)
-    counts.quantiles(levels, out[0], out[1], spare, n, cumulative, out[4:])
-    return 0.0
+_variance_of_count = _FAMILIES.negative_binomial_variance
+# Of shape and rate; the width is not needed.
+_COUNTS: dict[str, Callable[..., Any]] = {
+    "mean": inlined(lambda parameters: parameters[1]),
+    "variance": inlined(lambda parameters: _variance_of_count(*parameters)),
+    "width": inlined(lambda parameters: 0.0),
+}
 
 
 # --- Bernoulli, of one output: probability of a one -----------------------------------------------
@@ -398,14 +327,6 @@ _ANSWERS: dict[type, Answers] = {
         student_t.score,
         student_t.summarise,
     ),
-    components.NegativeBinomial: Answers(
-        _negative_binomial_places,
-        lambda outputs, parts: 2 + 4 * parts,
-        counts.FIELDS,
-        _negative_binomial_finish,
-        _negative_binomial_score,
-        _negative_binomial_summarise,
-    ),
     components.Bernoulli: Answers(
         _bernoulli_places,
         lambda outputs, parts: 4,
@@ -428,6 +349,4 @@ _ANSWERS: dict[type, Answers] = {
 @lru_cache
 def answers_of(family: type, mixed: bool) -> Answers:
     """What a family is asked; mixed: whether its predictives are mixtures of parts."""
-    if issubclass(family, components.Positive):
-        return _positive(family, mixed)
-    return _ANSWERS[family]
+    return _ANSWERS[family] if family in _ANSWERS else _of_one_number(family, mixed)

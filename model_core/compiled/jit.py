@@ -86,6 +86,8 @@ class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
 
 OPTIONS = {"pipeline_class": _PartCompiler, **_ENTRY_OPTIONS}
 INLINED = {"forceinline": True, **OPTIONS}
+# What `of_class` calls, by class of named tuples and name.
+FUNCTIONS: dict[type[Any], dict[str, Callable[..., Any]]] = {}
 
 
 def called(function: F) -> F:
@@ -137,6 +139,21 @@ def _of_numbers(dispatcher: Any) -> Any:
 
     dispatcher.get_call_template = of_numbers
     return dispatcher
+
+
+def of_class(which: Any, name: str, *arguments: Any) -> Any:
+    """Call the function of that name that the class of a named tuple has in `FUNCTIONS`.
+
+    numba's cache tells functions from one another by what they are closures over. It cannot look
+    into compiled ones, but into a tuple, which stands for them.
+    """
+    raise NotImplementedError  # compiled as `_of_class_by` says
+
+
+@extending.overload(of_class, jit_options=INLINED, strict=False, prefer_literal=True)  # type: ignore[untyped-decorator]
+def _of_class_by(which: Any, name: Any, *arguments: Any) -> Any:
+    function = FUNCTIONS[which.instance_class][name.literal_value]
+    return lambda which, name, *arguments: function(*arguments)
 
 
 def either(function: F) -> F:

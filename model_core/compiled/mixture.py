@@ -15,18 +15,16 @@ import math
 from typing import Any
 
 import numpy as np
-from numba.core import types
-from numba.extending import overload
 
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import (
-    OPTIONS,
     Floats,
     Ints,
     bits_of,
     compiled,
     inlined,
+    of_class,
     padded,
     regrouped,
     state_at,
@@ -34,7 +32,6 @@ from model_core.compiled.jit import (
     widest,
 )
 from model_core.compiled.ops import maths
-from model_core.maths import counterpart
 from model_core.maths.special import FARTHEST, ROOT_2_PI
 from model_core.table import BESIDE, LANES
 
@@ -453,31 +450,27 @@ def narrowest(levels: Floats, components: Floats, n: int) -> float:
     return smallest
 
 
+@compiled
 def sums(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
     """CDF, density and its derivative of a mixture; family: None of real labels."""
-    raise NotImplementedError  # compiled as `_sums_by` says
+    if family is None:
+        return _student_t_sums(x, components, n)
+    return _positive_sums(x, components, n, family)
 
 
-@overload(sums, jit_options={"fastmath": {"reassoc"}, **OPTIONS}, strict=False)  # type: ignore[untyped-decorator]
-def _sums_by(x: float, components: Floats, n: int, family: Any) -> Any:
-    if family is types.none:
-        return lambda x, components, n, family: _student_t_sums(x, components, n)
-    reached = counterpart(family.instance_class.functions.reached, maths)
-
-    def positive(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
-        weight = components[WEIGHT]
-        y = max(x, 0.0)
-        cdf = 0.0
-        density = 0.0
-        derivative = 0.0
-        for i in range(n):
-            f, p, q = reached(y, *state_at(components, family, i))
-            cdf += weight[i] * f
-            density += weight[i] * p
-            derivative += weight[i] * q
-        return cdf, density, derivative
-
-    return positive
+@regrouped
+def _positive_sums(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
+    weight = components[WEIGHT]
+    y = max(x, 0.0)
+    cdf = 0.0
+    density = 0.0
+    derivative = 0.0
+    for i in range(n):
+        f, p, q = of_class(family, "reached", y, state_at(components, family, i))
+        cdf += weight[i] * f
+        density += weight[i] * p
+        derivative += weight[i] * q
+    return cdf, density, derivative
 
 
 @compiled

@@ -4,9 +4,8 @@ Parameters are (B, M, ...): stream, mixture component, output dimension. Everyth
 of the labels.
 """
 
+from model_core.components.averages import Blend, Choice, Either
 from model_core.components.base import Components, average, join
-from model_core.components.blend import Blend
-from model_core.components.choice import Choice
 from model_core.components.discrete import Bernoulli, Categorical, NegativeBinomial
 from model_core.components.positive import Lomax, Positive, PositiveFunctions
 from model_core.components.real import MultivariateStudentT, Normal, SkewedT, StudentT
@@ -17,6 +16,7 @@ __all__ = [
     "Categorical",
     "Choice",
     "Components",
+    "Either",
     "Lomax",
     "MultivariateStudentT",
     "NegativeBinomial",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
+from itertools import chain, islice
 from typing import Any, Protocol, Self
 
 from model_core.lazy import Tensor, torch
@@ -113,12 +115,22 @@ class Family:
         return cls(*parameters)
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """The tensors that make it."""
-        return tuple(self)  # type: ignore[arg-type]
+        """The tensors that make it, those of families that it is made of in their places."""
+        own: Any = self
+        parts = (part.parameters() if isinstance(part, Family) else (part,) for part in own)
+        return tuple(chain(*parts))
 
     def rebuilt(self, *parameters: Tensor) -> Self:
         """The same family with other tensors."""
-        return type(self)(*parameters)
+        own: Any = self
+        left = iter(parameters)
+        parts = [
+            part.rebuilt(*islice(left, len(part.parameters())))
+            if isinstance(part, Family)
+            else next(left)
+            for part in own
+        ]
+        return type(self)(*parts)
 
     def named(self) -> dict[str, Tensor]:
         """The fields of the tuple."""
@@ -151,8 +163,12 @@ class Family:
     def shifted(self, by: Tensor) -> Self:
         """Distributions of labels that are larger by `by` (B,); of families with a location."""
         own: Any = self
-        moved: Self = own._replace(loc=own.loc + by.reshape(-1, *[1] * (own.loc.dim() - 1)))
-        return moved
+        fields = own._asdict().items()
+        moved = {name: part.shifted(by) for name, part in fields if isinstance(part, Family)}
+        if not moved:
+            moved["loc"] = own.loc + by.reshape(-1, *[1] * (own.loc.dim() - 1))
+        shifted: Self = own._replace(**moved)
+        return shifted
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
         """With what was computed of its tensors and kept."""
@@ -174,6 +190,39 @@ class Family:
         """CDF and density, one after the other."""
         own: Any = self.rebuilt(*table)
         return own.cdf(value), own.log_density(value).exp()
+
+
+class Together(Family):
+    """What is of all outputs together: all that is per output is that of the marginals."""
+
+    @abstractmethod
+    def each_output(self) -> Any:
+        """Each output alone."""
+
+    def marginals(self, weight: Tensor) -> tuple[Tensor, Any]:
+        """Those of each output."""
+        marginals: tuple[Tensor, Any] = self.each_output().marginals(weight)
+        return marginals
+
+    def log_density(self, value: Tensor) -> Tensor:
+        """Log density of each output alone."""
+        density: Tensor = self.each_output().log_density(value)
+        return density
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Cumulative probability of each output alone."""
+        cumulative: Tensor = self.each_output().cdf(value)
+        return cumulative
+
+    def mean(self) -> Tensor:
+        """Of each output."""
+        mean: Tensor = self.each_output().mean()
+        return mean
+
+    def variance(self) -> Tensor:
+        """Of each output; inf where one does not exist."""
+        variance: Tensor = self.each_output().variance()
+        return variance
 
 
 def join(first: Components, second: Components) -> Components:

@@ -6,7 +6,7 @@ import math
 from functools import cached_property
 from typing import NamedTuple, Self
 
-from model_core.components.base import Family
+from model_core.components.base import Family, Together
 from model_core.lazy import Tensor, torch
 from model_core.tensor_ops import maths
 from model_core.transfer import on_host
@@ -192,23 +192,18 @@ class _MultivariateStudentT(NamedTuple):
     factor: Tensor
 
 
-class MultivariateStudentT(_MultivariateStudentT, Family):
+class MultivariateStudentT(_MultivariateStudentT, Together):
     """Student-t of several outputs together: df (B, M, 1), loc (B, M, d), factor (B, M, d, d).
 
-    `factor` is the lower Cholesky factor of the scale matrix. All that is per output is that of
-    the marginals, each a Student-t.
+    `factor` is the lower Cholesky factor of the scale matrix. The marginals are Student-t.
     """
 
     support = "real"
 
-    def alone(self) -> StudentT:
+    def each_output(self) -> StudentT:
         """Each output alone."""
         scale = torch.linalg.vector_norm(self.factor, dim=-1)
         return StudentT(self.df.expand_as(self.loc), self.loc, scale)
-
-    def log_density(self, value: Tensor) -> Tensor:
-        """Log density of each output alone."""
-        return self.alone().log_density(value)
 
     def joint_log_density(self, value: Tensor) -> Tensor:
         """Log density (B, M) of all outputs together (Murphy 2007, appendix).
@@ -261,21 +256,9 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
         some = missing.any(-1)[..., None, None]  # others keep theirs to the last bit
         return torch.where(some, factor, self.factor), error.masked_fill(missing, 0.0)
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """Cumulative probability of each output alone."""
-        return self.alone().cdf(value)
-
-    def marginals(self, weight: Tensor) -> tuple[Tensor, StudentT]:
-        """Student-t of each output."""
-        return self.alone().marginals(weight)
-
     def mean(self) -> Tensor:
         """Location."""
         return self.loc
-
-    def variance(self) -> Tensor:
-        """Of each output; inf for `df <= 2`."""
-        return self.alone().variance()
 
     def covariance(self) -> Tensor:
         """Scale matrix times `df / (df - 2)`; for `df <= 2` inf on the diagonal and 0 beside it."""

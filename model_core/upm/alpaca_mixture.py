@@ -2,7 +2,8 @@
 
 A regime draws its type `m` with probability `pi_m`, then its weights and noise from the prior of
 that type (`N(K_m, sigma^2 P_m)` on features that all types share). Given the labels of the regime
-the posterior is a mixture of M of ALPaCA's (see `regression`), each updated alone, with weights
+the posterior is a mixture of M of ALPaCA's, each updated alone as if it were a hypothesis, with
+weights
 
     p(y) = sum_m pi_m prod_o p_m(y_o),    pi_m' = w pi_m p_m(y) / p(y) + (1 - w) pi_m,
 
@@ -12,18 +13,17 @@ for an inlier responsibility `w` of the label. With M = 1 it is ALPaCA.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from model_core.components import Choice, Normal, StudentT
-from model_core.upm import lattice
+from model_core.components import Choice
 from model_core.upm.alpaca import Alpaca, AlpacaStats, NoisePrior
 from model_core.upm.base import OUTLIER_SPREAD, Starts, Stats, tree_map
 from model_core.upm.learned import Learned
-from model_core.upm.regression import NoisyStats, absorb, noise_before
+from model_core.upm.regression import NoisyStats
 
 TOGETHER = 1 << 20  # residuals of the types whose lattices run at once: larger arrays are slower
 
@@ -121,11 +121,10 @@ class AlpacaMixture(Learned):
 
     def predictive(self, stats: Stats, phi: Tensor | None) -> Choice:
         """Mixture of Gaussians (paper, app. A), or of Student-t."""
-        phi = self.required(phi)
-        location = torch.einsum("bsmny,bn->bsmy", stats.mean, phi)
-        projected = torch.einsum("bsmij,bj->bsmi", stats.cov, phi)
-        spread = 1 + torch.einsum("bsmi,bi->bsm", projected, phi)
-        return Choice(self._of_types(location, spread, stats), stats.log_weight)
+        types = stats.log_weight.shape[1:]
+        predictives = self._of_slots(types[0]).predictive(self._folded(stats), phi)
+        unfolded = (_unfolded(part, types) for part in predictives.parameters())
+        return Choice(predictives.rebuilt(*unfolded), stats.log_weight)
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Choice:
         """The prior predictive with ten times its squared scales."""
@@ -136,29 +135,15 @@ class AlpacaMixture(Learned):
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
         """Absorb one row in every regression, and weigh them by how well they forecast it."""
         types = stats.log_weight.shape[1:]
-        folded = tree_map(lambda t: t.flatten(1, 2), stats)
-        rows = self.required(phi)[:, None, None]
+        folded = self._folded(stats)
         share = weight.unsqueeze(-1).expand(-1, *types)
-        label = (y - self.y_offset) / self.y_scale
-        read = absorb(
-            folded.mean, folded.cov, rows, label.unsqueeze(1), share.flatten(1).unsqueeze(-1)
-        )
-        location, spread, error, mean, cov = (
-            value.reshape(len(y), *types, *value.shape[2:]) for value in read
-        )
-        predictives = self._of_types(location.squeeze(-2), spread.squeeze(-1), stats)
-        density = predictives.joint_log_density(y[:, None, None])
-        log_posterior = torch.log_softmax(stats.log_weight + density, -1)
+        alone = self._of_slots(types[0])
+        density, after = alone.learned(folded, phi, y, share.flatten(1))
+        log_posterior = torch.log_softmax(stats.log_weight + _unfolded(density, types), -1)
         log_weight = torch.logaddexp(
             torch.log(share) + log_posterior, torch.log1p(-share) + stats.log_weight
         )
-        new = stats._replace(log_weight=log_weight, mean=mean, cov=cov)
-        if self.noise_prior is None:
-            return new
-        return new._replace(
-            alpha=stats.alpha + 0.5 * share.unsqueeze(-1),
-            beta=stats.beta + 0.5 * error.squeeze(-2).square(),
-        )
+        return type(stats)(log_weight, *(_unfolded(part, types) for part in after))
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
@@ -168,9 +153,7 @@ class AlpacaMixture(Learned):
         parts = []
         for m in range(0, self.parts, together):
             some = tree_map(lambda t, m=m: t[:, :, m : m + together], prior)
-            variances = self.noise_variance
-            noise = None if variances is None else variances[m : m + together]
-            parts.append(self._densities(some, noise, phi, y, weight, longest))
+            parts.append(self._densities(some, slice(m, m + together), phi, y, weight, longest))
         density = torch.cat(parts, 1)
         # Beside the best type, so that sums of many stay exact.
         lead = density - density.detach().amax(1, keepdim=True)
@@ -181,38 +164,26 @@ class AlpacaMixture(Learned):
     def _densities(
         self,
         prior: Stats,
-        noise: Tensor | None,
+        types: slice,
         phi: Tensor | None,
         y: Tensor,
         weight: Tensor,
         longest: int | None,
     ) -> Tensor:
-        """Log densities (B, M, T, T) by [s, t] of the types of a prior; noise: known variances."""
+        """Log densities (B, M, T, T) by [s, t] of some of the types; prior: theirs."""
+        batch = len(y)
         size = prior.log_weight.shape[-1]
-
-        def repeated(value: Tensor) -> Tensor:
-            """(B M, ...)."""
-            return value.repeat_interleave(size, 0)
-
-        first = tree_map(lambda t: t.flatten(0, 2), prior)
-        label = repeated((y - self.y_offset) / self.y_scale)
-        absorbed = repeated(weight)
-        features = repeated(self.required(phi))
-        predicted = lattice.predict(first.mean, first.cov, features, label, absorbed, longest)
-        location = label.unsqueeze(1) - predicted.residual
-        alpha = None
-        if noise is not None:
-            variance = noise.repeat(len(y), 1)[:, None, None]
-        else:
-            share = absorbed.unsqueeze(1).expand_as(predicted.spread).triu().unsqueeze(-1)
-            squares = share * predicted.residual.square() / predicted.spread.unsqueeze(-1)
-            alone = NoisyStats(*(part.unsqueeze(1) for part in first[1:]))
-            stats = noise_before(alone, share, squares)
-            variance = stats.beta / stats.alpha
-            alpha = stats.alpha
-        predictives = self._components(location, predicted.spread, variance, alpha)
-        density = predictives.joint_log_density(repeated(y).unsqueeze(1))
-        return density.reshape(len(y), size, *density.shape[1:])
+        alone = self.alone(0)
+        if self.noise_variance is not None:
+            variance = self.noise_variance[types].repeat(batch, 1)[:, None, None]
+            alone = replace(alone, noise_variance=variance)
+        # Sequences of each type stand in for those of a batch.
+        first = self._folded(tree_map(lambda t: t.flatten(0, 2)[:, None, None], prior))
+        features, labels, absorbed = (
+            rows.repeat_interleave(size, 0) for rows in (self.required(phi), y, weight)
+        )
+        density = alone.every_start(first, features, labels, absorbed, longest).log_label
+        return density.reshape(batch, size, *density.shape[1:])
 
     def draw(self, stats: Stats, phi: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """One function of each hypothesis: of a type drawn first (see `Regression.draw`)."""
@@ -229,18 +200,20 @@ class AlpacaMixture(Learned):
         at = chosen[..., None, None].expand(-1, -1, -1, *drawn.shape[3:])
         return drawn.gather(2, at).squeeze(2)
 
-    def _of_types(self, location: Tensor, spread: Tensor, stats: Stats) -> Normal | StudentT:
-        """Predictives of the types; location: (B, S, M, y), spread: (B, S, M)."""
-        if self.noise_variance is not None:
-            return self._components(location, spread, self.noise_variance, None)
-        return self._components(location, spread, stats.beta / stats.alpha, stats.alpha)
+    def _folded(self, stats: Stats) -> AlpacaStats | NoisyStats:
+        """Regressions of the types as those of as many hypotheses (B, S M, ...)."""
+        parts = [part.flatten(1, 2) for part in stats[1:]]
+        return AlpacaStats(*parts) if self.noise_prior is None else NoisyStats(*parts)
 
-    def _components(
-        self, location: Tensor, spread: Tensor, variance: Tensor, alpha: Tensor | None
-    ) -> Normal | StudentT:
-        """In the units of the labels; variance: (..., y) of the noise, alpha: where unknown."""
-        scale = (spread.unsqueeze(-1) * variance).sqrt() * self.y_scale
-        location = location * self.y_scale + self.y_offset
-        if alpha is None:
-            return Normal(location, scale)
-        return StudentT((2 * alpha).expand_as(location), location, scale)
+    def _of_slots(self, slots: int) -> Alpaca:
+        """The model of what `_folded` makes of so many hypotheses, each with its type's noise."""
+        variance = self.noise_variance
+        alone = self.alone(0)
+        if variance is None:
+            return alone
+        return replace(alone, noise_variance=variance.repeat(slots, 1))
+
+
+def _unfolded(value: Tensor, types: tuple[int, ...]) -> Tensor:
+    """From (B, S M, ...) to (B, S, M, ...); types: (S, M)."""
+    return value.reshape(len(value), *types, *value.shape[2:])

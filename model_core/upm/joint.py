@@ -41,8 +41,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_core.components import Blend, MultivariateStudentT
-from model_core.components.either import Either
+from model_core.components import Blend, Either, MultivariateStudentT
 from model_core.labels import LARGEST
 from model_core.lazy import Tensor, torch
 from model_core.maths.regression import SCALES

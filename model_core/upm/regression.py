@@ -188,6 +188,15 @@ class Regression(UnderlyingModel):
         rows = self.required(phi).unsqueeze(1)
         return self._absorb(stats, rows, y.unsqueeze(1), weight.unsqueeze(-1))[1]
 
+    def learned(
+        self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Stats]:
+        """Log density (B, S) of a label before it is absorbed, and `update`."""
+        rows = self.required(phi).unsqueeze(1)
+        absorbed, after = self._absorb(stats, rows, y.unsqueeze(1), weight.unsqueeze(-1))
+        predictive = self._components(absorbed.location.squeeze(-2), absorbed.spread, stats)
+        return predictive.joint_log_density(y.unsqueeze(1)), after
+
     def block(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
         """All rows at once."""
         predictive, stats = self.forecasts(stats, phi, y, weight)

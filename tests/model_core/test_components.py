@@ -21,8 +21,8 @@ from model_core.components import (
     StudentT,
     join,
 )
+from model_core.components.averages import Either
 from model_core.components.base import average
-from model_core.components.either import Either
 from model_core.predictive import Mixture
 from model_core.upm.gamma import BetaPrime
 from tests.model_core.cases import run, series
@@ -243,7 +243,7 @@ def test_the_covariance_within_is_the_average_of_all(df):
     correlated = MultivariateStudentT(dfs, loc, factor)
     chances = Categorical(tensor([[[0.2, 0.8], [0.6, 0.4]]]).log())
     log_weight = tensor([[0.3, 0.7]]).log()
-    for components in (correlated, correlated.alone(), chances):
+    for components in (correlated, correlated.each_output(), chances):
         whole = average(log_weight, components.covariance().flatten(2))
         found = components.within(log_weight)
         torch.testing.assert_close(found, whole.reshape(found.shape), atol=1e-15, rtol=1e-14)

@@ -7,6 +7,7 @@ output and zeros where all outputs share it, stands for the model in compiled co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -14,18 +15,18 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import cgutils
-from numba.extending import overload
 
 from model_core.compiled import LABEL
 from model_core.compiled.belief import SHARE
-from model_core.compiled.families import Answers, answers_of
+from model_core.compiled.families import answers_of
 from model_core.compiled.interface import Functions, Model, Noise, RowStep, forget
 from model_core.compiled.jit import (
-    INLINED,
-    Floats,
+    FUNCTIONS,
     compiled,
     entry,
+    inlined,
     intrinsic,
+    of_class,
     slot_pointer,
     state,
     state_at,
@@ -34,8 +35,6 @@ from model_core.compiled.jit import (
 from model_core.compiled.ops import maths
 from model_core.maths import counterpart
 from model_core.upm.conjugate import Conjugate
-
-_MODEL_OF: dict[type[Any], type[Conjugate]] = {}  # by statistics: those that `functions_of` has met
 
 
 def of(model: Conjugate) -> tuple[Model, Functions]:
@@ -62,8 +61,13 @@ def functions_of(kind: type[Conjugate]) -> Functions:
     """Functions of all models of a class."""
     names = kind.statistics._fields
     which = kind.statistics(*(int(name not in kind.shared) for name in names))
-    answers = answers_of(kind.family, _is_mixture(kind))
-    _MODEL_OF[kind.statistics] = kind
+    mixed = kind.mixture is not Conjugate.mixture  # whether priors of the class are mixtures
+    answers = answers_of(kind.family, mixed)
+    FUNCTIONS[kind.statistics] = {
+        **_equations(kind, mixed),
+        "places": answers.places,
+        "finish": answers.finish,
+    }
 
     def predict(step: RowStep) -> float:
         return _predict(which, step)
@@ -76,6 +80,23 @@ def functions_of(kind: type[Conjugate]) -> Functions:
     for function in (predict, learn):
         function.__qualname__ = f"{function.__name__}_{kind.kind}"
     return Functions(entry(predict), answers.score, entry(learn), forget, answers.summarise)
+
+
+def _equations(kind: type[Conjugate], mixed: bool) -> dict[str, Callable[..., Any]]:
+    """Equations that take what those of mixtures do, whatever the prior."""
+    update = counterpart(kind.equations.update, maths)
+    predictive = counterpart(kind.equations.predictive, maths)
+    if kind.equations.wide is None:  # no label is an outlier
+        wide: Callable[..., Any] = inlined(lambda parameters: parameters)
+    else:
+        wide = counterpart(kind.equations.wide, maths)
+    if mixed:
+        return {"update": update, "predictive": predictive, "wide": wide}
+    return {
+        "update": update,
+        "predictive": inlined(lambda stats, part, location: predictive(stats)),
+        "wide": inlined(lambda parameters, part: wide(parameters)),
+    }
 
 
 # --- numbers of one output in a slot --------------------------------------------------------------
@@ -133,77 +154,6 @@ def put(
 # --- equations ------------------------------------------------------------------------------------
 
 
-def _kind(which: Any) -> type[Conjugate]:
-    return _MODEL_OF[which.instance_class]
-
-
-def _answers(which: Any) -> Answers:
-    kind = _kind(which)
-    return answers_of(kind.family, _is_mixture(kind))
-
-
-def _is_mixture(kind: type[Conjugate]) -> bool:
-    """Whether the prior of the models of a class is one."""
-    return kind.mixture is not Conjugate.mixture
-
-
-def _predictive(which: Any, stats: Any, part: Any, location: float) -> Any:
-    """Parameters of the predictive."""
-
-
-def _widen(which: Any, parameters: Any, part: Any) -> Any:
-    """Those of an outlier."""
-
-
-def _update(which: Any, stats: Any, y: float, weight: float) -> Any:
-    """Statistics after a label."""
-
-
-def _places(which: Any, outputs: int, parts: int, at: int) -> Any:
-    """Lines of the parameters of an output's part, counted over all outputs."""
-
-
-def _finish(which: Any, model: Any, params: Floats) -> None:
-    """What the family leaves to do."""
-
-
-@overload(_predictive, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
-def _predictive_by(which: Any, stats: Any, part: Any, location: float) -> Any:
-    function = counterpart(_kind(which).equations.predictive, maths)
-    if _is_mixture(_kind(which)):
-        return lambda which, stats, part, location: function(stats, part, location)
-    return lambda which, stats, part, location: function(stats)
-
-
-@overload(_widen, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
-def _widen_by(which: Any, parameters: Any, part: Any) -> Any:
-    wide = _kind(which).equations.wide
-    if wide is None:  # no label is an outlier
-        return lambda which, parameters, part: parameters
-    function = counterpart(wide, maths)
-    if _is_mixture(_kind(which)):
-        return lambda which, parameters, part: function(parameters, part)
-    return lambda which, parameters, part: function(parameters)
-
-
-@overload(_update, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
-def _update_by(which: Any, stats: Any, y: float, weight: float) -> Any:
-    function = counterpart(_kind(which).equations.update, maths)
-    return lambda which, stats, y, weight: function(stats, y, weight)
-
-
-@overload(_places, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
-def _places_by(which: Any, outputs: int, parts: int, at: int) -> Any:
-    places = _answers(which).places
-    return lambda which, outputs, parts, at: places(outputs, parts, at)
-
-
-@overload(_finish, jit_options=INLINED, strict=False)  # type: ignore[untyped-decorator]
-def _finish_by(which: Any, model: Any, params: Floats) -> Any:
-    finish = _answers(which).finish
-    return lambda which, model, params: finish(model, params)
-
-
 @compiled
 def _predict(which: Any, step: RowStep) -> float:
     """Parameters of the predictives; those of outliers in the last column."""
@@ -220,13 +170,13 @@ def _predict(which: Any, step: RowStep) -> float:
             part = (0.0, 0.0, 0.0, 0.0)
             if numbers.shape[0] > 0:
                 part = (numbers[4 * k], numbers[4 * k + 1], numbers[4 * k + 2], numbers[4 * k + 3])
-            places = _places(which, outputs, parts, o * parts + k)
+            places = of_class(which, "places", outputs, parts, o * parts + k)
             for i in range(n):
                 stats = take(own, which, outputs, o, i)
-                state(params, places, i, _predictive(which, stats, part, location))
-            widest = _widen(which, state_at(params, places, n - 1), part)
+                state(params, places, i, of_class(which, "predictive", stats, part, location))
+            widest = of_class(which, "wide", state_at(params, places, n - 1), part)
             state(params, places, n - 1, widest)
-    _finish(which, model, params)
+    of_class(which, "finish", model, params)
     return 0.0
 
 
@@ -242,4 +192,4 @@ def _learn(which: Any, step: RowStep) -> None:
         y = number[LABEL + o] if model.classes == 0 else (1.0 if number[LABEL] == o else 0.0)
         for i in range(whole(share)):
             stats = take(own, which, outputs, o, i)
-            put(own, which, outputs, o, i, _update(which, stats, y, share[i]))
+            put(own, which, outputs, o, i, of_class(which, "update", stats, y, share[i]))
