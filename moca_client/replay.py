@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from itertools import accumulate
@@ -29,7 +29,7 @@ from rich.table import Table
 
 from moca_client.errors import ClientError, Problem, SeqConflict
 from moca_client.replayed import Replayed
-from moca_client.responses import Answer, Changepoints, StreamSummary
+from moca_client.responses import Answer, Changepoints
 from moca_client.series import Series, notices_of, read_series
 from moca_client.sync import Client
 from moca_client.tables import (
@@ -94,12 +94,11 @@ def replay(
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
-        prepared = prepare(client, stream, wanted, existing)
-        replayed.settings = prepared.settings
+        seq = prepare(client, stream, wanted, existing)
         import_soon(files)
         try:
             with collecting_nothing():
-                _stream(client, replayed, prepared.seq, batch, belief, console)
+                _stream(client, replayed, seq, batch, belief, console)
                 # The service segments the stream while tables are written.
                 with ThreadPoolExecutor(1) as pool:
                     asked = pool.submit(ask_changes, client, replayed)
@@ -108,12 +107,12 @@ def replay(
         except (ReplayError, KeyboardInterrupt):
             if replayed.answers:  # keep what the service has applied and answered
                 _write_tables(replayed, files)
-                _draw(replayed, files)
+                draw(client, replayed, files)
                 rows = len(replayed.answers)
                 console.print(f"interrupted: wrote the answers to the first {rows} rows")
             raise
-    with collecting_nothing():
-        _draw(replayed, files)
+        with collecting_nothing():
+            draw(client, replayed, files)
     console.print(events_table(replayed))
     regimes = describe_segmentation(replayed.segmentation, replayed.hindsight)
     console.print(regimes, highlight=False)
@@ -163,11 +162,14 @@ def _write_tables(replayed: Replayed, files: Sequence[Path]) -> None:
         write_table(columns_of(replayed), tables, partial(_lists, replayed))
 
 
-def _draw(replayed: Replayed, files: Sequence[Path]) -> None:
+def draw(client: Client, replayed: Replayed, files: Sequence[Path]) -> None:
+    """Draw the picture among the files, if there is one, with the settings of the stream."""
     for path in files:
         if path.suffix.lower() == ".png":
             from moca_client.plots import plot_replay  # matplotlib is optional
 
+            with suppress(ClientError):
+                replayed.settings = client.stream(replayed.stream).settings
             plot_replay(replayed, path)
 
 
@@ -286,14 +288,17 @@ def collecting_nothing() -> Iterator[None]:
             gc.enable()
 
 
-def prepare(
-    client: Client, stream: str, settings: Mapping[str, Any], existing: str
-) -> StreamSummary:
-    """Create the stream, or treat an existing one as `existing` says; returns its summary."""
+def prepare(client: Client, stream: str, settings: Mapping[str, Any], existing: str) -> int:
+    """Make a stream ready, one that is there as `existing` says; returns its next position.
+
+    One without settings of its own is created by its first observation.
+    """
+    seq = 0
     try:
         seq = client.stream(stream).seq
         if existing == "replace":
             client.delete_stream(stream)
+            seq = 0
         elif existing == "refuse" and seq > 0:
             raise ReplayError(
                 f"stream {stream!r} already has {seq} observations: choose another name "
@@ -302,7 +307,7 @@ def prepare(
     except Problem as problem:
         if problem.status != 404:
             raise
-    return client.put_stream(stream, settings)
+    return client.put_stream(stream, settings).seq if settings else seq
 
 
 def _stream(

@@ -26,6 +26,7 @@ from moca_client.replay import (
     ask_changes,
     collecting_nothing,
     columns_of,
+    draw,
     import_soon,
     output_files,
     post_rows,
@@ -84,9 +85,7 @@ def replay_many(
         client.wait_ready(READY_WAIT_S)
         with ThreadPoolExecutor(MANY_IN_FLIGHT) as pool:
             names = [replayed.stream for replayed in replays]
-            prepared = pool.map(lambda name: prepare(client, name, wanted, existing), names)
-            for replayed, stream in zip(replays, prepared, strict=True):
-                replayed.settings = stream.settings
+            list(pool.map(lambda name: prepare(client, name, wanted, existing), names))
         import_soon(files)
         tables: dict[str, Columns] = {}
         with collecting_nothing():
@@ -240,7 +239,7 @@ def _draw(
     console: Console,
 ) -> list[Path]:
     """Draw all changes, and each of the streams with the largest; returns the latters' files."""
-    from moca_client.plots import plot_changes, plot_replay  # matplotlib is optional
+    from moca_client.plots import plot_changes  # matplotlib is optional
 
     (overview,) = filter(_picture, files)
     plot_changes(replays, changes, overview)
@@ -253,7 +252,7 @@ def _draw(
             ask_changes(client, replayed)
             name = f"{overview.stem}-{quote(replayed.stream, safe='')}.png"
             path = overview.with_name(name)
-            plot_replay(replayed, path)
+            draw(client, replayed, [path])
             drawn.append(path)
             progress.advance(task)
     if len(largest) > plots:

@@ -349,7 +349,7 @@ class ShiftService(ClientOfItself):
     def stream(self, name):
         if self.settings is None:
             raise problem_of(404, {"type": "x/unknown-stream"})
-        return StreamSummary(name, "gaussian", self.seq)
+        return StreamSummary(name, "gaussian", self.seq, settings=self.settings)
 
     def put_stream(self, name, settings):
         self.settings = settings
@@ -367,6 +367,7 @@ class ShiftService(ClientOfItself):
         if self.seq == self.refused_from:
             raise problem_of(422, {"title": "busy", "detail": "try again"})
         self.bodies.append(rows)
+        self.settings = self.settings or {"false_alarm_every": 10_000.0}
         answers = [row(seq) for seq in range(self.seq, self.seq + len(rows))]
         answers[0].changepoint_probability = None
         self.seq += len(rows) + self.others
@@ -439,6 +440,7 @@ def test_replay(service, shift, tmp_path):
         shift, model="gaussian", settings={"scale": 1.0}, out=out, batch=33, console=console
     )
     assert (replayed.stream, service.settings) == ("a-shift", {"model": "gaussian", "scale": 1.0})
+    assert replayed.settings == service.settings  # as the picture has them
     assert [len(body) for body in service.bodies] == [33, 33, 14]
     assert service.bodies[0][0] == {"y": 0.5, "time": "1900-01-01T00:00:00Z", "seq": 0}
     assert [event.start for event in replayed.events] == [40]
@@ -457,6 +459,14 @@ def test_replay(service, shift, tmp_path):
     assert sum(table["belief_probability"][50]) == pytest.approx(1, abs=1e-6)
     assert len(table["belief_run_length"][50]) == table["hypotheses"][50]
     assert (out / "a-shift.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_stream_without_settings_is_created_by_its_first_observation(service, shift, tmp_path):
+    service.put_stream = None
+    replayed = replay(shift, out=tmp_path / "out", console=quiet())
+    assert replayed.settings == {"false_alarm_every": 10_000.0}
+    replay(shift, out=tmp_path / "out", existing="replace", console=quiet())
+    assert (service.seq, len(service.bodies)) == (80, 2)
 
 
 def test_cells_of_a_csv_file_are_read_as_they_were(tmp_path):

@@ -30,11 +30,15 @@ class ManyService(ClientOfItself):
         self.refined = []  # changes as the service lists them
         self.asked = []  # for that list
         self.others = 0  # observations of another writer after those of a request
+        self.settings = {}  # that were put, by stream
 
     def stream(self, name):
-        raise problem_of(404, {"type": "x/unknown-stream"})
+        if name not in self.seqs:
+            raise problem_of(404, {"type": "x/unknown-stream"})
+        return StreamSummary(name, "gaussian", self.seqs[name])
 
     def put_stream(self, name, settings):
+        self.settings[name] = settings
         return StreamSummary(name, "gaussian", 0, settings=settings)
 
     def observe(self, name, observations, detail, belief):
@@ -122,6 +126,16 @@ def test_a_refusal_keeps_the_answers_of_all_streams(service, tmp_path):
     assert (kept["a"], kept["b"]) == (6, 4)
     assert kept["c"] in (3, 6)
     assert f"wrote the answers to {kept.total()} rows" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("settings", [{}, {"hazard": 0.1}])
+def test_each_stream_gets_the_settings_that_are_stated_and_none_others(service, tmp_path, settings):
+    file = hosts(tmp_path)
+    replay_many(
+        file, by_host(file), settings=settings, out=tmp_path / "out", plots=0, console=quiet()
+    )
+    assert service.settings == (dict.fromkeys("abc", settings) if settings else {})
+    assert service.seqs == dict.fromkeys("abc", 9)
 
 
 def test_times_are_read_in_the_form_of_the_whole_column(service, tmp_path):
