@@ -4,7 +4,7 @@ import asyncio
 import random
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from moca_client import AsyncClient, AsyncOutbox, Client, Outbox, retry
-from moca_client.errors import InvalidRequest, OutcomeUnknown, Unavailable, problem_of
+from moca_client.errors import InvalidRequest, OutcomeUnknown, problem_of
 from moca_client.outbox import box as box_module
 from moca_client.outbox import sending
 from moca_client.outbox.sending import Delivered, Failed, Sender
@@ -168,6 +168,23 @@ def shared(service):
     driver.store.close()
 
 
+@contextmanager
+def losing(service, applied):
+    """Have posts end without an answer, applied or not."""
+    answer = service.answer
+
+    def lose(call):
+        post = call.request.method == "POST"
+        result = answer(call) if applied or not post else None
+        if post:
+            raise OutcomeUnknown("lost")
+        return result
+
+    service.answer = lose
+    yield
+    service.answer = answer
+
+
 def labels(service, stream):
     return [item["y"] for item in service.log.get(stream, [])]
 
@@ -234,6 +251,21 @@ def test_without_positions_nothing_is_sent_again_that_may_be_forgotten(
     shared.add("s", 3.0)
     shared.round()
     assert labels(service, "s") == [3.0]
+
+
+def test_without_positions_a_clock_that_was_set_back_proves_no_key_remembered(
+    service, shared, monkeypatch
+):
+    shared.add("s", 1.0)
+    service.wreck = 1.0
+    shared.round()
+    (item,) = shared.store.waiting([], 9, 10**6)
+    clock = Clock(item.first_sent - 0.001)
+    monkeypatch.setattr(sending, "time", SimpleNamespace(time=clock, monotonic=clock))
+    service.seen.clear()
+    shared.round()
+    assert service.seen == []
+    assert [type(notice) for notice in shared.notices] == [Failed]
 
 
 def test_without_positions_keys_are_repeated_as_long_as_they_are_remembered(service, shared):
@@ -339,20 +371,33 @@ def test_tries_behind_a_refused_observation_do_not_count(service, driver):
     assert sent == [1, *[0] * sending.FAULT_TRIES]
 
 
+def test_what_a_lost_request_did_not_apply_is_not_taken_for_what_another_wrote(service, driver):
+    driver.add("s", 2.0)
+    with losing(service, applied=False):
+        driver.round()
+    service.log["s"] = [{"y": 99.0}]
+    driver.round()
+    driver.round()
+    assert labels(service, "s") == [99.0, 2.0]
+    assert [notice.answer.seq for notice in driver.notices] == [1]
+
+
+def test_what_was_applied_is_delivered_though_its_repeat_is_refused(service, driver):
+    driver.add("s", 1.0)
+    with losing(service, applied=True):
+        driver.round()
+    service.apply = lambda item: {"status": 422, "type": "x/label-out-of-range"}
+    driver.round()
+    (notice,) = driver.notices
+    assert isinstance(notice, Delivered)
+    assert (notice.answer.seq, driver.store.aside_count) == (0, 0)
+
+
 @pytest.mark.parametrize("y", [[1.0, None], [None, None]])
 def test_an_answer_found_in_the_history_is_delivered(service, driver, y):
     driver.add("s", y)
-    answer = service.answer
-
-    def lose(call):
-        result = answer(call)
-        if call.request.method == "POST":
-            raise Unavailable("lost")
-        return result
-
-    service.answer = lose
-    driver.round()
-    service.answer = answer
+    with losing(service, applied=True):
+        driver.round()
     service.keys.clear()
     if y == [None, None]:
         service.log["s"][0]["y"] = None  # as the service keeps it
@@ -427,6 +472,8 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
     assert not store.add_once("s", b"{}", "topic", 5)
     assert not store.add_once("s", b"{}", "topic", 4)
     assert store.add_once("s", b"{}", "other", 5)
+    assert [item.body for item in store.waiting([], 9, 1)] == [b"{}"]  # one, however large
+    assert len(store.waiting([], 9, 4)) == 2
     store.set_aside(store.waiting([], 1, 100)[0], {})
     store.add("s", b"{}")
     for add in (lambda: store.add("s", b"{}"), lambda: store.add_once("s", b"{}", "topic", 6)):

@@ -119,6 +119,12 @@ def test_the_scale_is_the_deviation_of_all_labels_unless_that_is_an_outliers():
     low, high = np.quantile(normal, (0.25, 0.75))
     wide = 1.4826 * np.median(np.abs(normal - np.median(normal)))
     assert scale == pytest.approx(max(wide, (high - low) / 1.349))
+    # Of more labels than a warm-up takes it may be that of changes.
+    many = np.random.default_rng(0).normal(5.0, 2.0, warmup.LONGEST + 1)
+    many[:20] = 1e4
+    for labels, outlying in ((many, False), (many[:-1], True)):
+        _, (scale,) = warmup.estimate(labels[:, None].tolist(), model)
+        assert (scale < 0.1 * labels.std()) == outlying
     # Where half of the labels are the same, their spread is in the others.
     still = [*[1.0] * 11, *normal[:9]]
     _, (scale,) = warmup.estimate([[value] for value in still], model)

@@ -635,6 +635,10 @@ def test_commands_that_are_answered_as_they_should_be_may_take_any_time():
     patience.spend(40.0)
     assert patience.left_s == gateway.LEAST_PATIENCE_S
     assert gateway.RequestPatience(0.5).left_s == 0.5
+    patience = gateway.RequestPatience(30.0)
+    for left_s in (20.0, 10.0):  # an outage, and another one
+        patience.spend(10.0)
+        assert patience.left_s == left_s
 
 
 async def test_a_process_that_stops_answers_what_waits_and_what_would_follow(api, worker, clock):

@@ -20,6 +20,7 @@ from service.store.connection import connect
 from service.store.log import START, Lease
 from service.wire import Configure, Observation, Observe, Predict, RunLength
 from service.worker import background_jobs, garbage_collection, results
+from service.worker import leases as leases_module
 from service.worker import worker as worker_module
 from service.worker.commands import dispatch, rerun
 from service.worker.garbage_collection import Collector
@@ -404,6 +405,52 @@ def test_a_lease_that_is_not_renewed_is_lost_until_it_is_held_again():
     leases.drop(3)
     leases.hold(first._replace(token="w/2", epoch=2))
     assert leases.lost() == set()
+    leases._look(refusing)
+    leases.drop(3)
+    assert leases.lost() == set()
+
+
+def test_a_lease_is_not_lost_by_the_refusal_of_the_one_before_it():
+    def renew(held):
+        leases.hold(first._replace(token="w/2", epoch=2))  # meanwhile, by the worker's loop
+        return [False for _ in held]
+
+    refusing = SimpleNamespace(renew=renew)
+    leases = Leases(lambda: refusing, 60_000)
+    first = Lease(3, "w/1", 1, START, 0, 0, False)
+    leases.hold(first)
+    leases._look(refusing)
+    assert leases.lost() == set()
+
+
+def test_a_loop_that_hangs_loses_its_leases_and_its_trial_is_blamed_but_not_for_a_pause(
+    monkeypatch,
+):
+    clock = Clock()
+    monkeypatch.setattr(leases_module, "time", SimpleNamespace(monotonic=clock))
+    log = Mock(renew=Mock(side_effect=lambda held: [True for _ in held]))
+    lease = Lease(3, "w/1", 1, START, 0, 0, False)
+    leases = Leases(lambda: log, 4000)
+    leases.hold(lease)
+    leases.trial = lease
+
+    def look(times):
+        for _ in range(times):
+            clock.advance(1.0)
+            leases._look(log)
+
+    look(4)
+    assert log.renew.call_count == 4
+    look(2)
+    clock.advance(60.0)  # the whole process paused
+    look(6)
+    assert log.renew.call_count == 4
+    log.release.assert_not_called()
+    look(2)
+    log.release.assert_called_once_with(lease, clean=False, verdict="failed")
+    leases.tick()
+    look(4)
+    assert log.renew.call_count == 8
 
 
 # --- garbage: new objects are collected, and what stays is frozen ---------------------------------
