@@ -236,7 +236,6 @@ class CommandBatch:
                 continue
             size = sizes[command.full]
             part = encoded[command.full][size * start : size * (start + 1)]
-            task.applied = 1
             own = QuietAnswers(firsts[run], part, entered.seasons.get(run))
             task.answers = Answers(model, command.full, [own])
             if command.key is not None:

@@ -164,7 +164,7 @@ def test_time_without_observations_is_no_evidence_of_a_change():
     for table in ([0.01], [0.3], [1.0, 0.2, 0.1], hazards.learned(0.2, 200.0)):
         prior = tensor([table])
         read = {}
-        for elapsed in (1.0, 2.0, 50.0):
+        for elapsed in (0.1, 1.0, 2.0, 50.0):
             belief = beliefs.empty(1, 4)
             for t, time in enumerate((1.0, elapsed)):
                 expected = hazards.expected(
@@ -181,6 +181,7 @@ def test_time_without_observations_is_no_evidence_of_a_change():
             continue  # the change is certain whatever the time
         assert [read[elapsed][1] for elapsed in (2.0, 50.0)] == pytest.approx([read[1.0][1]] * 2)
         assert read[1.0][0] < read[2.0][0] < read[50.0][0]
+        assert read[0.1][1] < 0.5 * read[1.0][1]  # in less time there is less
 
 
 def test_a_stream_learns_how_often_its_regimes_end():

@@ -55,19 +55,38 @@ async def appended(api, count=1):
     )
 
 
+def append_by(api, monkeypatch, replace):
+    """Have the partition's queue append by what `replace` makes of its appender's method."""
+    appender = api.app.state.context.gateway._queues[P]._appender
+    send = replace(appender.append)
+    monkeypatch.setattr(
+        appender, "append", lambda *arguments: asyncio.ensure_future(send(*arguments))
+    )
+
+
 def hold(api, monkeypatch):
     """Keep what the partition's queue sends from the store, until the event returned is set."""
-    appender, gate = api.app.state.context.gateway._queues[P]._appender, asyncio.Event()
-    send = appender.append
+    gate = asyncio.Event()
 
-    async def held(*arguments):
-        await gate.wait()
-        return await send(*arguments)
+    def holding(send):
+        async def held(*arguments):
+            await gate.wait()
+            return await send(*arguments)
 
-    monkeypatch.setattr(
-        appender, "append", lambda *arguments: asyncio.ensure_future(held(*arguments))
-    )
+        return held
+
+    append_by(api, monkeypatch, holding)
     return gate
+
+
+def unanswered_by(send):
+    """Appends that are carried out, and never answered."""
+
+    async def unanswered(*arguments):
+        await send(*arguments)
+        await asyncio.Event().wait()
+
+    return unanswered
 
 
 async def failing(api, yes=True):
@@ -487,7 +506,8 @@ async def test_ids_of_a_store_that_was_rolled_back_are_read_from_the_start(
         assert (await request).json()["seq"] == 3
 
 
-async def test_a_last_look_before_giving_up(api, worker, clock, monkeypatch):
+@pytest.mark.parametrize("acknowledged", [True, False])
+async def test_a_last_look_before_giving_up(api, worker, clock, monkeypatch, acknowledged):
     """The look at deadlines that gives up one request reads the outcome of a later one."""
     replies = api.app.state.context.replies
     looked = Mock(wraps=replies.fall_behind)
@@ -496,9 +516,11 @@ async def test_a_last_look_before_giving_up(api, worker, clock, monkeypatch):
     earlier = asyncio.create_task(api.post(POST, json={"y": 0}))
     await appended(api)
     clock.advance(0.2)
+    if not acknowledged:
+        append_by(api, monkeypatch, unanswered_by)
     request = asyncio.create_task(api.post(POST, json={"y": 1}))
-    await appended(api, 2)
     await until_async(lambda: len(worker.commands) == 2)
+    await appended(api, 1 + acknowledged)
     worker.pause()  # its commits are done
     looked.assert_not_called()
     clock.advance(DEADLINE_S - 0.1)
@@ -724,6 +746,14 @@ async def test_a_full_partition_takes_what_fits(settings, worker, start):
         assert await taken_and_refused(api, worker, 15, 5) == "partition-full"
         assert shed("partition_full") == before + 5
         assert (await api.post(POST, json=[{"y": 1}] * 50)).status_code == 200
+
+
+async def test_a_partition_that_has_room_again_refuses_one_rather_than_try_for_ever(
+    api, monkeypatch
+):
+    append_by(api, monkeypatch, lambda _: AsyncMock(return_value=append.Appended(None, 0)))
+    responses = await asyncio.gather(*(api.post(POST, json={"y": i}) for i in range(3)))
+    assert [slug(response) for response in responses] == ["partition-full"] * 3
 
 
 async def test_too_many_waiting(settings, worker, start):

@@ -7,6 +7,7 @@ import pytest
 
 from model_core.upm.builtin import Options
 from model_core.upm.conjugate import Gaussian
+from service.observability import metrics
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
 from service.worker.streams import validation
 from tests.service.worker.conftest import BAD, Fragile, slug
@@ -258,11 +259,14 @@ def test_a_step_that_is_not_finite_is_not_taken(fragile):
 
 def test_a_list_stops_at_a_fault_and_batch_mates_go_on(fragile):
     keyed = Observe("a", [Observation(y=v) for v in (1.0, BAD, 2.0)], key="k", digest="d")
+    counter = metrics.OBSERVATIONS.labels("refused")
+    before = counter._value.get()
     first, second, other = fragile.send(keyed, label("a", 3.0), label("b", 4.0))
     assert first.status == 500
     answers = [json.loads(each) for each in first.body]
     assert [each.get("seq") for each in answers] == [0, 1]
     assert answers[1]["applied"] == 1
+    assert counter._value.get() == before + 2
     assert json.loads(second.body[0])["seq"] == 1
     assert other.status == 200
     # It was applied in part: a repeat must not apply that part again.
