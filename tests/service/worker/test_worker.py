@@ -17,15 +17,17 @@ from service.problems import StartupError
 from service.settings import Settings
 from service.store import keys
 from service.store.connection import connect
-from service.store.log import START, Lease
+from service.store.log import START, Commit, Lease
 from service.wire import Configure, Observation, Observe, Predict, RunLength
 from service.worker import background_jobs, garbage_collection, results
 from service.worker import leases as leases_module
 from service.worker import worker as worker_module
 from service.worker.commands import dispatch, rerun
+from service.worker.commit import Committer
 from service.worker.garbage_collection import Collector
 from service.worker.leases import Leases, share
 from service.worker.self_test import check_device
+from service.worker.timing import Stages
 from tests.service.worker.conftest import INCARNATION
 from tests.waiting import Clock, until
 
@@ -451,6 +453,16 @@ def test_a_loop_that_hangs_loses_its_leases_and_its_trial_is_blamed_but_not_for_
     leases.tick()
     look(4)
     assert log.renew.call_count == 8
+
+
+def test_a_commit_whose_sending_fails_counts_as_under_way_until_it_is_abandoned():
+    failing = Mock(begin_commit=Mock(side_effect=redis.ConnectionError("gone")))
+    committer = Committer(failing)
+    with pytest.raises(redis.ConnectionError):
+        committer.submit([Commit(3, "w/1", START, START, 0, [])], Stages([], None))
+    assert committer.partitions == {3}
+    assert committer.abandon() == {3}
+    assert committer.partitions == set()
 
 
 # --- garbage: new objects are collected, and what stays is frozen ---------------------------------

@@ -53,6 +53,17 @@ def check_stored(bench, stream):
     assert (head.track.event is not None) == any(e.state == "suspected" for e in events)
 
 
+def test_the_feed_of_a_batch_is_in_the_order_of_the_log_and_written_once(make_bench, caplog):
+    bench = make_bench(partitions=1)
+    for stream in "ab":
+        bench.ask(Configure(stream, IN_TIME), status=201)
+    seen = [Observation(y) for y in noise(50, seed=0) + noise(22, level=4.0, seed=1)]
+    bench.send(Observe("a", seen[:50]), Observe("b", seen), Observe("a", seen[50:]))
+    assert [each.raised.stream for each in bench.feed()] == ["b"] * 3 + ["a"] * 3
+    assert [stream.feed for stream in bench.worker.engine.streams.values()] == [()] * 2
+    assert caplog.text == ""  # no commit was refused
+
+
 def test_answers_and_feed_say_each_state_once_in_order(bench):
     bench.ask(Configure("a", IN_TIME), status=201)
     times = [f"2024-01-01T00:{i // 60:02}:{i % 60:02}Z" for i in range(72)]
