@@ -48,14 +48,13 @@ def test_outcomes_are_published_as_they_are_stored_with_their_commit(make_bench)
         outcomes += bench.send(RunLength("a"))
         heard = [until(lambda: listener.get_message(timeout=1))["data"] for _ in range(2)]
     stored = bench.client.xrange(key)
-    assert heard == [id_ + b" " + fields[b"b"] for id_, fields in stored]
-    places = [id_.decode() for id_, _ in stored]
-    assert places == ["1-1", "1-2"]
-    pieces = [
-        wire.checked(fields[b"b"], "results", INCARNATION, id_.decode()) for id_, fields in stored
-    ]
+    p = bench.partition("a")
+    pieces = [(id_.decode(), fields[b"b"]) for id_, fields in stored]
+    assert heard == [f"{p} {id_} {len(blob)}\n".encode() + blob for id_, blob in pieces]
+    assert [id_ for id_, _ in pieces] == ["1-1", "1-2"]
+    blobs = [wire.checked(blob, "results", INCARNATION, id_) for id_, blob in pieces]
     own = [outcome.stored for outcome in outcomes]
-    assert list(map(wire.decode_results, pieces)) == [own[:2], own[2:]]
+    assert list(map(wire.decode_results, blobs)) == [own[:2], own[2:]]
     assert 290_000 < bench.client.pttl(key) <= 300_000
 
 
