@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
+from itertools import chain
 from typing import Any
 
 from moca_client.responses import (
@@ -61,7 +61,7 @@ def answer_columns(answers: Sequence[Answer], full: bool | None = None) -> Colum
     if full is None:
         full = any(map(_is_full, answers))
     columns = _predictive_columns(answers, full) | _members(answers, _SCORES)
-    events = _member(answers, "event")
+    events = [answer.event for answer in answers]
     for name in ("id", "state", "start"):
         columns[f"event_{name}"] = _member(events, name)
     columns["season"] = [
@@ -72,7 +72,7 @@ def answer_columns(answers: Sequence[Answer], full: bool | None = None) -> Colum
     if not full:
         return columns
     columns |= _members(answers, _DETAILS)
-    run_lengths = _member(answers, "run_length")
+    run_lengths = [answer.run_length for answer in answers]
     for name in ("map", "mean", "hypotheses", "pruned_mass"):
         title = name if name in {"hypotheses", "pruned_mass"} else f"run_length_{name}"
         columns[title] = _member(run_lengths, name)
@@ -95,7 +95,7 @@ def _recorded_columns(rows: Sequence[Recorded]) -> Columns:
     columns |= _predictive_columns(rows, full) | _members(rows, _SCORES)
     if full:
         columns |= _members(rows, _DETAILS)
-        columns["run_length_map"] = _member(_member(rows, "run_length"), "map")
+        columns["run_length_map"] = _member([row.run_length for row in rows], "map")
     return columns | _regime_columns(rows)
 
 
@@ -116,14 +116,14 @@ def _predictive_columns(answers: Sequence[Answer | Recorded], full: bool = True)
     full: with variances. Those of many streams may be of classes, of numbers and of vectors: each
     has its own cells.
     """
-    predictives = _member(answers, "predictive")
+    predictives = [answer.predictive for answer in answers]
     present = [p for p in predictives if p is not None]
     dimensions = max((len(p.mean or []) for p in present), default=0)
     classes = max((len(p.probabilities or []) for p in present), default=0)
-    levels = dict.fromkeys(level for p in present for level in p.quantiles or {})
-    means = _member(predictives, "mean")
-    variances = _member(predictives, "variance")
-    quantiles = [own or {} for own in _member(predictives, "quantiles")]
+    levels = dict.fromkeys(chain.from_iterable(p.quantiles or () for p in present))
+    means = [None if p is None else p.mean for p in predictives]
+    variances = [None if p is None else p.variance for p in predictives]
+    quantiles = [{} if p is None else p.quantiles or {} for p in predictives]
     columns: Columns = {}
     for place in range(dimensions):
         suffix = str(place + 1) if dimensions > 1 else ""
@@ -134,7 +134,7 @@ def _predictive_columns(answers: Sequence[Answer | Recorded], full: bool = True)
             name = f"quantile_{level}{'_' + suffix if suffix else ''}"
             columns[name] = _at([own.get(level) for own in quantiles], place)
     if classes:
-        probabilities = _member(predictives, "probabilities")
+        probabilities = [None if p is None else p.probabilities for p in predictives]
         columns |= {f"probability{place}": _at(probabilities, place) for place in range(classes)}
     return columns
 
@@ -145,13 +145,12 @@ def _at(vectors: Sequence[Sequence[Any] | None], place: int) -> list[Any]:
 
 
 def _members(rows: Sequence[Any], names: Iterable[str]) -> Columns:
-    return {name: _member(rows, name) for name in names}
+    return {name: [getattr(row, name) for row in rows] for name in names}
 
 
 def _member(rows: Sequence[Any], name: str) -> list[Any]:
     """A member of each; None where there is none."""
-    get = attrgetter(name)
-    return [None if row is None else get(row) for row in rows]
+    return [None if row is None else getattr(row, name) for row in rows]
 
 
 def _turned(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> Columns:
