@@ -14,7 +14,7 @@ from service import wire
 from service.api.gateway import gateway, load_shedding
 from service.models.catalogue import Canary
 from service.observability import metrics
-from service.problems import ReadTimeout, WaitTooLong
+from service.problems import PartitionFull, ReadTimeout, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
@@ -839,6 +839,30 @@ async def test_a_list_that_has_begun_is_not_refused(api, worker, monkeypatch):
     refused = await api.post(POST, json=[{"y": i} for i in range(count)])
     assert (refused.status_code, refused.json()["applied"]) == (429, 0)
     assert shed("wait") == before + 1
+
+
+async def test_a_list_that_is_refused_between_its_parts_goes_on_by_its_key(
+    api, worker, monkeypatch
+):
+    gateway_ = api.app.state.context.gateway
+    submit = gateway_.submit
+
+    async def once_full(command, *others):
+        if command.first:
+            monkeypatch.setattr(gateway_, "submit", submit)
+            load_shedding.shed(PartitionFull("the queue of this stream's partition is full"))
+        return await submit(command, *others)
+
+    monkeypatch.setattr(gateway_, "submit", once_full)
+    rows = [{"y": i} for i in range(COMMAND_OBSERVATIONS + 8)]
+    refused = await api.post(POST, json=rows, headers=KEY)
+    assert (refused.status_code, slug(refused)) == (429, "partition-full")
+    assert refused.json()["applied"] == len(refused.json()["answers"]) == COMMAND_OBSERVATIONS
+    answers = (await api.post(POST, json=rows, headers=KEY)).json()
+    assert [answer["seq"] for answer in answers] == [*range(len(rows))]
+    assert [answer["duplicate"] for answer in answers] == [True] * COMMAND_OBSERVATIONS + [
+        False
+    ] * 8
 
 
 async def test_items_of_a_bulk_are_refused_by_partition(api, worker, monkeypatch):
