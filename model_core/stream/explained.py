@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -35,6 +36,20 @@ def next_due(event: Event, seq: int) -> float:
     confirmed_at = event.confirmed_at or 0
     due = (confirmed_at + SETTLING, event.start + AFTER - 1)
     return min((at for at in due if at >= max(seq, confirmed_at + 1)), default=inf)
+
+
+def uncovered(event: Event, changed: Sequence[Event]) -> bool:
+    """Whether a suspicion has gone that labels of a confirmed change were taken for.
+
+    It was open when they were looked at last: what is said of the change is of those before it.
+    """
+    looked_at = max(event.confirmed_at or 0, event.refined_at or 0)
+    return any(
+        other.state == "withdrawn"
+        and event.start < other.start < event.start + AFTER
+        and other.suspected_at <= looked_at
+        for other in changed
+    )
 
 
 def following(event: Event, track: Track) -> int | None:

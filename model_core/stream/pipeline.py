@@ -18,7 +18,7 @@ from model_core.readout import Readout
 from model_core.stream import columns, events, season, seasons, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
-from model_core.stream.explained import explained, following, next_due, reach
+from model_core.stream.explained import explained, following, next_due, reach, uncovered
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import AT_ONCE, Past, Slab, Step
 from model_core.stream.state import SeenLabels
@@ -182,7 +182,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         taken = Taken(seq, step, offset, warm=True, belief=step.belief)
         changed = follow(state, step.readout, seq, slab.model.label != "class", time)
         last = state.track.last_event
-        if last is not None and last not in changed and next_due(last, seq) == seq:
+        stays = last is not None and last not in changed
+        if last and stays and (next_due(last, seq) == seq or uncovered(last, changed)):
             last = last._replace(refined_at=seq)
             state.track = state.track.put(last)
             changed = [*changed, last]

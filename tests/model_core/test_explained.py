@@ -95,3 +95,21 @@ def test_a_confirmed_change_is_looked_at_again_until_all_is_there():
     assert last.after.count == 100
     assert last.evidence >= 10_000
     assert detector.events[-1] == last
+
+
+def test_labels_that_a_suspicion_hid_are_looked_at_once_it_is_withdrawn():
+    rng = np.random.default_rng(55)
+    detector = Detector(false_alarm_every=1000)
+    hidden = False
+    for label in [*rng.normal(0, 1, 60), *rng.normal(0, 5, 75)]:
+        detector.update(label)
+        confirmed = [event for event in detector.events if event.state == "confirmed"]
+        suspected = any(event.state == "suspected" for event in detector.events)
+        if not confirmed:
+            continue
+        last = confirmed[-1]
+        whole = max(last.confirmed_at, last.refined_at or 0) + 1 - last.start
+        hidden = hidden or (suspected and last.after.count < whole)
+        assert suspected or last.after.count == whole
+    assert hidden
+    assert not last.sentence.endswith("so far")
