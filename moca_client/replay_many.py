@@ -211,15 +211,15 @@ def _table(replays: Sequence[Replayed], changes: Sequence[ReplayedChange]) -> Ta
     )
     if len(changes) > SHOWN:
         table.caption = f"the latest {SHOWN}; all of them are in the answers"
-    headings = ("stream", "since", "start", "what changed", "evidence")
-    for heading in headings if _axis(replays) else [h for h in headings if h != "since"]:
+    # Narrow, so that a sentence fits a line: where there are times, positions are in the answers.
+    timed = _axis(replays)
+    for heading in ("stream", "since" if timed else "start", "what changed", "evidence"):
         words = heading in ("stream", "what changed")
         table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
     for replayed, event in sorted(changes, key=lambda change: -change.place)[:SHOWN]:
         table.add_row(
             replayed.stream,
-            *([replayed.when(event.start)] if _axis(replays) else []),
-            describe_start(event),
+            replayed.when(event.start) if timed else describe_start(event),
             replayed.sentence(event),
             describe_evidence(event.evidence),
         )

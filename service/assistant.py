@@ -47,9 +47,12 @@ LEAST_EVIDENCE = 10.0  # observations in which chance gives as much
 NAMES = 1000  # streams among which the one that was meant is looked for
 SEED = 0  # of the paths of a forecast, so that a question asked twice has one answer
 LEVELS = (0.05, 0.5, 0.95)
+ALL = "all"
 STATES = ("suspected", "confirmed", "withdrawn")
 Connect = Callable[[Context[Any, Any]], AsyncClient]
-Since = Annotated[str, Field(description="RFC 3339 time, or an age such as 30m, 24h or 7d")]
+Since = Annotated[
+    str, Field(description="RFC 3339 time, or an age such as 30m, 24h or 7d, or all: of all times")
+]
 Stream = Annotated[str, Field(description="stream id", min_length=1, max_length=200)]
 Match = Annotated[
     str, Field(description='selector of streams by tags, such as {job="node"}; empty: all')
@@ -127,12 +130,12 @@ class Tools:
         self, ctx: Context[Any, Any], since: Since = "24h", match: Match = "", limit: Most = 10
     ) -> str:
         """List changes of several streams that began together, and what these streams share."""
-        call = calls.incidents(since=since, match=[match] if match else [], limit=limit)
+        call = calls.incidents(since=_beginning(since), match=[match] if match else [], limit=limit)
         async with self._client(ctx) as client:
             page = await client.call(call)
         if not page.incidents:
-            return f"No incidents since {since}; single changes are in list_changes."
-        lines = [f"{_count(page.total, 'incident')} since {since}, the newest first:"]
+            return f"No incidents {_since(since)}; single changes are in list_changes."
+        lines = [f"{_count(page.total, 'incident')} {_since(since)}, the newest first:"]
         return "\n".join([*lines, *map(_incident_line, page.incidents)])
 
     async def list_changes(
@@ -148,7 +151,7 @@ class Tools:
     ) -> str:
         """List changes of all streams, the newest or the largest first: what changed since when."""
         call = calls.changes(
-            since=since,
+            since=_beginning(since),
             until=until or None,
             states=STATES if state == "any" else [state],
             contains=contains or None,
@@ -160,12 +163,12 @@ class Tools:
             page = await client.call(call)
         kind = "change" if state == "any" else f"{state} change"
         if not page.changes:
-            return f"No {kind} since {since}."
+            return f"No {kind} {_since(since)}."
         order = "the newest first" if sort == "time" else "the largest first"
         lines = [_change_line(change) for change in page.changes]
         left = page.total - len(lines)
         more = [f"And {left} more: raise `limit` or narrow the query."] if left > 0 else []
-        return "\n".join([f"{_count(page.total, kind)} since {since}, {order}:", *lines, *more])
+        return "\n".join([f"{_count(page.total, kind)} {_since(since)}, {order}:", *lines, *more])
 
     async def explain_change(
         self,
@@ -175,18 +178,31 @@ class Tools:
             int | None, Field(description="number of the change; default: the last confirmed one")
         ] = None,
     ) -> str:
-        """Explain one change of a stream: what changed, by how much, since when, how sure."""
+        """Explain one change: what changed, by how much, since when, how sure, with what others."""
         async with self._client(ctx, stream) as client:
             events = (await client.changepoints(stream, states=STATES)).events
-        if change is None:
-            wanted = [e for e in events if e.state == "confirmed"][-1:]
-        else:
-            wanted = [e for e in events if e.id == change]
+            if change is None:
+                wanted = [e for e in events if e.state == "confirmed"][-1:]
+            else:
+                wanted = [e for e in events if e.id == change]
+            together = await self._together(client, stream, wanted[0]) if wanted else []
         if not wanted:
             what = "no confirmed change" if change is None else f"no change {change}"
             states = _last([f"{e.id} ({e.state})" for e in events]) or "none"
             return f"The stream {stream} has {what}. Its changes: {states}."
-        return "\n".join(_explained(stream, wanted[0]))
+        return "\n".join([*_explained(stream, wanted[0]), *together])
+
+    async def _together(self, client: AsyncClient, stream: str, change: Event) -> list[str]:
+        """Return of which incident a change is part, in a line; none: of none."""
+        if change.state != "confirmed":
+            return []
+        call = calls.changes(prefix=stream, states=[change.state], limit=MOST)
+        listed = (await client.call(call)).changes
+        ids = [e.incident for e in listed if (e.stream, e.id) == (stream, change.id) and e.incident]
+        if not ids:
+            return []
+        incident = await client.incident(ids[0])
+        return [f"Part of an incident: {incident.headline}."]
 
     async def stream_status(
         self,
@@ -256,6 +272,14 @@ class Tools:
 
 
 # --- words ----------------------------------------------------------------------------------------
+
+
+def _beginning(since: str) -> str | None:
+    return None if since == ALL else since
+
+
+def _since(since: str) -> str:
+    return "of all times" if since == ALL else f"since {since}"
 
 
 def _incident_line(incident: Incident) -> str:

@@ -16,7 +16,7 @@ def parse(text: str) -> tuple[datetime, float]:
     """Return a time to the second, and its fraction of one; ValueError says what is wrong."""
     match = _TIME.fullmatch(text)
     if not match:
-        raise ValueError(EXPECTED)
+        raise ValueError(f"{EXPECTED}, got {text[:40]!r}")
     # Leap seconds are valid in RFC 3339, and datetime does not know them.
     stem = text[:19].replace("t", "T").replace(" ", "T")
     stem = stem[:17] + "59" if stem[17:] == "60" else stem

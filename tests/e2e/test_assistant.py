@@ -113,6 +113,10 @@ async def test_both_transports_answer_alike_and_refuse_in_words(pumps, connected
             words, failed = await answer(client, tool, **arguments)
             assert failed, words
             assert hint in words
+        words, _ = await answer(client, "list_changes", since="all", limit=1)
+        assert words.startswith("4 confirmed changes of all times, the newest first:")
+        words, _ = await answer(client, "list_incidents", since="all", match='{site="south"}')
+        assert words.startswith("No incidents of all times;")
         # The argument is called what the answers call it.
         words, _ = await answer(client, "explain_change", stream="pump-4", change=99)
         assert words.startswith("The stream pump-4 has no change 99. Its changes: ")

@@ -148,6 +148,16 @@ def test_times_are_read_in_the_form_of_the_whole_column(service, tmp_path):
     assert console.file.getvalue().count("'01/02/99' was read as 1999-02-01: ") == 1
 
 
+def test_a_sentence_fits_a_line_beside_the_time_of_its_start(service, tmp_path):
+    lines = [f"2026-03-01T{k:02}:00:00Z,web-1,{k}" for k in range(9)]
+    file = written(tmp_path, "\n".join(["time,host,y", *lines]), "hosts.csv")
+    service.refined = [listed("web-1", 4)]
+    console = quiet()
+    replay_many(file, by_host(file), out=tmp_path / "out", plots=0, console=console)
+    (row,) = [line for line in console.file.getvalue().splitlines() if "web-1" in line]
+    assert row.split()[:5] == ["web-1", "2026-03-01", "04:00", "mean", "rose"]
+
+
 def test_another_writer_is_noticed(service, tmp_path):
     file = hosts(tmp_path)
     service.others = 1
