@@ -195,6 +195,16 @@ def test_the_line_says_what_the_numbers_are():
     assert both.endswith(", 10 → 30; spread × 4.0, 1.0 → 4.1")
 
 
+@pytest.mark.parametrize("seed", [662, 947, 1067, 1308])
+def test_of_a_spread_nothing_is_said_that_all_labels_contradict(seed):
+    """Equal spreads: of few labels, some taken for outliers, the others are close together."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(10, 30))
+    found = explain(rng.normal(0, 1, (150, 1)), rng.normal(3, 1, (count, 1)))
+    assert found.text.startswith("mean rose by ")
+    assert "spread" not in found.text
+
+
 def test_of_several_outputs_the_clearest_is_named():
     rng = np.random.default_rng(2)
     before, after = rng.normal(size=(100, 3)), rng.normal(size=(40, 3))
