@@ -1,6 +1,7 @@
 """Deliveries to real HTTP servers that misbehave: at least once, in order, signed, bounded."""
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -13,6 +14,7 @@ import redis
 
 from model_core.sentences import Explanation, Moments
 from service import wire
+from service.observability import metrics
 from service.settings import Settings
 from service.store import keys
 from service.store.changes import IncidentFeed
@@ -340,6 +342,73 @@ async def test_a_second_process_waits_and_takes_over_in_order(delivering, receiv
     assert receiver.got("/h") == [("a", i) for i in range(1, 50)]
 
 
+async def test_events_that_were_trimmed_before_they_were_delivered_are_counted(
+    delivering, receiver, writer
+):
+    counter = metrics.WEBHOOK_GAPS.labels("h")
+    before = counter._value.get()
+    feed = keys.feed(keys.partition_of("a", PARTITIONS))
+    delivering.hook("h", f"{receiver.url}/h")
+
+    async def delivered(*ids):
+        wanted = [("a", i) for i in ids]
+        await until_async(lambda: receiver.got("/h")[-len(ids) :] == wanted)
+        return counter._value.get() - before
+
+    async with delivering.running():
+        for i in (1, 2, 3):
+            writer.raise_("a", i)
+        assert await delivered(1, 2, 3) == 0
+    for i in (4, 5, 6):
+        writer.raise_("a", i)
+    delivering.client.xtrim(feed, maxlen=1, approximate=False)
+    receiver.fate = lambda path, data: 500
+    async with delivering.running():
+        writer.raise_("a", 6, "withdrawn")  # unwanted: acknowledged before the one that fails
+        await until_async(lambda: delivering.counted("h")[0] and delivering.pending("h") == 1)
+        assert counter._value.get() - before == 1
+    receiver.fate = lambda path, data: 200
+    async with delivering.running():
+        writer.raise_("a", 7)
+        assert await delivered(6, 7) == 1
+    receiver.fate = lambda path, data: 500
+    async with delivering.running():
+        writer.raise_("a", 8)
+        await until_async(lambda: delivering.counted("h")[0])
+    delivering.client.xtrim(feed, maxlen=0, approximate=False)
+    receiver.fate = lambda path, data: 200
+    async with delivering.running():
+        writer.raise_("a", 9)
+        assert await delivered(9) == 2
+
+
+async def test_an_attempt_under_way_ends_before_another_process_takes_over(
+    delivering, receiver, writer
+):
+    arrived, gate = threading.Event(), threading.Event()
+
+    def held(path, data):
+        arrived.set()
+        gate.wait(PATIENCE_S)
+        return 200
+
+    receiver.fate = held
+    delivering.hook("h", f"{receiver.url}/h")
+    async with contextlib.AsyncExitStack() as first:
+        await first.enter_async_context(delivering.running())
+        writer.raise_("a", 1)
+        await until_async(arrived.is_set)
+        async with delivering.running():
+            ending = asyncio.create_task(first.aclose())
+            ended, _ = await asyncio.wait([ending], timeout=0.3)
+            assert not ended
+            gate.set()
+            await ending
+            writer.raise_("a", 2)
+            await until_async(lambda: ("a", 2) in receiver.got("/h"))
+    assert receiver.got("/h") == [("a", 1), ("a", 2)]
+
+
 @pytest.fixture
 def processes(valkey_url, tmp_path):
     environment = {"MOCA_REDIS_URL": valkey_url, "MOCA_PARTITIONS": str(PARTITIONS)}
@@ -515,6 +584,34 @@ async def test_what_is_confirmed_meanwhile_ends_no_wait_and_is_delivered_once(
     ]
     began = json.loads(receiver.calls[0][2])["data"]["changes"]
     assert {change["stream"]: change["event"]["evidence"] for change in began}["s1"] == 5e5
+
+
+async def test_later_events_of_all_streams_of_an_incident_wait_until_it_is_delivered(
+    delivering, receiver, writer
+):
+    """In whichever lane they are."""
+    arrived, gate = threading.Event(), threading.Event()
+
+    def held(path, data):
+        if "changes" in data:
+            arrived.set()
+            gate.wait(PATIENCE_S)
+        return 200
+
+    receiver.fate = held
+    delivering.hook("h", f"{receiver.url}/h", states=["confirmed", "withdrawn"])
+    async with delivering.running(collect_s=COLLECT_S, in_flight=2):
+        for i in range(8):
+            writer.raise_(f"s{i}", 1, confirmed_at=13)
+        await delivering.collects(8)
+        delivering.pass_time()
+        await until_async(arrived.is_set)
+        for i in range(8):
+            writer.raise_(f"s{i}", 1, "withdrawn", confirmed_at=13)
+        await asyncio.sleep(0.2)
+        gate.set()
+        await until_async(lambda: len(receiver.calls) == 1 + 8)
+    assert messages(receiver)[0][0] == "incident.began"
 
 
 async def test_a_hook_that_was_new_while_the_clock_was_ahead_misses_nothing(

@@ -389,6 +389,40 @@ def test_a_store_that_is_away_is_logged_when_partitions_are_lost_and_once_a_minu
     assert [record.getMessage() for record in caplog.records][2:] == lines[:1]
 
 
+def test_a_partition_whose_commit_is_refused_is_lost_and_its_commands_are_applied_again(
+    bench, monkeypatch, caplog
+):
+    bench.observe("a", [0.0])
+    begin = bench.worker.log.begin_commit
+    invalid = Mock(side_effect=[lambda: ["INVALID: on purpose"]])
+    monkeypatch.setattr(bench.worker.log, "begin_commit", invalid)
+    numbers = bench.append(Observe("a", [Observation(y=1.0)]))
+    until(lambda: bench.worker._turn() or invalid.called)
+    monkeypatch.setattr(bench.worker.log, "begin_commit", begin)
+    bench.worker._turn()
+    p = bench.partition("a")
+    assert f"partitions [{p}] failed; retrying" in caplog.text
+    assert p not in bench.worker.offsets
+    (outcome,) = bench.outcomes(numbers)
+    assert json.loads(outcome.body[0])["seq"] == 1
+
+
+def test_workers_that_lost_the_store_together_are_counted_until_they_are_back(bench, monkeypatch):
+    worker, clock = bench.worker, Clock()
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=clock, time=time.time))
+    living = Mock(return_value=["w1", "w2", "w3"])
+    monkeypatch.setattr(worker.log, "heartbeat", living)
+    assert worker._count_workers() == 3
+    worker._hurry()
+    living.return_value = ["w1"]
+    assert worker._count_workers() == 3
+    living.return_value = ["w1", "w2", "w3", "w4"]
+    assert worker._count_workers() == 4
+    living.return_value = ["w1"]
+    clock.advance(worker_module.RETURN_S)
+    assert worker._count_workers() == 1
+
+
 def test_a_fair_share_of_partitions():
     shares = [share(*each) for each in ((6, 1), (6, 2), (6, 4), (7, 2), (2, 5), (6, 0))]
     assert shares == [6, 3, 2, 4, 1, 6]
