@@ -136,7 +136,7 @@ class Worker:
         self._jobs.take(loaded)
         if loaded:
             self._work(loaded)
-        elif not self._jobs:
+        elif not busy:  # it has waited, and nothing came
             gathered.enter()
             if self.collector is not None:
                 self.collector.rest()

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from service.observability.metrics import PIT, REGISTRY
-from service.wire import Configure, Observation
+from service.wire import Configure, Observation, Observe
 from service.worker.streams import step_metrics
 from service.worker.streams.step_metrics import gathered
 
@@ -96,9 +96,15 @@ def test_what_was_gathered_is_entered_when_nothing_waits_and_before_it_is_much(b
     bench.observe("a", [0.0, 1.0, 2.0])
     bench.turn(maintain=False)
     assert entered() - before == 3
+    bench.append(Observe("a", [Observation(y=1.0)]))
+    bench.turn(maintain=False)
+    bench.turn(maintain=False)  # which ends a commit, as every other turn of a busy worker does
+    assert entered() - before == 3
+    bench.turn(maintain=False)
+    assert entered() - before == 4
     monkeypatch.setattr(step_metrics, "MOST_STEPS", 5)
     rows = np.ones((3, len(step_metrics.NUMBERS)))
     gathered.add("gaussian", rows)
-    assert entered() - before == 3
+    assert entered() - before == 4
     gathered.add("gaussian", rows)
-    assert entered() - before == 9
+    assert entered() - before == 10
