@@ -25,8 +25,8 @@ class Belief(NamedTuple):
     score: (B, S) log probability of the best segmentation that ends in this hypothesis, up to a
     constant per row. previous_start: (B, S) int64, start of that segmentation's segment before
     this one; -1 without one. changes: (B, S) mean number of changes on the way to this hypothesis.
-    gap: (B, S) how many times as likely as one unit of time the time before it made its start,
-    less 1; 0 where there was no more than one.
+    gap: (B, S) log of how many times as likely this hypothesis is as it were if all gaps on the way
+    to it, times of more than one unit, had been one unit.
     """
 
     log_prob: Tensor
@@ -70,9 +70,9 @@ def grow(
     ways = torch.exp(joint - change).detach()
     changes = (ways * (belief.changes + 1)).sum(-1, keepdim=True)
     changes = torch.where(first | torch.isneginf(change), 0.0, changes)
-    of_unit = (belief.log_prob + log_unit).detach().masked_fill(first, 0.0)
+    of_unit = (belief.log_prob - belief.gap + log_unit).detach().masked_fill(first, 0.0)
     unit = torch.logsumexp(of_unit, -1, keepdim=True)
-    gap = torch.expm1(change.detach() - unit).nan_to_num(0.0, GREATEST).clamp(0.0, GREATEST)
+    gap = (change.detach() - unit).nan_to_num(0.0).clamp(min=0.0)
     path = belief.score + log_hazard
     best = path.amax(-1, keepdim=True)
     came_from = likeliest(path, belief.run_length).unsqueeze(-1)
@@ -108,9 +108,19 @@ def observe(belief: Belief, log_likelihood: Tensor) -> tuple[Belief, Tensor]:
     return posterior, (top + evidence).squeeze(-1)
 
 
+def spared(belief: Belief) -> Tensor:
+    """Log probabilities (B, S) by which slots are pruned: inf of one, which is not.
+
+    That is what would be likeliest if all gaps had been units of time: else a gap alone could leave
+    nothing that evidence of a change is against.
+    """
+    kept = (belief.log_prob - belief.gap).argmax(-1, keepdim=True)
+    return belief.log_prob.scatter(-1, kept, torch.inf)
+
+
 def prune(belief: Belief) -> tuple[Belief, Tensor]:
     """Empty the least likely slot where none is empty; returns the mass lost (B,)."""
-    lowest, slot = belief.log_prob.min(-1, keepdim=True)
+    lowest, slot = spared(belief).min(-1, keepdim=True)
     dropped = torch.zeros_like(belief.log_prob, dtype=torch.bool).scatter_(-1, slot, True)
     log_prob = belief.log_prob.masked_fill(dropped, NEG_INF)
     score = belief.score.masked_fill(dropped, NEG_INF)
@@ -156,16 +166,21 @@ def mass_below(belief: Belief, run_length: Tensor) -> Tensor:
     return (belief.log_prob.exp() * inside).sum(-1).clamp(max=1.0)
 
 
+def likened(belief: Belief) -> Tensor:
+    """Probabilities (B, S) of hypotheses if all gaps had been units of time."""
+    return torch.softmax(belief.log_prob - belief.gap, -1)
+
+
 def evidence_of_change(belief: Belief, below: Tensor, hazard: Tensor) -> Tensor:
     """Shiryaev-Roberts statistic (B,) of a change to run lengths below `below` (B,).
 
     The odds of one over the hazard (B, 1) or (B, S) of those who know of none: while nothing
-    changes it is a return period, of observations between two as high. A start counts as if one
-    unit of time had been before it: that a gap was long is no evidence.
+    changes it is a return period, of observations between two as high. Gaps count as units of time:
+    that one was long is no evidence.
     """
     inside = belief.run_length < below.unsqueeze(-1)
-    mass = belief.log_prob.exp()
-    changed = (mass * inside / (1 + belief.gap)).sum(-1).clamp(max=1.0)
+    mass = likened(belief)
+    changed = (mass * inside).sum(-1).clamp(max=1.0)
     unchanged = (mass * ~inside * hazard).sum(-1)
     return changed / unchanged.clamp(min=1 / GREATEST)
 

@@ -184,7 +184,7 @@ def _taken(values: Tensor, places: Tensor) -> Tensor:
 
 def prune(belief: Belief, most: int) -> tuple[Belief, Tensor]:
     """Empty all but the most likely slots; returns the mass lost (B,)."""
-    order = belief.log_prob.argsort(dim=-1, descending=True, stable=True)
+    order = beliefs.spared(belief).argsort(dim=-1, descending=True, stable=True)
     dropped = torch.ones_like(order, dtype=torch.bool).scatter_(-1, order[:, :most], False)
     mass = torch.where(dropped, belief.log_prob.exp(), 0.0).sum(-1)
     log_prob = belief.log_prob.masked_fill(dropped, NEG_INF)
@@ -219,21 +219,24 @@ def origins(
     in is stored, since it can return by a detour. below: (B,) run length. hazard: (B, 1) or (B, S).
     """
     mass = belief.log_prob.exp()
-    inside = torch.where(belief.run_length < below.unsqueeze(-1), mass, 0.0)
-    unchanged = (mass - inside) * hazard
+    likened = beliefs.likened(belief)
+    below = below.unsqueeze(-1)
+    inside = torch.where(belief.run_length < below, mass, 0.0)
+    unchanged = torch.where(belief.run_length < below, 0.0, likened) * hazard
     fresh_rate = (unchanged * shares(memory, belief.changes)[..., 0]).sum(-1)
     return_rate = (unchanged * returning(memory.returns, belief.changes)).sum(-1)
     origin = memory.origin
     regimes = memory.stored[0].shape[1]
     nothing = mass.new_zeros(len(mass), regimes + 1)
     since = nothing.scatter_add(1, origin, inside)
-    likened = nothing.scatter_add(1, origin, inside / (1 + belief.gap))
+    changed = torch.where(belief.run_length < below, likened, 0.0)
+    of_origin = nothing.scatter_add(1, origin, changed)
     every = nothing.scatter_add(1, origin, mass)
     best_since = since.argmax(-1)
     best_now = every.argmax(-1)
     total = inside.sum(-1).clamp(min=1 / beliefs.GREATEST)
-    fresh = likened[:, 0].clamp(max=1.0)
-    back = likened[:, 1:].sum(-1).clamp(max=1.0)
+    fresh = of_origin[:, 0].clamp(max=1.0)
+    back = of_origin[:, 1:].sum(-1).clamp(max=1.0)
     read = Origins(
         since[:, 0].clamp(max=1.0),
         back / return_rate.clamp(min=1 / beliefs.GREATEST),

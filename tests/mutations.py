@@ -95,8 +95,8 @@ MUTATIONS = [
     Mutation(
         "belief: a long time without observations is evidence",
         "model_core/belief.py",
-        "changed = (mass * inside / (1 + belief.gap))",
-        "changed = (mass * inside)",
+        "return torch.softmax(belief.log_prob - belief.gap, -1)",
+        "return torch.softmax(belief.log_prob, -1)",
         FILTER,
     ),
     Mutation(

@@ -59,12 +59,14 @@ ROWS = 10
 
 
 class Birth(NamedTuple):
-    """A hypothesis that begins: its slot, and what its lines have of `belief.Belief`."""
+    """A hypothesis that begins: its slot, and what its lines have of `belief.Belief`.
+
+    Its gap is there already: the slot is empty, whatever becomes of the step.
+    """
 
     slot: int
     previous: float
     changes: float
-    gap: float
 
 
 @compiled
@@ -168,33 +170,35 @@ def _likeliest(log_prob: Floats, age: Floats, below: float, spare: Floats) -> in
 
 
 @compiled
-def _gap(lines: Floats, steps: float, number: Floats, hazard: Floats, hazards: Floats) -> float:
-    """That of a hypothesis which begins now, as `belief.grow` has it; hazards: to work in."""
-    elapsed = number[ELAPSED]
-    if not (elapsed > 1 and math.isnan(number[CHANGEPOINT])):
-        return 0.0
+def _gap(
+    lines: Floats, steps: float, number: Floats, hazard: Floats, change: float, work: Floats
+) -> float:
+    """That of a hypothesis which begins now, as `belief.grow` has it; change: its probability."""
+    gap = lines[GAP]
     log_prob = lines[LOG_PROB]
+    of_unit = work[SPARE]
     n = whole(log_prob)
-    if hazard[0] == LEARNED:
-        _expected(lines, steps, hazard, hazards)
-    else:
+    longer = number[ELAPSED] > 1 and math.isnan(number[CHANGEPOINT])
+    if not longer and arithmetic.largest(gap, n) == 0:
+        return 0.0
+    arithmetic.copy(work[EACH], of_unit)
+    if longer:
+        if hazard[0] == LEARNED:
+            _expected(lines, steps, hazard, of_unit)
         for i in range(n):
-            entry = min(max(int(lines[RUN_LENGTH, i]), 0), hazard.shape[0] - 1)
-            hazards[i] = hazard[entry]
-    chance = 0.0
-    unit = 0.0
+            rate = of_unit[i]
+            if hazard[0] != LEARNED:
+                rate = hazard[min(max(int(lines[RUN_LENGTH, i]), 0), hazard.shape[0] - 1)]
+            _, survival = log_change(rate, number[ELAPSED], math.nan)
+            odds = arithmetic.log(rate) - arithmetic.log1p(-rate)
+            of_unit[i] = log_prob[i] + odds + survival if rate < 1 else work[EACH, i]
     for i in range(n):
-        if log_prob[i] == -INF:
-            continue
-        change, survival = log_change(hazards[i], elapsed, math.nan)
-        own = math.exp(log_prob[i] + change)
-        chance += own
-        if hazards[i] < 1:
-            own = math.exp(log_prob[i] + survival) * hazards[i] / (1.0 - hazards[i])
-        unit += own
-    if unit * GREATEST <= chance:
-        return GREATEST if chance > 0 else 0.0
-    return float(max(chance / unit - 1.0, 0.0))
+        of_unit[i] -= gap[i]
+    top = arithmetic.largest(of_unit, n)
+    if top == -INF:
+        return 0.0
+    arithmetic.exp_of(of_unit, top, of_unit, n)
+    return max(change - top - math.log(arithmetic.total(of_unit, n)), 0.0)
 
 
 @compiled
@@ -225,7 +229,9 @@ def grow(
         best = arithmetic.largest(work[SHARE], n)
         run_length = lines[RUN_LENGTH]
         previous = seq - 1.0 - run_length[_likeliest(work[SHARE], run_length, INF, work[SPARE])]
-        gap = _gap(lines, head[STEPS], number, hazard, work[SPARE])
+        if change > -INF:
+            gap = _gap(lines, head[STEPS], number, hazard, change, work)
+    lines[GAP, slot] = gap
     work[GROWN, slot] = change
     work[PATH, slot] = best
     if 0.0 < scale < INF:  # what CHANCE has is proportional to what it is to have
@@ -233,7 +239,7 @@ def grow(
         work[CHANCE, slot] = math.exp(change)
     else:
         arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
-    return Birth(slot, previous, changes, gap)
+    return Birth(slot, previous, changes)
 
 
 @compiled
@@ -363,6 +369,15 @@ def totals_after(head: Floats, outputs: int, number: Floats, out: Floats) -> boo
 
 
 @compiled
+def spared(lines: Floats, log_prob: Floats, slots: int, spare: Floats) -> int:
+    """Slot that is not pruned, as `belief.spared` has it."""
+    gap = lines[GAP]
+    for i in range(slots):
+        spare[i] = log_prob[i] - gap[i]
+    return arithmetic.place_of(spare, arithmetic.largest(spare, slots), slots)
+
+
+@compiled
 def keep(
     lines: Floats,
     head: Floats,
@@ -383,7 +398,11 @@ def keep(
     n = whole(posterior)
     size = totals.shape[0]
     own = head[totals_place((size - 1) // 2) :]
+    kept = spared(lines, posterior, slots, work[SPARE])
+    of_kept = posterior[kept]
+    posterior[kept] = INF
     drop = arithmetic.place_of(posterior, arithmetic.smallest(posterior, slots), slots)
+    posterior[kept] = of_kept
     mass = math.exp(posterior[drop])
     slot = birth.slot
     table[CHANGEPOINT_PROBABILITY] = math.exp(posterior[slot])
@@ -394,7 +413,6 @@ def keep(
     run_length[slot] = 0.0
     lines[PREVIOUS, slot] = birth.previous
     lines[CHANGES, slot] = birth.changes
-    lines[GAP, slot] = birth.gap
     for k in range(size):
         lines[TOTALS_AT_START + k, slot] = own[k]
         own[k] = totals[k]
@@ -427,18 +445,33 @@ def rates(lines: Floats, steps: float, hazard: Floats, out: Floats) -> None:
 
 
 @compiled
+def likened(lines: Floats, work: Floats) -> None:
+    """Fill CHANCE with what `belief.likened` has, after the step."""
+    gap = lines[GAP]
+    out = work[CHANCE]
+    n = whole(out)
+    if arithmetic.largest(gap, n) == 0:
+        arithmetic.copy(work[MASS], out)
+        return
+    for i in range(n):
+        out[i] = work[POSTERIOR, i] - gap[i]
+    arithmetic.exp_of(out, arithmetic.largest(out, n), out, n)
+    arithmetic.scale(1.0 / arithmetic.total(out, n), out, n)
+
+
+@compiled
 def evidence_of_change(
     lines: Floats, head: Floats, number: Floats, hazard: Floats, work: Floats
 ) -> float:
     """As `belief.evidence_of_change`, after the step."""
+    likened(lines, work)
     age = lines[RUN_LENGTH]
-    mass = work[MASS]
+    mass = work[CHANCE]
     spare = work[SPARE]
     n = whole(mass)
     below = head[SEQ] - 1.0 - number[SETTLED]
-    gap = lines[GAP]
     for i in range(n):
-        spare[i] = mass[i] / (1.0 + gap[i]) if age[i] < below else 0.0
+        spare[i] = mass[i] if age[i] < below else 0.0
     changed = min(arithmetic.total(spare, n), 1.0)
     rates(lines, head[STEPS], hazard, spare)
     for i in range(n):

@@ -22,7 +22,9 @@ from model_core.compiled.belief import (
     SHARE,
     SPARE,
     Birth,
+    likened,
     rates,
+    spared,
 )
 from model_core.compiled.jit import Floats, compiled, inlined, totals_place
 from model_core.regimes import OF_HYPOTHESIS, REGIMES, returning
@@ -214,7 +216,7 @@ def begin(
         run_length[free] = UNBORN
         lines[PREVIOUS, free] = came_from
         lines[CHANGES, free] = count / chance + 1.0
-        lines[GAP, free] = birth.gap
+        lines[GAP, free] = lines[GAP, slot]
         for k in range(1 + 2 * outputs):
             lines[TOTALS_AT_START + k, free] = totals[k]
         _enter(lines, first, origin, free, m, back / chance + 1.0, ended)
@@ -225,7 +227,7 @@ def begin(
         changes = changes / fresh + 1.0
         returned = returned / fresh
     _enter(lines, first, origin, slot, 0, returned, ended)
-    return Birth(slot, fresh_start, changes, birth.gap)
+    return Birth(slot, fresh_start, changes)
 
 
 @compiled
@@ -267,10 +269,12 @@ def prune(lines: Floats, slots: int, most: int, slot: int, work: Floats) -> tupl
                 born += math.exp(posterior[i])
     if alive <= most:
         return born, 0.0
+    kept = spared(lines, posterior, slots, work[SPARE])
     while alive > most:
         drop = -1
         for i in range(slots):
-            if posterior[i] > -INF and (drop < 0 or posterior[i] < posterior[drop]):
+            less = drop < 0 or posterior[i] < posterior[drop]
+            if i != kept and posterior[i] > -INF and less:
                 drop = i
         lost += math.exp(posterior[drop])
         posterior[drop] = -INF
@@ -312,6 +316,8 @@ def read_out(
     back_again = 0.0
     return_rate = 0.0
     rates(lines, head[STEPS], hazard, rate)
+    likened(lines, work)
+    unit = work[CHANCE]
     for z in range(regimes + 1):
         since[z] = 0.0
         every[z] = 0.0
@@ -322,15 +328,14 @@ def read_out(
         every[z] += mass[i]
         if lines[RUN_LENGTH, i] < below:
             since[z] += mass[i]
-            likened = mass[i] / (1.0 + lines[GAP, i])
-            fresh += likened if z == 0 else 0.0
-            back_again += likened if z > 0 else 0.0
+            fresh += unit[i] if z == 0 else 0.0
+            back_again += unit[i] if z > 0 else 0.0
             continue
         back = _returning(lines, origin, i)
-        return_rate += mass[i] * rate[i] * back
+        return_rate += unit[i] * rate[i] * back
         if _others(numbers, regimes, total_seen, z) <= 0:
             back = 0.0
-        fresh_rate += mass[i] * rate[i] * (1.0 - back)
+        fresh_rate += unit[i] * rate[i] * (1.0 - back)
     best_since = 0
     best_now = 0
     total = 0.0

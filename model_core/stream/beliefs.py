@@ -75,12 +75,14 @@ def evidence_of_change(
     Of one with a memory that of a change to a new regime. hazard: (H,), as of `Inputs`.
     """
     own = lines[:, : layout.slots]
-    mass = np.exp(own[LOG_PROB])
+    likened = own[LOG_PROB] - own[GAP]
+    mass = np.exp(likened - likened.max())
+    mass /= mass.sum()
     inside = own[RUN_LENGTH] < run_length
     rate: Floats | float = hazard.max()
     if hazard[0] == LEARNED:
         rate = (hazard[1] + own[CHANGES]) / (hazard[1] + hazard[2] + head[STEPS])
-    changed = np.where(inside, mass / (1 + own[GAP]), 0.0)
+    changed = np.where(inside, mass, 0.0)
     if layout.regimes:
         changed[own[layout.origin] > 0] = 0.0
         rate = rate * memory.novelty(layout, lines, head)

@@ -58,13 +58,17 @@ def test_a_change_is_detected_once_and_dated():
     assert detector.last.predictive.mean == pytest.approx(3.0, abs=0.5)
 
 
+@pytest.mark.parametrize("elapsed", [10_080, 1e7])
 @pytest.mark.parametrize(("size", "least", "most"), [(0.0, 0.0, 2000.0), (3.0, 10_000.0, math.inf)])
-def test_a_long_gap_confirms_no_change_but_one_that_the_labels_after_it_show(size, least, most):
-    """That a change has become probable is no evidence of one."""
-    detector = Detector()
+@pytest.mark.parametrize("settings", [{}, {"hazard": 0.01}, {"max_hypotheses": 2}])
+def test_a_long_gap_confirms_no_change_but_one_that_the_labels_after_it_show(
+    elapsed, size, least, most, settings
+):
+    """That a change has become probable, or certain, is no evidence of one."""
+    detector = Detector(**settings)
     y = step(size=size, at=500, count=560)
     detector.update_many(y[:500])
-    first = detector.update(y[500], elapsed=10_080)
+    first = detector.update(y[500], elapsed=elapsed)
     assert first.changed_probability > 0.5
     found = [answer.evidence for answer in detector.update_many(y[501:])]
     assert least < max(found) < most

@@ -316,7 +316,7 @@ def belief() -> Belief:
     probability, run_length = tensor([[0.5, 0.2, 0.0, 0.3]]), torch.tensor([[9, 2, 7, 5]])
     score = tensor([[-1.0, -2.0, -math.inf, -3.0]])
     changes = tensor([[0.0, 2.0, 0.0, 1.0]])
-    gap = tensor([[0.0, 0.0, 0.0, 3.0]])
+    gap = tensor([[0.0, 0.0, 0.0, math.log(4)]])
     return Belief(probability.log(), run_length, score, run_length - 10, changes, gap)
 
 

@@ -129,8 +129,9 @@ def by_loops(log_density, exact):
             grown[start, n] = weight * (1 - change)
             born[n + 1] = born.get(n + 1, 0.0) + weight * change
             longer = np.isnan(STATED[t]) and ELAPSED[t] > 1
-            of_unit += weight * ((1 - change) * rate / (1 - rate) if longer else change)
-        gaps[t] = sum(born.values()) / of_unit - 1 if of_unit else 0.0
+            odds = (1 - change) * rate / (1 - rate) if longer else change
+            of_unit += weight * odds / math.exp(gaps[start])
+        gaps[t] = math.log(sum(born.values()) / of_unit) if of_unit else 0.0
         if not exact and sum(born.values()):
             total = sum(born.values())
             born = {sum(n * weight for n, weight in born.items()) / total: total}

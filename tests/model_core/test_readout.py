@@ -54,14 +54,13 @@ def check(found, step, row, watch, hazard):
     last = int(step.state.seq[row]) - 1
     mass = {each["start"]: math.exp(each["log_prob"]) for each in alive}
     changed = sum(p for start, p in mass.items() if start > settled)
+    of_units = {each["start"]: math.exp(each["log_prob"] - each["gap"]) for each in alive}
     unchanged = sum(
-        math.exp(each["log_prob"]) * rate(hazard, each, last)
+        of_units[each["start"]] * rate(hazard, each, last)
         for each in alive
         if each["start"] <= settled
     )
-    later = sum(
-        math.exp(each["log_prob"]) / (1 + each["gap"]) for each in alive if each["start"] > settled
-    )
+    later = sum(p for start, p in of_units.items() if start > settled)
     evidence = later / max(unchanged, 1e-290)
     alarm = 0 < threshold <= evidence
     about = [each for each in alive if each["start"] > settled] if alarm else alive

@@ -357,10 +357,10 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
 
         # Odds of a change over those of one unit of time: of all starts here.
         odds, of_unit = 0.0, 0.0
-        for probability, rate in before.values():
+        for (age, _), (probability, rate) in before.items():
             change = 1 - (1 - rate) ** elapsed
             odds += probability * change
-            of_unit += probability * (1 - change) * rate / (1 - rate)
+            of_unit += probability * (1 - change) * rate / (1 - rate) / gaps[t - 1 - age]
         gaps[t] = odds / of_unit if before else 1.0
 
         belief, counts = believed(layout, lines, (0, 1))
@@ -378,7 +378,7 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
                 mass[z] += probability
                 likened[z] += probability / gaps[t - age]
             else:
-                rates += probability * rate * np.array([1 - q, q])
+                rates += probability / gaps[t - age] * rate * np.array([1 - q, q])
         new, back = likened[0] / rates[0], likened[1:].sum() / rates[1]
         assert own.evidence == pytest.approx(new, rel=1e-9)
         assert own.return_evidence == pytest.approx(back, rel=1e-9)
@@ -395,8 +395,10 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
         )
         assert numpy == pytest.approx(own.evidence, rel=1e-9)
     assert {new for new, _ in decided} == {True, False}
-    assert gaps.pop(settled + 2) > 5
-    assert list(gaps.values()) == pytest.approx([1.0] * len(gaps), rel=1e-9)
+    assert gaps[settled + 2] > 5
+    raised = np.array(list(gaps.values())) > 1 + 1e-9
+    assert raised.argmax() == settled + 2
+    assert raised[settled + 2 :].all()  # of later starts by those before them
 
 
 # --- what is stored -------------------------------------------------------------------------------
