@@ -410,6 +410,27 @@ MUTATIONS = [
         "        if wait_s < self._limit_s / 2:\n            return None",
         API,
     ),
+    Mutation(
+        "refusals: one overtakes the answer before it",
+        "service/api/server.py",
+        "            answered = self.cycle is None or self.cycle.response_complete\n",
+        "            answered = True\n",
+        "tests/service/api/test_server.py",
+    ),
+    Mutation(
+        "refusals: a body is taken for a request",
+        "service/api/server.py",
+        "        self._between = False\n",
+        "",
+        "tests/service/api/test_server.py",
+    ),
+    Mutation(
+        "overload: a busy loop is no prompter once it is limited",
+        "service/api/gateway/load_shedding.py",
+        "(LAG_S if self._limit == math.inf else PROMPT_S)",
+        "LAG_S",
+        "tests/service/api/test_overload.py",
+    ),
     # --- webhooks, client ------------------------------------------------------------------------
     Mutation(
         "webhooks: 429 is final",

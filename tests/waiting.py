@@ -55,10 +55,12 @@ def barring(error: type[Exception], check: Callable[[], T]) -> Callable[[], T | 
 def go_first(thread_id: int = 0) -> None:
     """Have a thread, or this one, go before all others, where that is permitted.
 
-    What it measures then is not that it waits for a core itself.
+    What it measures then is not that it waits for a core itself. A nice value would not do: where
+    sessions are scheduled as groups, it counts within its own session only.
     """
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, thread_id, -20)
+    with suppress(PermissionError, AttributeError):
+        policy = os.SCHED_RR | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(thread_id, policy, os.sched_param(1))
 
 
 def ended(pid: int) -> bool:

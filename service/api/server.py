@@ -42,35 +42,59 @@ RESERVED_FILES = 256  # the store's connections, logs, and connections being ref
 class HttpProtocol(HttpToolsProtocol):
     """Uvicorn's side of a connection, with the head and the body of an answer in one write.
 
-    What is refused is answered without a task. refuse: `RequestMiddleware.refuse`.
+    What is refused is answered without a task; a plain post of observations without being parsed.
+    edge: outermost layer of the application.
     """
 
-    def __init__(
-        self, refuse: Callable[[Scope, bool], Response | None], config: Config, *arguments: Any
-    ) -> None:
+    def __init__(self, edge: RequestMiddleware, config: Config, *arguments: Any) -> None:
         super().__init__(config, *arguments)
-        self._refuse = refuse
+        self._edge = edge
+        self._between = True  # no part of a request is parsed
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin."""
         super().connection_made(cast(asyncio.Transport, JoiningTransport(transport)))
 
+    def data_received(self, data: bytes) -> None:
+        """Refuse a request as it came, or parse it."""
+        if self._edge.admission.refusing and self._between:
+            answered = self.cycle is None or self.cycle.response_complete
+            response = self._edge.refuse_plain(data) if answered else None
+            if response is not None:
+                self._write(response, self.server_state.default_headers)
+                self.on_response_complete()
+                return
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """Begin to parse a request."""
+        self._between = False
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        """End to parse a request; its answer may be there or not."""
+        self._between = True
+        super().on_message_complete()
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Begin to answer a request, whose body may still come."""
         # The end of an answer begins the next request that is there: refusing thousands at once
         # would be calls within each other.
-        response = self._refuse(cast(Scope, cycle.scope), not self.pipeline)
+        response = self._edge.refuse(cast(Scope, cycle.scope), not self.pipeline)
         if response is None:
             super()._start_asgi_task(cycle, app)
             return
         cycle.response_started = cycle.response_complete = True
-        lines = [STATUS_LINE[response.status_code]]
-        for name, value in (*cycle.default_headers, *response.raw_headers):
-            lines += (name, b": ", value, b"\r\n")
-        self.transport.write(b"".join((*lines, b"\r\n", response.body)))
+        self._write(response, cycle.default_headers)
         if CLOSE in response.raw_headers or not cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()
+
+    def _write(self, response: Response, default_headers: list[tuple[bytes, bytes]]) -> None:
+        lines = [STATUS_LINE[response.status_code]]
+        for name, value in (*default_headers, *response.raw_headers):
+            lines += (name, b": ", value, b"\r\n")
+        self.transport.write(b"".join((*lines, b"\r\n", response.body)))
 
 
 class JoiningTransport:
@@ -182,7 +206,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._stop_wait_s = drain_s + STOP_WAIT_S
-        self._refuse = cast(RequestMiddleware, app.middleware_stack).refuse
+        self._edge = cast(RequestMiddleware, app.middleware_stack)
         app.state.admission.connections = self.server_state.connections
         app.state.admission.requests = self.server_state.tasks
         app.state.admission.max_connections = open_connections(settings.max_connections)
@@ -217,7 +241,7 @@ class Server(uvicorn.Server):
     def _protocol(self) -> asyncio.Protocol:
         """Return uvicorn's side of a new connection."""
         state = self.lifespan.state
-        return HttpProtocol(self._refuse, self.config, self.server_state, state)
+        return HttpProtocol(self._edge, self.config, self.server_state, state)
 
     async def on_tick(self, counter: int) -> bool:
         """Count the open connections, ten times a second."""

@@ -38,8 +38,9 @@ LOOK_S = 0.1  # between checks for stalled partitions
 LONGEST_RETRY_S = 30
 
 TICK_S = 0.02  # between checks of the event loop
-LAG_S = 0.02  # a later tick shows a busy loop; a refusal waits for one or two rounds of it
-FEWEST_IN_FLIGHT = 64  # never limited to fewer: they take about one LAG_S together
+LAG_S = 0.02  # a later tick shows a busy loop
+PROMPT_S = 0.005  # lag that is kept to from then on: a refusal waits for one or two rounds of it
+FEWEST_IN_FLIGHT = 64  # never limited to fewer
 GROWTH = 1.05  # of the limit, with each tick in time
 RELEASE_S = 1.0  # without a refusal, the limit goes
 
@@ -170,7 +171,7 @@ class LoopLimit:
 
     def tick(self, lag_s: float, now_s: float) -> None:
         """Adjust the limit to how late a tick of the event loop came."""
-        if lag_s <= LAG_S:
+        if lag_s <= (LAG_S if self._limit == math.inf else PROMPT_S):
             self._slow_since_s = 0.0
             self._limit *= GROWTH
         else:
@@ -180,7 +181,7 @@ class LoopLimit:
             self._limit = math.inf
 
     def _tighten(self, lag_s: float, now_s: float) -> None:
-        share = max(0.5, LAG_S / lag_s)
+        share = max(0.5, PROMPT_S / lag_s)
         if self._limit < math.inf:
             self._limit = max(self._limit * share, FEWEST_IN_FLIGHT)
         elif now_s - self._slow_since_s >= PERSIST_S:

@@ -8,6 +8,7 @@ import pytest
 from service.api.gateway.load_shedding import (
     FEWEST_IN_FLIGHT,
     LAG_S,
+    PROMPT_S,
     TICK_S,
     Backlog,
     LoopLimit,
@@ -239,11 +240,19 @@ def test_a_loop_that_stays_late_is_limited_until_it_is_prompt_again():
     at_s = ticks(limit, [0.1] * 20, at_s, in_flight=1000)
     assert not limit.admits(FEWEST_IN_FLIGHT, at_s)
     assert limit.admits(FEWEST_IN_FLIGHT - 1, at_s)  # so little is always possible
-    at_s = ticks(limit, [LAG_S] * 40, at_s, in_flight=1000)
+    at_s = ticks(limit, [PROMPT_S] * 40, at_s, in_flight=1000)
     assert limit.admits(3 * FEWEST_IN_FLIGHT, at_s), "it does not grow"
     assert not limit.admits(1000, at_s)
+    at_s = ticks(limit, [2 * PROMPT_S] * 10, at_s, in_flight=1000)
+    assert not limit.admits(FEWEST_IN_FLIGHT, at_s), "it is kept as late as before"
     at_s = ticks(limit, [0.001] * 60, at_s)
     assert limit.admits(10**6, at_s)
+
+
+def test_a_loop_that_is_a_little_late_is_not_limited():
+    limit = LoopLimit()
+    at_s = ticks(limit, [LAG_S] * 100, in_flight=5000)
+    assert limit.admits(5000, at_s)
 
 
 def test_early_refusals():

@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import random
+import re
 import socket
 import threading
 import time
@@ -29,6 +30,7 @@ from tests.service.api.conftest import make_key, slug
 from tests.waiting import PATIENCE_S, until
 
 PATH = "/v1/streams/s/observations"
+PLAIN = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Type: {JSON}\r\n".encode()
 HEAD = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\nContent-Type: {JSON}\r\n".encode()
 MOST = 16
 
@@ -259,34 +261,107 @@ def test_requests_that_wait_behind_one_another_are_refused_in_their_order(sheddi
         assert connection.answer()[0] == 200
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 def test_each_request_has_its_answer_whatever_is_refused_and_however_it_comes(shedding, seed):
     rng = random.Random(seed)
     refusal = WaitTooLong("too long", 3)
     shedding.app.state.overload.early = lambda in_flight, now: rng.choice((None, refusal))
+    plain = PLAIN + b'Content-Length: 8\r\n\r\n{"y": 1}'
     sent = []
     for i in range(200):
-        body = rng.choice((b'{"y": 1}', b'{"y": "no"}', b"[1, 2, 3]", b'{"y": %s}' % (b" " * 5000)))
-        head = HEAD.replace(b"mine", b"id-%d" % i)
+        body = rng.choice(
+            (b'{"y": 1}', b'{"y": "no"}', b"[1, 2, 3]", b'{"y": %s}' % (b" " * 5000), plain)
+        )
+        head = rng.choice((HEAD.replace(b"mine", b"id-%d" % i), PLAIN))
         if rng.random() < 0.5:
-            sent.append(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            sent.append((head, b"Content-Length: %d\r\n\r\n" % len(body), body))
         else:
             chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-            sent.append(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
-    stream = b"".join(sent)
-    cuts = sorted({0, len(stream), *(rng.randrange(len(stream)) for _ in range(300))})
-    pieces = [stream[start:end] for start, end in pairwise(cuts)]
-    statuses = set()
+            sent.append((head, b"Transfer-Encoding: chunked\r\n\r\n", chunks))
+    pieces = []
+    for parts in sent:  # whole, in its parts, or cut anywhere
+        request = b"".join(parts)
+        cuts = sorted({0, len(request), *(rng.randrange(len(request)) for _ in range(3))})
+        pieces += rng.choice(
+            ([request], parts, [request[start:end] for start, end in pairwise(cuts)])
+        )
     with Connection(shedding) as connection:
         connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        writer = threading.Thread(target=connection.write, args=pieces)
+
+        def write():
+            for piece in pieces:
+                connection.write(piece)
+                time.sleep(rng.choice((0, 0.001)))
+
+        writer = threading.Thread(target=write)
         writer.start()
-        for i in range(200):
+        statuses = set()
+        for i, (head, _, _) in enumerate(sent):
             status, headers, _ = connection.answer()
-            assert headers["x-request-id"] == f"id-{i}"
+            expected = re.compile("[0-9a-f]{16}" if head == PLAIN else f"id-{i}")
+            assert expected.fullmatch(headers["x-request-id"])
             statuses.add(status)
         writer.join()
     assert statuses == {200, 422, 429, 400}
+
+
+def test_a_plain_post_is_refused_without_being_parsed_and_any_other_as_well(shedding, monkeypatch):
+    parsed = []
+    begin = server.HttpProtocol.on_message_begin
+    monkeypatch.setattr(
+        server.HttpProtocol, "on_message_begin", lambda self: (parsed.append(1), begin(self))
+    )
+    refuse(shedding)
+    length = b"Content-Length: 8\r\n"
+    body = b'\r\n{"y": 1}'
+    many = PLAIN.replace(b"/streams/s", b"")
+    plain = (
+        PLAIN + length,
+        PLAIN.replace(b" HTTP", b"?answer=full HTTP") + length.lower(),
+        PLAIN + b"connection: Keep-Alive\r\n" + length + b"X-Forwarded-For: b\r\n",
+        many + length,
+    )
+    others = (
+        HEAD + length,
+        PLAIN + b"Connection: keep-alive, te\r\n" + length,
+        PLAIN + b"Origin: https://a.example\r\n" + length,
+        PLAIN + b"X-A: \xe9\r\n" + length,
+        PLAIN.replace(b"/s/", b"/%73/") + length,
+    )
+    logged = shedding.app.state.access_log is not None
+    answers = []
+    for head in (HEAD + length, *plain, *others):
+        with Connection(shedding) as connection:
+            parsed.clear()
+            connection.write(head + body)
+            status, headers, document = connection.answer()
+            assert len(headers.pop("x-request-id")) in {4, 16}
+            answers.append((status, headers, document))
+            assert bool(parsed) == (logged or head not in plain), head
+            refuse(shedding, False)
+            connection.post()
+            assert connection.answer()[0] == 200
+            refuse(shedding)
+            connection.write(HEAD + length + body)
+            assert connection.answer()[0] == 429
+    assert answers == [answers[0]] * len(answers)
+    assert answers[0][0] == 429
+
+
+def test_an_answer_that_is_under_way_comes_before_a_refusal(shedding, worker):
+    worker.pause()
+    plain = PLAIN + b'Content-Length: 8\r\n\r\n{"y": 1}'
+    with Connection(shedding) as connection, Connection(shedding) as other:
+        connection.write(plain)
+        until(lambda: shedding.app.state.context.replies.pending)
+        refuse(shedding)
+        other.write(plain)
+        assert other.answer()[0] == 429
+        connection.write(plain)
+        other.write(plain)
+        assert other.answer()[0] == 429
+        worker.running.set()
+        assert [connection.answer()[0] for _ in range(2)] == [200, 429]
 
 
 def test_a_refusal_ends_a_connection_that_is_to_end(shedding):
