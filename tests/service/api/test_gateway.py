@@ -480,6 +480,18 @@ async def test_a_message_has_pieces_of_several_partitions(api, worker, clock):
     assert statuses(await first) == [200] * len(posts)
 
 
+def test_what_was_read_already_leaves_no_gap_and_one_read_closes_the_gap_before_a_run():
+    read_to = gateway.ReadTo()
+    read_to.read(Id(1, 5))
+    assert read_to.hear(Id(1, 4))
+    assert read_to.hear(Id(1, 6))
+    assert not read_to.hear(Id(1, 8))
+    assert not read_to.hear(Id(1, 9))
+    read_to.read(Id(1, 7))
+    assert read_to.id == Id(1, 9)
+    assert read_to.hear(Id(1, 10))
+
+
 async def test_a_message_that_is_none_is_ignored(api, worker, store, caplog):
     replies = api.app.state.context.replies
     malformed = (b"\xff", b"1 1-1", b"99 1-1 0\n", b"1 1 0\n")
