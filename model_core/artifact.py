@@ -311,7 +311,9 @@ def _block(parts: Parts, name: str, out: int, into: int, *, last: bool) -> ConvB
 def _time(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Time:
     periods = spec.get("periods", [])
     trend = spec.get("trend", False)
-    if not isinstance(periods, list) or not all(map(_is_period, periods)):
+    if not isinstance(periods, list) or not all(
+        is_number(period) and 1e-50 <= period <= 1e50 for period in periods
+    ):
         raise BadArtifact(f"{WHERE}.periods is {periods!r}, expected a list of numbers above 0")
     if not isinstance(trend, bool):
         raise BadArtifact(f"{WHERE}.trend is {trend!r}, expected true or false")
@@ -333,10 +335,6 @@ def _whole(spec: Spec, name: str) -> int:
 
 def _is_size(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_period(value: Any) -> bool:
-    return is_number(value) and 1e-50 <= value <= 1e50
 
 
 _ENCODERS: dict[str, Callable[[Parts, Spec, int, int], Encoder]] = {

@@ -161,15 +161,15 @@ def together(beginnings: Sequence[Beginning]) -> list[list[int]]:
         nearest: dict[str, int] = {}
         for place, beginning in own:
             nearest.setdefault(beginning.stream, place)
-        taken = np.array(sorted(nearest.values()))
-        groups.append(sorted(order[taken].tolist()))
-        begin = int(first.flat[taken].min())
-        gone = _covered(first.flat[taken] - begin, last.flat[taken] - begin)
+        members = np.array(sorted(nearest.values()))
+        groups.append(sorted(order[members].tolist()))
+        begin = int(first.flat[members].min())
+        gone = _covered(first.flat[members] - begin, last.flat[members] - begin)
         shared.flat[begin : begin + len(gone)] -= gone
-        last.flat[taken] = 0  # in no moment any more
+        last.flat[members] = 0  # in no moment any more
         changed = slice(begin // BLOCK, (begin + len(gone) - 1) // BLOCK + 1)
         most[changed] = shared[changed].max(1)
-        left = np.unique(taken // BLOCK)
+        left = np.unique(members // BLOCK)
         reaching[left] = last[left].max(1)
     return groups + [[int(order[place])] for place in np.flatnonzero(last.flat)]
 

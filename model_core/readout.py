@@ -108,13 +108,13 @@ def table(
     # Starts after the settled ones: run lengths below seq - settled.
     below = seq - settled
     rate = hazards.greatest(hazard, expected_hazard(state, hazard))
-    known = None
+    origins = None
     if state.memory is None:
         evidence = beliefs.evidence_of_change(belief, below, rate)
         decisive = evidence
     else:
-        known, evidence = regimes.origins(belief, state.memory, below, rate)
-        decisive = torch.where(known.since > 0, known.returned, evidence)
+        origins, evidence = regimes.origins(belief, state.memory, below, rate)
+        decisive = torch.where(origins.since > 0, origins.returned, evidence)
     slot = beliefs.suspected(belief, below, decisive, thresholds)
     asked = (decisive >= thresholds) | (since < settled)
     stream = torch.arange(len(slot), device=slot.device)
@@ -148,8 +148,8 @@ def table(
     columns |= {"longest": longest, "shortest": shortest, "coverage": coverage}
     numbers = torch.stack([columns[name].double() for name in NUMBERS], 1)
     parts = [numbers, state.totals, state.totals_at_start[stream, slot]]
-    if known is not None:
-        parts.append(torch.stack([column.double() for column in known], 1))
+    if origins is not None:
+        parts.append(torch.stack([column.double() for column in origins], 1))
     return torch.cat(parts, 1)
 
 

@@ -111,10 +111,10 @@ def grow(
     best = torch.where(first, torch.where(fresh, 0.0, NEG_INF), best)
     began = _places(belief, growth.born, torch.isfinite(birth))
     born = began >= 0
-    taken = began.clamp(min=0)
+    places = began.clamp(min=0)
 
     def of_births(values: Tensor, otherwise: Tensor) -> Tensor:
-        return torch.where(born, values.gather(1, taken), otherwise)
+        return torch.where(born, values.gather(1, places), otherwise)
 
     grown = Belief(
         of_births(birth, plain.log_prob),
@@ -162,15 +162,15 @@ def begin(
     """
     born = began >= 0
     start = seq.unsqueeze(-1) - 1 - belief.run_length
-    settled = start <= memory.numbers[:, SETTLED : SETTLED + 1]
-    known = settled & torch.isfinite(belief.log_prob)
-    candidates = torch.where(known | ~known.any(-1, keepdim=True), belief.log_prob, NEG_INF)
+    last_settled = memory.numbers[:, SETTLED : SETTLED + 1]
+    settled = (start <= last_settled) & torch.isfinite(belief.log_prob)
+    candidates = torch.where(settled | ~settled.any(-1, keepdim=True), belief.log_prob, NEG_INF)
     ended = candidates.argmax(-1, keepdim=True)
     ended_origin = torch.where(born, origin.gather(1, ended), memory.ended_origin)
     last = tree_map(lambda own: _taken(own, ended), stats)
-    taken = began.clamp(min=0)
+    places = began.clamp(min=0)
     beginnings = tree_map(
-        lambda fresh, stored: _taken(torch.cat((fresh, stored), 1), taken), prior, memory.stored
+        lambda fresh, stored: _taken(torch.cat((fresh, stored), 1), places), prior, memory.stored
     )
     memory = memory._replace(ended_origin=ended_origin, ended=select(born, last, memory.ended))
     return memory, select(born, beginnings, stats)

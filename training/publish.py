@@ -171,12 +171,12 @@ def _check_regimes(names: Sequence[str], priors: int) -> None:
 
 def _version(folder: Path, wanted: str) -> int:
     """The new version; raises BadConfig."""
-    taken = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    versions = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if wanted == AUTO:
-        return 1 + max((int(name) for name in taken if name.isdecimal()), default=0)
+        return 1 + max((int(name) for name in versions if name.isdecimal()), default=0)
     if not wanted.isdecimal() or str(int(wanted)) != wanted:
         raise BadConfig(f"--version: expected a whole number or {AUTO}, got {wanted!r}")
-    if wanted in taken:
+    if wanted in versions:
         raise BadConfig(
             f"--version: {folder / wanted} exists and is never overwritten; choose another"
         )

@@ -35,13 +35,13 @@ def settle(
     The first such position only says where changes begin to count.
     """
     numbers = head[layout.numbers :]
-    known = numbers[SETTLED]
+    before = numbers[SETTLED]
     numbers[SETTLED] = settled
-    if known < 0:
+    if before < 0:
         return
     starts = head[SEQ] - 1 - lines[RUN_LENGTH, : layout.slots]
     alive = np.isfinite(lines[LOG_PROB, : layout.slots])
-    began = np.flatnonzero(alive & (starts > known) & (starts > 0))
+    began = np.flatnonzero(alive & (starts > before) & (starts > 0))
     if not len(began):
         return
     newest = int(began[lines[LOG_PROB, began].argmax()])
@@ -67,14 +67,14 @@ def remembered(layout: Layout, lines: Floats, head: Floats) -> list[KnownRegime]
     ids, seen, last_seen = (own.astype(int) for own in _regimes(layout, head))
     mass = np.exp(lines[LOG_PROB, : layout.slots])
     origin = lines[layout.origin, : layout.slots]
-    known = [
+    regimes = [
         KnownRegime(
             None, min(float(mass[origin == m + 1].sum()), 1.0), int(ids[m]), int(seen[m]),
             int(last_seen[m]),
         )
         for m in np.flatnonzero(ids).tolist()
     ]  # fmt: skip
-    return sorted(known, key=lambda regime: regime.id or 0)
+    return sorted(regimes, key=lambda regime: regime.id or 0)
 
 
 def novelty(layout: Layout, lines: Floats, head: Floats) -> Floats:
@@ -83,9 +83,9 @@ def novelty(layout: Layout, lines: Floats, head: Floats) -> Floats:
     As `regimes.shares` has it.
     """
     ids, seen, _ = _regimes(layout, head)
-    known = np.concatenate(([0.0], np.where(ids > 0, seen, 0.0)))
+    counts = np.concatenate(([0.0], np.where(ids > 0, seen, 0.0)))
     own = lines[:, : layout.slots]
-    others = known.sum() - known[own[layout.origin].astype(int)]
+    others = counts.sum() - counts[own[layout.origin].astype(int)]
     q: Floats = returning(own[layout.returns], own[CHANGES])
     return 1 - np.where(others > 0, q, 0.0)
 

@@ -171,8 +171,8 @@ def corrected(state: Floats, back: int, labels: Floats) -> Floats:
     if layers(anew):
         state = anew
     for _ in range(FILLINGS):
-        rest = _filled(recent(state, _capacity(state)))
-        y = rest + offsets(state, len(rest))
+        residuals = _filled(recent(state, _capacity(state)))
+        y = residuals + offsets(state, len(residuals))
         present = layers(state)
         for i, layer in enumerate(present):
             deseasoned = y - _seasons(state, _last(state, len(y)), i)

@@ -441,18 +441,18 @@ class Slab:
         if not rows:
             return []
         inputs = columns.packed(self.model, seen, watched)
-        taken = Packed(seen.y, seen.offset, seen.hazard, inputs)
+        packed = Packed(seen.y, seen.offset, seen.hazard, inputs)
         # Not those of details, and of labels with missing outputs.
         compiled = self.whole(seen.y) if self._kernel is not None else np.zeros(len(rows), bool)
         if any(detailed):
             compiled &= ~np.array(detailed, dtype=bool)
         if compiled.all():
-            return self.stepped(rows, taken, summarised).steps()
+            return self.stepped(rows, packed, summarised).steps()
         by_place: dict[int, Step] = {}
         for wanted in filter(len, (np.flatnonzero(compiled), np.flatnonzero(~compiled))):
             own = [rows[i] for i in wanted.tolist()]
             if compiled[wanted[0]]:
-                steps = self.stepped(own, taken.part(wanted), summarised).steps()
+                steps = self.stepped(own, packed.part(wanted), summarised).steps()
             else:
                 details = [bool(detailed) and detailed[i] for i in wanted.tolist()]
                 part = seen.part(wanted)
@@ -612,11 +612,11 @@ class Slab:
         """Step rows by one observation each; a label that is refused counts as missing."""
         lines: list[Readout | None] = []
         for i, step in enumerate(self.step(rows, seen, watched, (), False)):
-            taken = step
-            if not taken.readout.ok:
+            readout = step.readout
+            if not readout.ok:
                 again = seen.part([i]).unlabelled(0)
-                (taken,) = self.step([rows[i]], again, [watched[i]], (), False)
-            lines.append(taken.readout if taken.readout.ok else None)
+                readout = self.step([rows[i]], again, [watched[i]], (), False)[0].readout
+            lines.append(readout if readout.ok else None)
         return lines
 
     def _series(
@@ -634,9 +634,9 @@ class Slab:
         start = watched()
         before = self.read([row])
         inputs = columns.packed(self.model, seen, start)
-        taken = Packed(seen.y, seen.offset, seen.hazard, inputs)
+        packed = Packed(seen.y, seen.offset, seen.hazard, inputs)
         used = 0
-        for step in self._advance_series(row, taken, summarised, believed):
+        for step in self._advance_series(row, packed, summarised, believed):
             if watched() != start:
                 break
             used += 1
@@ -644,16 +644,16 @@ class Slab:
         if used < seen.rows:
             self.write([row], before)
             if used:  # errors are of what was answered, hence with summaries again
-                self._advance_series(row, taken.part(slice(used)), summarised, False)
+                self._advance_series(row, packed.part(slice(used)), summarised, False)
         return used
 
     def _advance_series(
-        self, row: int, taken: Packed, summarised: bool, believed: bool
+        self, row: int, packed: Packed, summarised: bool, believed: bool
     ) -> list[Step]:
         """Steps of a row by the kernel, before the first that it refuses; all are made."""
-        count = len(taken.y)
+        count = len(packed.y)
         room = self.room(count if believed else 0)
-        stepped = self.stepped([row] * count, taken, summarised, room)
+        stepped = self.stepped([row] * count, packed, summarised, room)
         ok = stepped.ok
         fine = count if ok.all() else int(ok.argmin())
         steps = stepped.part(slice(fine)).steps()
@@ -741,7 +741,7 @@ class Slab:
     def stepped(
         self,
         rows: Sequence[int],
-        taken: Packed,
+        packed: Packed,
         summarised: bool = True,
         room: Floats = places.NO_BELIEFS,
     ) -> Stepped:
@@ -750,22 +750,22 @@ class Slab:
         A row that is named again is stepped again, in order. room: (B, 2, S) for beliefs, of rows
         that lie together.
         """
-        memories = self._settled(rows, taken.inputs)
+        memories = self._settled(rows, packed.inputs)
         groups = self._chunks.groups(rows)
         parts = [
-            self._advance(chunk, lying, taken.inputs[at], taken.hazard[at], summarised, room)
+            self._advance(chunk, lying, packed.inputs[at], packed.hazard[at], summarised, room)
             for chunk, lying, at in groups
         ]
         table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
         refused = table[:, OK_COLUMN] <= 0
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
         table[refused] = 0.0  # the rest of it is undefined
-        anomalies = self._anomalies(rows, taken.y, surprises)
+        anomalies = self._anomalies(rows, packed.y, surprises)
         uncorrected = NOTHING_CORRECTED
         if predicted is not None:
             if refused.any():
                 predicted.numbers[refused] = np.nan
-            applied = self.corrected(rows, predicted, self.levels, taken.y, taken.offset)
+            applied = self.corrected(rows, predicted, self.levels, packed.y, packed.offset)
             uncorrected = applied[:, :, correction.MEDIAN]
         return Stepped(table, predicted, anomalies, uncorrected, memories)
 

@@ -335,10 +335,6 @@ class Summed(ABC):
         return factor - apart, both
 
 
-class Additive(Summed, ClosedForm):
-    """A model of an exponential family."""
-
-
 def log_gamma(x: Any) -> Floats:
     """Log of the gamma function of a few numbers, an array."""
     return np.array([math.lgamma(value) for value in np.ravel(x)]).reshape(np.shape(x))

@@ -31,7 +31,15 @@ from model_core.lazy import Tensor, torch
 from model_core.maths import counterpart
 from model_core.maths.ops import log1p
 from model_core.tensor_ops import maths
-from model_core.upm.base import OUTLIER_SPREAD, Additive, Floats, Stats, log_gamma, of_arrays
+from model_core.upm.base import (
+    OUTLIER_SPREAD,
+    ClosedForm,
+    Floats,
+    Stats,
+    Summed,
+    log_gamma,
+    of_arrays,
+)
 
 Numbers = tuple[float, ...]
 
@@ -50,7 +58,7 @@ class Equations(NamedTuple):
     wide: Callable[..., Numbers] | None = None
 
 
-class Conjugate(Additive):
+class Conjugate(Summed, ClosedForm):
     """A model whose statistics are a few numbers for each output, or for all outputs together.
 
     `weight` of an update is the inlier responsibility of the observation under each hypothesis; it

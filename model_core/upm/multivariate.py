@@ -11,7 +11,7 @@ from model_core.components import MultivariateStudentT
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor
 from model_core.upm import wishart
-from model_core.upm.base import OUTLIER_SPREAD, Additive, Floats, Stats, of_arrays
+from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, Summed, of_arrays
 from model_core.upm.conjugate import Gaussian
 
 _VECTORS = wishart.Vectors()
@@ -27,7 +27,7 @@ class MultivariateStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Multivariate(Additive):
+class Multivariate(Summed, ClosedForm):
     """Unknown mean and covariance of all outputs together; multivariate Student-t predictives.
 
     `kappa`, `alpha` and `beta` mean what they do for the `Gaussian`: before any observation each

@@ -157,8 +157,8 @@ def states(rng: np.random.Generator, recurring: bool, gap: float, length: int) -
         if at:
             changes.append((at, level in levels))
         y[at:end] += level
-        known = list(dict.fromkeys(levels))
-        state[at:end] = known.index(level) if level in known else len(known)
+        distinct = list(dict.fromkeys(levels))
+        state[at:end] = distinct.index(level) if level in distinct else len(distinct)
         levels.append(level)
         at = end
     return Simulated(y, state, changes)
