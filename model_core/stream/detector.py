@@ -169,7 +169,10 @@ class Detector:
 
     @property
     def events(self) -> list[Event]:
-        """Changes, each in its latest state, oldest first: the last 1,000."""
+        """Changes that are not withdrawn, each in its latest state, oldest first.
+
+        Of the last 1,000. Those that are withdrawn are in the answers, and in `Detectors.events`.
+        """
         return self._all.events(0)
 
     @property

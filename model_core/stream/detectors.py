@@ -187,10 +187,14 @@ class Detectors:
         series = self._series(stream)
         return series is None or not series.warm
 
-    def events(self, stream: int | str) -> list[Event]:
-        """Changes, each in its latest state, oldest first: the last 1,000."""
+    def events(self, stream: int | str, *, withdrawn: bool = False) -> list[Event]:
+        """Changes, each in its latest state, oldest first, of the last 1,000.
+
+        withdrawn: with those that are.
+        """
         series = self._series(stream)
-        return [] if series is None else list(series.events.values())
+        every = [] if series is None else series.events.values()
+        return [event for event in every if withdrawn or event.state != "withdrawn"]
 
     def anomalies(self, stream: int | str) -> list[Event]:
         """Anomaly events, oldest first: the last 1,000."""

@@ -166,6 +166,16 @@ def test_lists_arrays_columns_tensors_and_single_updates_are_the_same():
         assert all(map(same, found, expected))
 
 
+def test_withdrawn_changes_are_listed_where_they_are_asked_for():
+    rng = np.random.default_rng(4)
+    detectors = Detectors(["a"], false_alarm_every=100)
+    for label in rng.normal(size=2000):
+        detectors.update([label])
+    every = detectors.events("a", withdrawn=True)
+    assert {event.state for event in every} == {"withdrawn", "confirmed"}
+    assert detectors.events("a") == [event for event in every if event.state != "withdrawn"]
+
+
 def test_events_say_when_they_were_by_the_index_of_a_column(tmp_path):
     pandas = pytest.importorskip("pandas")
     labels = [math.nan, *step(count=79)]  # at 61

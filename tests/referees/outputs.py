@@ -155,7 +155,9 @@ def measure(folder: Path) -> dict[str, Any]:
             for row, answer in enumerate(detectors.update([each[t] for each in labels], x)):
                 answers[row].append(answer)
         for row, title in enumerate(SERIES):
-            measured[f"{name} / {title}"] = summarised(answers[row], detectors.events(row))
+            measured[f"{name} / {title}"] = summarised(
+                answers[row], detectors.events(row, withdrawn=True)
+            )
         print(f"  {name}: {len(SERIES)} series", flush=True)
     return measured
 
