@@ -72,6 +72,7 @@ ENTRY_OVERHEAD = 64  # incarnation and array headers of an entry
 FIRST_PAUSE_S = 0.02  # before an append is repeated
 LONGEST_PAUSE_S = 0.2  # many repeats go together in one pipeline
 READ_PAUSE_S = 0.1  # after a read of outcomes that failed
+REPEAT_S = 10.0  # between two log lines of such reads
 PIECES_AT_ONCE = 64  # read of each partition
 AT_ONCE = 100  # commands encoded before the event loop does something else
 ALONE = (0,)  # places of a command by itself
@@ -832,6 +833,7 @@ class Replies:
 
     async def fetch(self) -> None:
         """Read pieces that messages do not have, until cancelled."""
+        quiet_until_s = 0.0
         while not is_cancelled():
             await self._some_behind.wait()
             self._some_behind.clear()
@@ -840,7 +842,10 @@ class Replies:
             try:
                 await self.read(behind)
             except UNREACHABLE as error:
-                log.warning("replies: cannot read outcomes: %s", error)
+                now_s = time.monotonic()
+                if now_s >= quiet_until_s:  # ten fail in a second while the store is away
+                    quiet_until_s = now_s + REPEAT_S
+                    log.warning("replies: cannot read outcomes: %s", error)
                 await asyncio.sleep(READ_PAUSE_S)
                 self.fall_behind(behind)
 

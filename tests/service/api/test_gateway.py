@@ -408,7 +408,8 @@ async def test_results_of_which_only_ids_are_published_are_read_until_it_succeed
     failures = [redis.ConnectionError("gone"), OSError("gone")]
     store.results = AsyncMock(wraps=store.results, side_effect=chain(failures, repeat(DEFAULT)))
     assert (await api.post(POST, json={"y": 0})).status_code == 200
-    assert caplog.text.count("cannot read outcomes: gone") == 2
+    assert store.results.await_count > 2
+    assert caplog.text.count("cannot read outcomes: gone") == 1
 
 
 async def test_a_message_that_does_not_follow_on_the_one_before_has_those_between_read(
