@@ -14,8 +14,9 @@ that is to lie outside:
     c' = c (1 + r (1{outside} - a)),   r = max(RATE, min(FIRST_RATE, 1 / (n + 5))) after n labels.
 
 The state is in the units of labels with their seasons, and begins anew with its filter. An
-observation without a label, or without a forecast, leaves it as it is. Counts, durations and
-classes have none of it: their quantiles would leave what labels can be.
+observation without a label, or without a forecast, leaves it as it is; an outlier is outside of its
+interval and no more. Counts, durations and classes have none of it: their quantiles would leave
+what labels can be.
 
 `compiled.correction` compiles the functions for states that are arrays. On lists they run as they
 are, with the same numbers to the last bit.
@@ -89,6 +90,7 @@ def interval(levels: Sequence[float]) -> tuple[int, float]:
 def observe(
     state: Numbers,
     label: Sequence[float],
+    outlying: bool,
     offset: float,
     numbers: Numbers,
     middle: int,
@@ -114,7 +116,7 @@ def observe(
         move(numbers, d, i, offset, own)
         lower = numbers[lowest] + offset
         upper = numbers[lowest + levels - 1] + offset
-        learn(state, at, label[i], median, lower, upper, outside)
+        learn(state, at, label[i], outlying, median, lower, upper, outside)
 
 
 def apply(numbers: Floats, applied: Floats) -> None:
@@ -165,6 +167,7 @@ def learn(
     state: Numbers,
     at: int,
     label: float,
+    outlying: bool,
     median: float,
     lower: float,
     upper: float,
@@ -177,7 +180,7 @@ def learn(
     if label != label or median != median:
         return
     count = state[at + _COUNT]
-    if count > 0.0:
+    if count > 0.0 and not outlying:
         model = FORGET * state[at + _MODEL] + abs(label - median)
         still = FORGET * state[at + _STILL] + abs(label - state[at + _LAST])
         state[at + _MODEL] = min(model, FARTHEST)
@@ -187,5 +190,6 @@ def learn(
         missed = 1.0 if label < lower or label > upper else 0.0
         scale = state[at + _SCALE] * (1.0 + rate * (missed - outside))
         state[at + _SCALE] = min(max(scale, LEAST_SCALE), LARGEST_SCALE)
-    state[at + _LAST] = label
-    state[at + _COUNT] = count + 1.0
+    if not outlying:
+        state[at + _LAST] = label
+        state[at + _COUNT] = count + 1.0

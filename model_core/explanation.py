@@ -38,7 +38,10 @@ PHI = np.linspace(-0.6, 0.95, 12)  # autocorrelations
 # Of the spread after a change to that before: closer to one each other, wide apart beyond six.
 _FAR = np.geomspace(10, 1000, 5)
 RATIO = np.concatenate([1 / _FAR[::-1], np.geomspace(1 / 6, 6, 13), _FAR])
-OUTLIER = 6.0  # robust standard deviations from the median of its neighbours
+# Robust standard deviations from the median of its neighbours, from which on a label does not weigh
+# for a kind of change; and from that of its regime, from which on it is in no mean or spread.
+OUTLIER = 6.0
+FAR = 20.0
 OUTLIERS_FROM = 10  # labels of a regime; in fewer an outlier looks like a larger spread
 # Prior standard deviations, in those of the innovations: of the level, of what a trend adds over
 # all labels, of a step (more where the means are further apart), and of what a change of slope
@@ -79,7 +82,7 @@ def _by_output(labels: Array) -> tuple[list[float | None], list[float | None]]:
     sd: list[float | None] = []
     with np.errstate(over="ignore", invalid="ignore"):
         for column in labels.T:
-            present = column[~np.isnan(column)]
+            present = _within_reach(column[~np.isnan(column)])
             mean.append(float(present.mean()) if len(present) else None)
             sd.append(float(present.std(ddof=1)) if len(present) > 1 else None)
     return mean, sd
@@ -101,6 +104,9 @@ def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanat
     for i in _candidates(before, after):
         old = before[~np.isnan(before[:, i]), i]
         new = after[~np.isnan(after[:, i]), i]
+        if labels != "classes":
+            old = _within_reach(old)
+            new = _within_reach(new)
         if len(old) >= FEWEST and len(new) >= LEAST:
             with np.errstate(over="ignore", invalid="ignore"):
                 clear, one = _RULES[labels](old, new)
@@ -332,6 +338,16 @@ def _products(rows: Array, earlier: Array, later: Array) -> Array:
 
 def _mean(logs: Array) -> float:
     return float(np.logaddexp.reduce(logs) - log(len(logs)))
+
+
+def _within_reach(labels: Array) -> Array:
+    """Labels of one regime, without what is as far off as an error code."""
+    if len(labels) < OUTLIERS_FROM:
+        return labels
+    off = np.abs(labels - np.median(labels))
+    robust = 1.4826 * float(np.median(off))
+    near: Array = labels if robust == 0 else labels[off <= FAR * robust]
+    return near
 
 
 def _without_outliers(labels: Array) -> Array:

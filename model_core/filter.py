@@ -26,11 +26,11 @@ class FilterState(NamedTuple):
 
     belief: `b(r | x_t, y_t)` and path scores. seq: (B,) int64 observations applied. steps: (B,) of
     the hazard between the first of them and the last. totals:
-    (B, 1 + 2d) count, sums and sums of squares of the labels, less the prior's location;
-    totals_at_start: (B, S, 1 + 2d) the same when each hypothesis was born, so that differences give
-    the moments of any segment. context: (B, c) what the model keeps of a stream for all hypotheses
-    alike. stats: the model's statistics (B, S, ...). memory: of a filter that has one, with M slots
-    more.
+    (B, 1 + 2d) count, sums and sums of squares of the labels that are more probably inliers than
+    outliers, less the prior's location; totals_at_start: (B, S, 1 + 2d) the same when each
+    hypothesis was born, so that differences give the moments of any segment. context: (B, c) what
+    the model keeps of a stream for all hypotheses alike. stats: the model's statistics (B, S, ...).
+    memory: of a filter that has one, with M slots more.
     """
 
     belief: Belief
@@ -92,6 +92,7 @@ class Info(NamedTuple):
     predictive: the mixture before the label. log_score: its log density, nan if unlabelled.
     changepoint_probability: `b_t(0 | x_t, y_t)`. born_previous_start: where the best path before
     a regime that starts here starts. ok: the step stayed finite; where not, the state is the old.
+    outlying: the label is more probably an outlier than not.
     """
 
     predictive: Mixture
@@ -100,6 +101,7 @@ class Info(NamedTuple):
     pruned_mass: Tensor
     born_previous_start: Tensor
     ok: Tensor
+    outlying: Tensor
 
 
 def make_prior(model: UnderlyingModel, location: Tensor, scale: Tensor) -> Prior:
@@ -208,7 +210,10 @@ def step(
     seen = torch.cat(
         (torch.ones_like(y[:, :1]), *_moments(model, prediction.mixture, prior, y)), -1
     )
-    totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
+    # All or nothing: of one far enough off any share is too much.
+    outlying = inputs.labelled & ((posterior.log_prob.exp() * inlier).sum(-1) < 0.5)
+    counts = (inputs.labelled & ~outlying).unsqueeze(-1)
+    totals = grown.totals + torch.where(counts, seen, 0.0)
     lead = torch.zeros_like(log_score)
     if prediction.beside is not None:
         lead = log_beside - log_score
@@ -226,7 +231,7 @@ def step(
     )  # fmt: skip
     ok = torch.isfinite(log_score) & finite(new)
     score = torch.where(inputs.labelled, log_score, torch.nan)
-    info = Info(prediction.mixture, score, change, pruned, growth.previous_start, ok)
+    info = Info(prediction.mixture, score, change, pruned, growth.previous_start, ok, outlying)
     # A look at `ok` would have the host wait for a device.
     fine = on_host(ok) and bool(ok.all())
     return (new if fine else choose(ok, new, state)), info

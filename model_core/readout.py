@@ -22,7 +22,8 @@ from model_core.upm.base import UnderlyingModel
 class Readout(NamedTuple):
     """One stream's numbers after a step.
 
-    evidence: of a change since the last confirmation, see `belief.evidence_of_change`; of a filter
+    outlying: the label is more probably an outlier than not. evidence: of a change since the last
+    confirmation, see `belief.evidence_of_change`; of a filter
     with a memory of one to a new regime. event_*, start_totals: of the start that events are about,
     the most probable one unless the `decisive` evidence has reached the stream's threshold.
     longest, shortest, coverage: where that may be, see `belief.likely_starts`; all 0 where it is
@@ -38,6 +39,7 @@ class Readout(NamedTuple):
     pruned_mass: float
     born_previous_start: int
     ok: bool
+    outlying: bool
     changed_probability: float
     evidence: float
     recent_change_probability: float
@@ -87,7 +89,7 @@ class Readout(NamedTuple):
 # Each is one column of the table, in this order; totals and start_totals follow.
 NUMBERS = {name: kind for name, kind in get_type_hints(Readout).items() if isinstance(kind, type)}
 _WHOLE = [place for place, kind in enumerate(NUMBERS.values()) if kind is int]
-_OK = list(NUMBERS).index("ok")
+_FLAGS = [place for place, kind in enumerate(NUMBERS.values()) if kind is bool]
 
 
 def table(
@@ -97,7 +99,7 @@ def table(
     watch: Tensor,
     recent_window: int,
 ) -> Tensor:
-    """Return the numbers of `Readout` (B, 18 + 2 + 4d) on the state's device; see `rows`.
+    """Return the numbers of `Readout` (B, 19 + 2 + 4d) on the state's device; see `rows`.
 
     state: after the step. hazard: (B, H), as of `Inputs`. watch: (B, 3) numbers of
     `Watch`. recent_window: run lengths that count as a recent change.
@@ -129,6 +131,7 @@ def table(
         "pruned_mass": info.pruned_mass,
         "born_previous_start": info.born_previous_start,
         "ok": info.ok,
+        "outlying": info.outlying,
         "changed_probability": beliefs.mass_below(belief, below),
         "evidence": evidence,
         "recent_change_probability": beliefs.mass_below(
@@ -168,7 +171,8 @@ def rows(
     whole = numbers[:, _WHOLE].astype(np.int64).T.tolist()
     for place, values in zip(_WHOLE, whole, strict=True):
         columns[place] = values
-    columns[_OK] = list(map(bool, columns[_OK]))
+    for place in _FLAGS:
+        columns[place] = list(map(bool, columns[place]))
     totals = (numbers[:, first:middle].tolist(), numbers[:, middle:end].tolist())
     lines = list(map(Readout, *columns, *totals))
     if memories is None:

@@ -15,7 +15,6 @@ from model_core.compiled import (
     CHANGEPOINT,
     ELAPSED,
     LABEL,
-    LABELLED,
     SETTLED,
     SINCE,
     THRESHOLD,
@@ -52,10 +51,10 @@ ROWS = 10
 
 # Columns of the table of a readout, as `readout.NUMBERS` has them; the totals follow.
 (
-    LOG_SCORE, CHANGEPOINT_PROBABILITY, PRUNED_MASS, BORN_PREVIOUS_START, OK, CHANGED, EVIDENCE,
-    RECENT, MAP_RUN_LENGTH, EVENT_RUN_LENGTH, EVENT_PROBABILITY, EVENT_PREVIOUS_START,
+    LOG_SCORE, CHANGEPOINT_PROBABILITY, PRUNED_MASS, BORN_PREVIOUS_START, OK, OUTLYING, CHANGED,
+    EVIDENCE, RECENT, MAP_RUN_LENGTH, EVENT_RUN_LENGTH, EVENT_PROBABILITY, EVENT_PREVIOUS_START,
     MEAN_RUN_LENGTH, HYPOTHESES, BEST_START, LONGEST, SHORTEST, COVERAGE, NUMBERS,
-) = range(19)  # fmt: skip
+) = range(20)  # fmt: skip
 
 
 class Birth(NamedTuple):
@@ -356,13 +355,24 @@ def _weigh(work: Floats) -> float:
 
 
 @compiled
-def totals_after(head: Floats, outputs: int, number: Floats, out: Floats) -> bool:
-    """New totals of the labels; returns whether they are finite."""
+def outlying(work: Floats) -> bool:
+    """Whether the label is more probably an outlier than not, over the belief after it."""
+    mass = work[MASS]
+    share = work[SHARE]
+    spare = work[SPARE]
+    n = whole(mass)
+    for i in range(n):
+        spare[i] = mass[i] * share[i]
+    return arithmetic.total(spare, n) < 0.5
+
+
+@compiled
+def totals_after(head: Floats, outputs: int, number: Floats, counts: bool, out: Floats) -> bool:
+    """New totals of the labels, of which this one counts or not; returns whether all is finite."""
     before = head[totals_place(outputs) :]
-    labelled = number[LABELLED] > 0
-    out[0] = before[0] + (1.0 if labelled else 0.0)
+    out[0] = before[0] + (1.0 if counts else 0.0)
     for o in range(outputs):
-        centred = number[LABEL + o] - head[LOCATION + o] if labelled else 0.0
+        centred = number[LABEL + o] - head[LOCATION + o] if counts else 0.0
         out[1 + o] = before[1 + o] + centred
         out[1 + outputs + o] = before[1 + outputs + o] + centred * centred
     return math.isfinite(arithmetic.total(out, 1 + 2 * outputs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from model_core import correction
-from model_core.compiled.jit import Floats, Ints, called, either, locked
+from model_core.compiled.jit import Flags, Floats, Ints, called, either, locked
 
 for _function in (
     correction.weight, correction.point, correction.move, correction.learn, correction.observe
@@ -22,6 +22,7 @@ def observe_rows(
     rows: Ints,
     places: Ints,
     labels: Floats,
+    outlying: Flags,
     offsets: Floats,
     numbers: Floats,
     middle: int,
@@ -31,32 +32,42 @@ def observe_rows(
     """Correct forecasts of rows, in order, and learn from the labels; all is changed in place.
 
     states: (R, size). rows: (N,) of the states. places: (N,) of each in what follows. labels:
-    (B, d), nan: missing. offsets: (B,) their seasons, which forecasts are less of. numbers:
-    (B, columns) of a `Summary` with quantiles, the median at `middle` among them; one that is not
-    finite is left as it is. outside: see `correction.interval`. applied: (B, d, 3) `MEDIAN`, with
-    the season, `MOVED` and `SCALE`; nan where nothing was corrected.
+    (B, d), nan: missing. outlying: (B,) which are outliers. offsets: (B,) their seasons, which
+    forecasts are less of. numbers: (B, columns) of a `Summary` with quantiles, the median at
+    `middle` among them; one that is not finite is left as it is. outside: see
+    `correction.interval`. applied: (B, d, 3) `MEDIAN`, with the season, `MOVED` and `SCALE`; nan
+    where nothing was corrected.
     """
     for i in range(len(rows)):
         at = places[i]
         _observe(
-            states[rows[i]], labels[at], offsets[at], numbers[at], middle, outside, applied[at]
-        )
+            states[rows[i]], labels[at], outlying[at], offsets[at], numbers[at], middle, outside,
+            applied[at],
+        )  # fmt: skip
 
 
 @called
 def recall(
-    state: Floats, labels: Floats, medians: Floats, intervals: Floats, outside: float
+    state: Floats,
+    labels: Floats,
+    outlying: Flags,
+    medians: Floats,
+    intervals: Floats,
+    outside: float,
 ) -> None:
     """Learn from forecasts that were answered, in order; the state is changed in place.
 
-    labels: (n, d). medians: (n, d) by the model, nan: there was no forecast. intervals: (n, 2, d)
-    lowest and highest quantile as they were answered. outside: see `correction.interval`.
+    labels: (n, d). outlying: (n,) which are outliers. medians: (n, d) by the model, nan: there was
+    no forecast. intervals: (n, 2, d) lowest and highest quantile as they were answered. outside:
+    see `correction.interval`.
     """
     for n in range(len(labels)):
         for i in range(labels.shape[1]):
             lower = intervals[n, 0, i]
             upper = intervals[n, 1, i]
-            _learn(state, _OUTPUT * i, labels[n, i], medians[n, i], lower, upper, outside)
+            _learn(
+                state, _OUTPUT * i, labels[n, i], outlying[n], medians[n, i], lower, upper, outside
+            )  # fmt: skip
 
 
 def _compile() -> None:
@@ -64,8 +75,9 @@ def _compile() -> None:
     none = np.empty(0)
     rows = none.astype(np.int64)
     cube = np.empty((0, 0, 0))
-    observe_rows(table, rows, rows, table, none, table, 0, 0.1, cube)
-    recall(none, table, table, cube, 0.1)
+    flags = none.astype(np.bool_)
+    observe_rows(table, rows, rows, table, flags, none, table, 0, 0.1, cube)
+    recall(none, table, flags, table, cube, 0.1)
 
 
 locked("corrections", _compile)

@@ -28,6 +28,7 @@ from model_core.table import LANES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # numpy's errors: a check of each division for zero would keep loops from being vectorised. No

@@ -30,6 +30,7 @@ from model_core.compiled.belief import (
     EVIDENCE,
     LOG_SCORE,
     OK,
+    OUTLYING,
     PATH,
     PRUNED_MASS,
     SHARE,
@@ -189,7 +190,9 @@ def advance(
         for i in range(slots, width):  # what is no hypothesis learns nothing
             work[SHARE, i] = 0.0
         log_score = belief.observe(work, counted)
-        finite = belief.totals_after(head, model.outputs, number, totals)
+        outlying = labelled and belief.outlying(work)
+        counts = labelled and not outlying
+        finite = belief.totals_after(head, model.outputs, number, counts, totals)
         best = arithmetic.largest(work[PATH], width)
         if not (finite and math.isfinite(log_score) and math.isfinite(best)):
             continue
@@ -222,6 +225,7 @@ def advance(
         belief.read_out(line, head, totals, number, decisive, window, work, out)
         belief.copy(line, beliefs[b : b + 1])
         out[LOG_SCORE] = log_score if labelled else np.nan
+        out[OUTLYING] = 1.0 if outlying else 0.0
         out[OK] = 1.0
 
 

@@ -34,6 +34,7 @@ from model_core.upm.base import UnderlyingModel, tree_map
 
 OK_COLUMN = list(readout.NUMBERS).index("ok")
 SCORE_COLUMN = list(readout.NUMBERS).index("log_score")
+OUTLYING_COLUMN = list(readout.NUMBERS).index("outlying")
 RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
 AT_ONCE = 64  # observations of one series in a call of a kernel
 CHUNK_BYTES = 64 << 20  # of a slab's memory that is taken, and given back, at a time
@@ -681,15 +682,15 @@ class Slab:
         rows: Sequence[int],
         predicted: Summary,
         levels: Sequence[float],
-        y: Floats | None = None,
+        labels: tuple[Floats, NDArray[np.bool_]] | None = None,
         offset: Floats | None = None,
     ) -> Floats:
         """Correct predictives of rows in place, in order, and learn from their labels.
 
-        predicted: with quantiles at these levels, the median among them; nan: of none. y: (B, d)
-        labels; None: they are to come, and nothing is learned. offset: (B,) their seasons, which
-        predictives are less of; None: of nothing. Returns the corrections that were applied
-        (B, d, 3), see `correction`; nan where none was.
+        predicted: with quantiles at these levels, the median among them; nan: of none. labels:
+        (B, d), and which (B,) are outliers; None: they are to come, and nothing is learned. offset:
+        (B,) their seasons, which predictives are less of; None: of nothing. Returns the corrections
+        that were applied (B, d, 3), see `correction`; nan where none was.
         """
         from model_core.compiled import correction as compiled
 
@@ -698,7 +699,7 @@ class Slab:
         applied = np.full((count, d, correction.APPLIED), np.nan)
         if not d or not count:
             return applied
-        labels = np.full((count, d), np.nan) if y is None else np.ascontiguousarray(y)
+        y, outlying = labels or (np.full((count, d), np.nan), np.zeros(count, dtype=bool))
         offsets = np.zeros(count) if offset is None else np.ascontiguousarray(offset)
         places = np.arange(count)
         middle, outside = correction.interval(levels)
@@ -708,7 +709,8 @@ class Slab:
                 errors,
                 lying,
                 places[at],
-                labels,
+                np.ascontiguousarray(y),
+                outlying,
                 offsets,
                 predicted.numbers,
                 middle,
@@ -717,11 +719,19 @@ class Slab:
             )
         return applied
 
-    def recall(self, row: int, y: Floats, uncorrected: Floats, intervals: Floats) -> None:
+    def recall(
+        self,
+        row: int,
+        y: Floats,
+        outlying: NDArray[np.bool_],
+        uncorrected: Floats,
+        intervals: Floats,
+    ) -> None:
         """Learn the errors of forecasts that were answered, after steps without summaries.
 
-        y: (n, d) labels. uncorrected: (n, d) as of `Step`, nan where there was no forecast.
-        intervals: (n, 2, d) lowest and highest quantile as they were answered, at `levels`.
+        y: (n, d) labels. outlying: (n,) which are outliers. uncorrected: (n, d) as of `Step`, nan
+        where there was no forecast. intervals: (n, 2, d) lowest and highest quantile as they were
+        answered, at `levels`.
         """
         from model_core.compiled import correction as compiled
 
@@ -729,7 +739,7 @@ class Slab:
             ((chunk, lying, _),) = self._beside.groups([row])
             _, errors = chunk.arrays
             _, outside = correction.interval(self.levels)
-            compiled.recall(errors[lying[0]], y, uncorrected, intervals, outside)
+            compiled.recall(errors[lying[0]], y, outlying, uncorrected, intervals, outside)
 
     def whole(self, y: Floats) -> NDArray[np.bool_]:
         """Which labels (B, d) a kernel takes: those of which no output alone is missing."""
@@ -765,7 +775,8 @@ class Slab:
         if predicted is not None:
             if refused.any():
                 predicted.numbers[refused] = np.nan
-            applied = self.corrected(rows, predicted, self.levels, packed.y, packed.offset)
+            labels = packed.y, table[:, OUTLYING_COLUMN] > 0
+            applied = self.corrected(rows, predicted, self.levels, labels, packed.offset)
             uncorrected = applied[:, :, correction.MEDIAN]
         return Stepped(table, predicted, anomalies, uncorrected, memories)
 
@@ -833,7 +844,8 @@ class Slab:
             y = torch.from_numpy(seen.filtered[fine])
             predicted = summary.of_mixture(mixture, y, self.levels)
         stepped = [rows[i] for i in fine]
-        applied = self.corrected(stepped, predicted, self.levels, seen.y[fine], seen.offset[fine])
+        labels = seen.y[fine], np.array([readouts[i].outlying for i in fine])
+        applied = self.corrected(stepped, predicted, self.levels, labels, seen.offset[fine])
         uncorrected = applied[:, :, correction.MEDIAN].tolist()
         # Growth gave each slot the run length it has here: pruning only empties slots.
         run_length = state.belief.run_length

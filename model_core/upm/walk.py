@@ -51,11 +51,12 @@ def forecast(kept: Tensor) -> StudentT:
     return StudentT(torch.full_like(loc, TAILS), loc, (square / count).sqrt())
 
 
-def advance(kept: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
-    """One observation later; y: (B, d) in the stream's units, anything where not `labelled` (B,).
+def advance(kept: Tensor, y: Tensor, learns: Tensor, lead: Tensor) -> Tensor:
+    """One observation later; y: (B, d) in the stream's units, anything where not `learns` (B,).
 
-    lead: (B,) log density of the label by the walk less that by the hypotheses. After a missing
-    label there is no change that could go on; of a missing output, nan, nothing else is learned.
+    learns: whether there is a label, and no outlier, which is not where the next one is. After
+    another there is no change that could go on; of a missing output, nan, nothing else is learned.
+    lead: (B,) log density of the label by the walk less that by the hypotheses.
     """
     share, count, last, change, square, a, b = _parts(kept)
     missing = torch.isnan(y)
@@ -68,7 +69,7 @@ def advance(kept: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
     weight_ = _WALK.reweighed(share, lead.unsqueeze(-1))
     learned = torch.cat((weight_, counted, latest, moved, *sums), -1)
     unlearned = torch.cat((share, count, last, torch.zeros_like(change), square, a, b), -1)
-    return torch.where(labelled.unsqueeze(-1), learned, unlearned)
+    return torch.where(learns.unsqueeze(-1), learned, unlearned)
 
 
 def _parts(kept: Tensor) -> tuple[Tensor, ...]:

@@ -122,7 +122,7 @@ class Belief:
             score = self.learn(y, np.array(grown), rate)
         else:
             self.log_prob = np.log(grown)
-            self.walk = [(last, 0, *rest) for last, _, *rest in self.walk]
+            self.stand()
         self.time += 1
         return score, np.exp(self.log_prob)
 
@@ -139,7 +139,8 @@ class Belief:
         counted = grown * np.array(likelihood) ** self.evidence_share()
         posterior = counted / counted.sum()
         learned = np.einsum("s,soc->oc", posterior, counts)
-        v = learned[:, :2].sum(1)
+        outlying = learned.sum(1).max() < 0.5
+        v = 0.0 if outlying else learned[:, :2].sum(1)
         self.lag = (v * y + (1 - v) * expected - self.location) / self.scale
         self.least, self.most = np.minimum(self.least, self.lag), np.maximum(self.most, self.lag)
         level, slope = self.trend
@@ -148,9 +149,13 @@ class Belief:
         self.counts = self.counts + learned
         self.log_prob = np.log(posterior)
         self.watch((y - expected) / self.scale)
-        return self.walked(y, evidence)
+        return self.walked(y, evidence, outlying)
 
-    def walked(self, y, evidence):
+    def stand(self):
+        """The walk without a label."""
+        self.walk = [(last, 0, *rest) for last, _, *rest in self.walk]
+
+    def walked(self, y, evidence, outlying):
         """Log score of the answer; the walk learns."""
         density, kept = 1.0, []
         for o, (last, change, square, own, cross) in enumerate(self.walk):
@@ -164,6 +169,9 @@ class Belief:
                 0.99 * own + 0.01 + pull * change, 0.99 * cross + pull * (value - last),
             ))  # fmt: skip
         whole = self.weight * density + (1 - self.weight) * evidence
+        if outlying:
+            self.stand()
+            return np.log(whole)
         self.walk, self.count = kept, 0.98 * self.count + 1
         self.weight = 0.99 * self.weight * density / whole + 0.005
         return np.log(whole)

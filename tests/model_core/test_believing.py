@@ -108,7 +108,9 @@ def excess(model, labels: np.ndarray) -> np.ndarray:
     location, scale = (part.numpy()[:, None] for part in (location, scale))
     before = np.concatenate([location, labels[:, :-1]], 1)
     least, most = np.minimum.accumulate(before, 1), np.maximum.accumulate(before, 1)
-    return (np.maximum(least - means, means - most) / scale).max((1, 2))
+    # Of a regime that may have begun with an outlier the noise is as large, and longer on one side.
+    width = np.maximum(scale, 1e-6 * (most - least))
+    return (np.maximum(least - means, means - most) / width).max((1, 2))
 
 
 def extremes(d: int) -> dict[str, np.ndarray]:

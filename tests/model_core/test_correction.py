@@ -120,8 +120,21 @@ def test_what_was_answered_is_recalled_without_the_filter():
     medians, answered = medians_and_answers(y, taken)
     state = correction.start(1)
     intervals = answered[:, [0, -1]][:, :, None]
-    compiled.recall(state, y[:, None], medians[:, None], intervals, OUTSIDE)
+    usual = np.zeros(len(y), dtype=bool)
+    compiled.recall(state, y[:, None], usual, medians[:, None], intervals, OUTSIDE)
     assert np.array_equal(state, own.slab.row(own.series[0].row).errors)
+
+
+def test_an_outlier_is_outside_of_its_interval_and_neither_an_error_nor_the_last_label():
+    y = np.array([[0.0], [0.1], [1e4], [-0.1]])
+    states = []
+    for labels, outlying in ((y, [False, False, True, False]), (y[[0, 1, 3]], [False] * 3)):
+        states.append(correction.start(1))
+        medians = np.zeros_like(labels)
+        intervals = np.tile([[-1.0], [1.0]], (len(labels), 1, 1))
+        compiled.recall(states[-1], labels, np.array(outlying), medians, intervals, OUTSIDE)
+    assert states[0][:4].tolist() == states[1][:4].tolist()
+    assert states[0][4] > states[1][4]
 
 
 def test_a_walk_is_forecast_about_as_well_as_by_its_last_value_and_noise_better():
@@ -142,8 +155,9 @@ def test_outputs_are_corrected_each_alone():
         row = np.zeros(1, np.int64)
         applied = np.full((1, 2, 3), math.nan)
         compiled.observe_rows(
-            state[None], row, row, label[None], np.zeros(1), numbers, MIDDLE, OUTSIDE, applied
-        )
+            state[None], row, row, label[None], np.zeros(1, dtype=bool), np.zeros(1), numbers,
+            MIDDLE, OUTSIDE, applied,
+        )  # fmt: skip
     (median, moved, scale) = applied[0].T
     assert np.array_equal(median, [0, 0])
     np.testing.assert_allclose(numbers[0, :2], moved)
@@ -161,14 +175,17 @@ def test_lists_and_arrays_give_the_same_numbers():
     listed = correction.start(1).tolist()
     array = correction.start(1)
     place = np.zeros(1, np.int64)
-    for label in y:
+    for label, outlying in zip(y, np.arange(80) % 9 == 5, strict=True):
         numbers = [0.1, 2.0, 0.5, 0.5, -1.5, 0.1, 1.5]
         rows = np.array([numbers])
         applied = np.full((1, 1, 3), math.nan)
         compiled.observe_rows(
-            array[None], place, place, label[None], np.zeros(1), rows, MIDDLE, OUTSIDE, applied
+            array[None], place, place, label[None], np.array([outlying]), np.zeros(1), rows,
+            MIDDLE, OUTSIDE, applied,
+        )  # fmt: skip
+        correction.observe(
+            listed, label.tolist(), outlying, 0.0, numbers, MIDDLE, OUTSIDE, [[0.0] * 3]
         )
-        correction.observe(listed, label.tolist(), 0.0, numbers, MIDDLE, OUTSIDE, [[0.0] * 3])
         assert rows[0].tolist() == numbers
         assert array.tolist() == listed
 

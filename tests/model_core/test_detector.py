@@ -79,18 +79,42 @@ def test_a_long_gap_confirms_no_change_but_one_that_the_labels_after_it_show(
     ("label", "settings", "confirmed"),
     [
         (20.0, {}, 0),
-        (-9999.0, {}, 2),
-        (-9999.0, {"outlier_rate": 0.01}, 0),
-        (None, {}, 0),
+        (-9999.0, {}, 0),
+        (-9999.0, {"outlier_rate": 0.0}, 2),
+        (None, {"outlier_rate": 0.0}, 0),
     ],
 )
-def test_an_error_code_is_two_changes_unless_it_is_missing_or_an_outlier(
-    label, settings, confirmed
-):
+def test_an_error_code_is_no_change_but_two_without_outliers(label, settings, confirmed):
     detector = Detector(**settings)
     y = step(size=0.0, count=300)
     detector.update_many([*y[:150], label, *y[150:]])
     assert sum(event.state == "confirmed" for event in detector.events) == confirmed
+
+
+@pytest.mark.parametrize("model", ["averaged", "joint"])
+def test_a_spike_now_and_then_is_no_change_and_hides_none(model):
+    rng = np.random.default_rng(3)
+    y = rng.normal(size=(400, 2 if model == "joint" else 1))
+    y[49::50, 0] += 200.0
+    y[300:] += 4.0
+    detector = Detector(model=model)
+    answers = detector.update_many(y if model == "joint" else y[:, 0])
+    after = [np.ravel(answer.predictive.mean)[0] for answer in answers[100:300:50]]
+    assert np.abs(after).max() < 2.0
+    (event,) = [event for event in detector.events if event.state == "confirmed"]
+    assert event.start == 300
+    assert event.confirmed_at < 306
+
+
+def test_an_outlier_is_in_no_number_of_the_change_after_it():
+    y = 20 + np.array(step(size=4.0, at=300, count=400))
+    y[200] = -9999.0
+    detector = Detector()
+    detector.update_many(y)
+    (event,) = [event for event in detector.events if event.state == "confirmed"]
+    assert event.size == pytest.approx(4.0, rel=0.15)
+    assert (event.before.mean, event.before.sd) == pytest.approx((20.0, 1.0), abs=0.2)
+    assert re.fullmatch(r"mean rose by (3\.\d|4\.\d) sd, (19.9|20.0) → 24.0", event.sentence)
 
 
 @pytest.mark.parametrize("far", [20.0, -100.0, 1e6])

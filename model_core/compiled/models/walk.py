@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from model_core.compiled import LABEL, LABELLED
+from model_core.compiled import LABEL
 from model_core.compiled.jit import Floats, compiled, inlined
 from model_core.compiled.ops import maths
 from model_core.maths.walk import FORGET
@@ -35,16 +35,19 @@ def square(kept: Floats, outputs: int, output: int) -> float:
 
 
 @compiled
-def advance(outputs: int, number: Floats, context: Floats, first: int, lead: float) -> None:
+def advance(
+    outputs: int, number: Floats, learns: bool, context: Floats, first: int, lead: float
+) -> None:
     """One observation later; the walk is kept from `first` on in the context.
 
-    lead: log density of the label by the walk less that by the hypotheses.
+    learns: whether there is a label, and no outlier. lead: log density of the label by the walk
+    less that by the hypotheses.
     """
     kept = context[first:]
     d = outputs
     for o in range(d):
         at = FIRST + o
-        if number[LABELLED] == 0:
+        if not learns:
             kept[at + CHANGE * d] = 0.0
             continue
         y = (number[LABEL + o] - context[1 + o]) / context[1 + d + o]
@@ -60,6 +63,6 @@ def advance(outputs: int, number: Floats, context: Floats, first: int, lead: flo
             kept[at], kept[at + CHANGE * d], kept[at + SQUARE * d], kept[at + AUTO * d],
             kept[at + CROSS * d], kept[COUNT], y,
         )  # fmt: skip
-    if number[LABELLED] > 0:
+    if learns:
         kept[COUNT] = FORGET * kept[COUNT] + 1.0
         kept[WEIGHT] = _WALK.reweighed(kept[WEIGHT], lead)

@@ -295,12 +295,15 @@ class Engine:
             watched = [lambda head=head: head.watch for _, head in group]
             pasts = [past_of(slab.model, stream.buffer) for stream, _ in group]
             replayed = slab.replay_each([stream.row for stream, _ in group], pasts, watched)
-            for i, _, line in replayed:
+            outlying: list[set[int]] = [set() for _ in group]
+            for i, at, line in replayed:
                 self.tick()
                 if line is None:
                     refused.append(group[i][0])
-            for stream, _ in group:
-                recall_errors(slab, stream.row, stream.buffer)
+                elif line.outlying:
+                    outlying[i].add(at)
+            for (stream, _), own in zip(group, outlying, strict=True):
+                recall_errors(slab, stream.row, stream.buffer, own)
         for stream in streams:
             stream.buffer = ()
         return refused

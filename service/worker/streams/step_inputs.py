@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
@@ -95,15 +95,26 @@ def past_of(
     return Past(columns_of(model, records), previous, overrides, times)
 
 
-def recall_errors(slab: Slab, row: int, records: Sequence[Record]) -> None:
-    """Have a row learn the errors of what records were answered, after it was replayed."""
+def recall_errors(
+    slab: Slab, row: int, records: Sequence[Record], outlying: Container[int]
+) -> None:
+    """Have a row learn the errors of what records were answered, after it was replayed.
+
+    outlying: places of the records whose labels are outliers.
+    """
     known = [
-        (numbers(own.y), own.uncorrected, [own.quantiles[LOWER], own.quantiles[UPPER]])
-        for own in records
+        (
+            numbers(own.y),
+            at in outlying,
+            own.uncorrected,
+            [own.quantiles[LOWER], own.quantiles[UPPER]],
+        )
+        for at, own in enumerate(records)
         if own.y is not None and own.uncorrected is not None and own.quantiles is not None
     ]
     if known:
-        slab.recall(row, *(np.array(column, np.float64) for column in zip(*known, strict=True)))
+        y, strange, medians, intervals = map(np.array, zip(*known, strict=True))
+        slab.recall(row, y, strange, medians, intervals)
 
 
 def inputs(slab: Slab, records: Sequence[Record]) -> Inputs:

@@ -66,7 +66,8 @@ def test_a_detector_that_is_told_so_says_the_same(bench):
         assert ours.to_dict()["changed_probability"] == answer["changed_probability"]
     assert confirmed(bench, "a") == []
     ours = [(each.id, each.state, each.start) for each in detector.events]
-    assert ours == [(each.id, each.state, each.start) for each in bench.events("a")]
+    standing = [each for each in bench.events("a") if each.state != "withdrawn"]
+    assert ours == [(each.id, each.state, each.start) for each in standing]
 
 
 def test_the_regime_before_a_window_goes_on_after_it(bench, close):
