@@ -100,6 +100,20 @@ MUTATIONS = [
         FILTER,
     ),
     Mutation(
+        "averaged: no label is an outlier",
+        "model_core/upm/averaged.py",
+        "outlier_rate: float = 0.001",
+        "outlier_rate: float = 0.0",
+        "tests/model_core/test_detector.py",
+    ),
+    Mutation(
+        "correction: an outlier is the last label",
+        "model_core/correction.py",
+        "    if not outlying:\n        state[at + _LAST]",
+        "    if True:\n        state[at + _LAST]",
+        "tests/model_core/test_correction.py",
+    ),
+    Mutation(
         "warm-up: an outlier makes the scale as large as itself",
         "model_core/stream/warmup.py",
         "if usual > 0 and deviation > OUTLYING * usual:",
