@@ -14,8 +14,8 @@ that is to lie outside:
     c' = c (1 + r (1{outside} - a)),   r = max(RATE, min(FIRST_RATE, 1 / (n + 5))) after n labels.
 
 The state is in the units of labels with their seasons, and begins anew with its filter. An
-observation without a label, or without a forecast, leaves it as it is; an outlier is outside of its
-interval and no more. Counts, durations and classes have none of it: their quantiles would leave
+observation without a label, or without a forecast, leaves it as it is; an outlier is no error, as
+nobody can forecast one. Counts, durations and classes have none of it: their quantiles would leave
 what labels can be.
 
 `compiled.correction` compiles the functions for states that are arrays. On lists they run as they
@@ -190,6 +190,5 @@ def learn(
         missed = 1.0 if label < lower or label > upper else 0.0
         scale = state[at + _SCALE] * (1.0 + rate * (missed - outside))
         state[at + _SCALE] = min(max(scale, LEAST_SCALE), LARGEST_SCALE)
-    if not outlying:
-        state[at + _LAST] = label
-        state[at + _COUNT] = count + 1.0
+    state[at + _LAST] = label
+    state[at + _COUNT] = count + 1.0

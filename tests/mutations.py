@@ -107,10 +107,10 @@ MUTATIONS = [
         "tests/model_core/test_detector.py",
     ),
     Mutation(
-        "correction: an outlier is the last label",
+        "correction: an outlier is an error of a forecast",
         "model_core/correction.py",
-        "    if not outlying:\n        state[at + _LAST]",
-        "    if True:\n        state[at + _LAST]",
+        "if count > 0.0 and not outlying:",
+        "if count > 0.0:",
         "tests/model_core/test_correction.py",
     ),
     Mutation(

@@ -46,7 +46,7 @@ stream; see `walk`.
 One label in 1,000 is an outlier, of no regime: an error code, a failed reading. However far it
 lies, its noise is not a scale of the regime's, and it would else be a regime of one label. `w` is
 times the inlier responsibility of the regime, which alpha, pi, the shares and the lag learn by,
-too. An outlier itself moves neither lag nor walk. Of a missing output nothing is learned, but that
+too. An outlier is no lag. Of a missing output nothing is learned, but that
 beta grows with alpha. No expert is believed farther than `REACH` scales outside the range of the
 lags: one that was learned from labels close together may lead anywhere when they jump.
 """
@@ -258,17 +258,17 @@ class Averaged(ClosedForm):
         time, location, scale, least, most, lag, counts, *trend, kept = self._parts(context)
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
         shares = reading.average.reshape(-1, self.y_dim, len(SCALES))
-        inlying = shares.sum(-1).amax(-1) >= 0.5
+        outlying = shares.sum(-1).amax(-1) < 0.5
         believed = torch.lerp(reading.expected, y, shares[..., :-1].sum(-1))
-        believed = torch.where(inlying.unsqueeze(-1), believed, reading.expected)
+        believed = torch.where(outlying.unsqueeze(-1), reading.expected, believed)
         value = torch.where(there, in_units(believed, location, scale), lag)
         least = torch.minimum(least, value)
         most = torch.maximum(most, value)
         learned = torch.where(there.unsqueeze(-1), shares, 0.0).flatten(1)
         followed = _REGRESSION.followed(*trend, value, time)
         level, slope = (torch.where(there, *pair) for pair in zip(followed, trend, strict=True))
-        learns = labelled & inlying
-        moved = walk.advance(kept, in_units(y, location, scale), learns, reading.lead)
+        scaled = in_units(y, location, scale)
+        moved = walk.advance(kept, scaled, labelled, outlying, reading.lead)
         return torch.cat(
             (time + 1, location, scale, least, most, value, counts + learned, level, slope, moved),
             -1,

@@ -51,11 +51,11 @@ def forecast(kept: Tensor) -> StudentT:
     return StudentT(torch.full_like(loc, TAILS), loc, (square / count).sqrt())
 
 
-def advance(kept: Tensor, y: Tensor, learns: Tensor, lead: Tensor) -> Tensor:
-    """One observation later; y: (B, d) in the stream's units, anything where not `learns` (B,).
+def advance(kept: Tensor, y: Tensor, labelled: Tensor, outlying: Tensor, lead: Tensor) -> Tensor:
+    """One observation later; y: (B, d) in the stream's units, anything where not `labelled` (B,).
 
-    learns: whether there is a label, and no outlier, which is not where the next one is. After
-    another there is no change that could go on; of a missing output, nan, nothing else is learned.
+    After a missing label there is no change that could go on, nor after one that is `outlying`
+    (B,), of which nothing is learned but where it is; of a missing output, nan, nothing else is.
     lead: (B,) log density of the label by the walk less that by the hypotheses.
     """
     share, count, last, change, square, a, b = _parts(kept)
@@ -68,8 +68,9 @@ def advance(kept: Tensor, y: Tensor, learns: Tensor, lead: Tensor) -> Tensor:
     sums = [torch.where(missing, a, b) for a, b in zip(old, new, strict=True)]
     weight_ = _WALK.reweighed(share, lead.unsqueeze(-1))
     learned = torch.cat((weight_, counted, latest, moved, *sums), -1)
-    unlearned = torch.cat((share, count, last, torch.zeros_like(change), square, a, b), -1)
-    return torch.where(learns.unsqueeze(-1), learned, unlearned)
+    there = torch.where(labelled.unsqueeze(-1), y, last)
+    unlearned = torch.cat((share, count, there, torch.zeros_like(change), square, a, b), -1)
+    return torch.where((labelled & ~outlying).unsqueeze(-1), learned, unlearned)
 
 
 def _parts(kept: Tensor) -> tuple[Tensor, ...]:

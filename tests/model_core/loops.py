@@ -151,9 +151,10 @@ class Belief:
         self.watch((y - expected) / self.scale)
         return self.walked(y, evidence, outlying)
 
-    def stand(self):
-        """The walk without a label."""
-        self.walk = [(last, 0, *rest) for last, _, *rest in self.walk]
+    def stand(self, at=None):
+        """The walk without a label, or at one that it does not learn from."""
+        places = [last for last, *_ in self.walk] if at is None else at
+        self.walk = [(place, 0, *own[2:]) for place, own in zip(places, self.walk, strict=True)]
 
     def walked(self, y, evidence, outlying):
         """Log score of the answer; the walk learns."""
@@ -170,7 +171,7 @@ class Belief:
             ))  # fmt: skip
         whole = self.weight * density + (1 - self.weight) * evidence
         if outlying:
-            self.stand()
+            self.stand((y - self.location) / self.scale)
             return np.log(whole)
         self.walk, self.count = kept, 0.98 * self.count + 1
         self.weight = 0.99 * self.weight * density / whole + 0.005

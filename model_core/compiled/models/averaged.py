@@ -512,8 +512,8 @@ def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Float
     inlying = 0.0
     for o in range(d):
         inlying = max(inlying, arithmetic.total(params[first + o], MANY))
-    learns = number[LABELLED] > 0 and inlying >= 0.5
-    walk.advance(d, number, learns, context, 1 + 10 * d, params[at.walk, 1])
+    outlying = inlying < 0.5
+    walk.advance(d, number, outlying, context, 1 + 10 * d, params[at.walk, 1])
     before = context[0]
     context[0] += 1.0
     if number[LABELLED] == 0:
@@ -529,7 +529,7 @@ def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Float
         believed = expected + share * (y - expected)
         if share >= 0.5:
             believed = y - (y - expected) * (1.0 - share)
-        if not learns:
+        if outlying:
             believed = expected
         value = (believed - context[1 + o]) / context[1 + d + o]
         if math.isfinite(believed):

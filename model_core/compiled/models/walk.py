@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from model_core.compiled import LABEL
+from model_core.compiled import LABEL, LABELLED
 from model_core.compiled.jit import Floats, compiled, inlined
 from model_core.compiled.ops import maths
 from model_core.maths.walk import FORGET
@@ -36,23 +36,26 @@ def square(kept: Floats, outputs: int, output: int) -> float:
 
 @compiled
 def advance(
-    outputs: int, number: Floats, learns: bool, context: Floats, first: int, lead: float
+    outputs: int, number: Floats, outlying: bool, context: Floats, first: int, lead: float
 ) -> None:
     """One observation later; the walk is kept from `first` on in the context.
 
-    learns: whether there is a label, and no outlier. lead: log density of the label by the walk
-    less that by the hypotheses.
+    lead: log density of the label by the walk less that by the hypotheses.
     """
     kept = context[first:]
     d = outputs
     for o in range(d):
         at = FIRST + o
-        if not learns:
+        if number[LABELLED] == 0:
             kept[at + CHANGE * d] = 0.0
             continue
         y = (number[LABEL + o] - context[1 + o]) / context[1 + d + o]
         if math.isfinite(number[LABEL + o]):
             y = min(max(y, -FARTHEST), FARTHEST)
+        if outlying:
+            kept[at] = y
+            kept[at + CHANGE * d] = 0.0
+            continue
         (
             kept[at],
             kept[at + CHANGE * d],
@@ -63,6 +66,6 @@ def advance(
             kept[at], kept[at + CHANGE * d], kept[at + SQUARE * d], kept[at + AUTO * d],
             kept[at + CROSS * d], kept[COUNT], y,
         )  # fmt: skip
-    if learns:
+    if number[LABELLED] > 0 and not outlying:
         kept[COUNT] = FORGET * kept[COUNT] + 1.0
         kept[WEIGHT] = _WALK.reweighed(kept[WEIGHT], lead)
