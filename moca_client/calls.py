@@ -128,7 +128,7 @@ def path_of(stream: str, suffix: str = "") -> str:
 
 
 def named_path(kind: str, name: str, expected: str) -> str:
-    """Return the path of a named resource; raises InvalidRequest for a name that is part of none.
+    """Return the path of a named resource; raises InvalidRequest for a name that no path can have.
 
     In a path `.` and `..` would stand for other resources.
     """

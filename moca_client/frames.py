@@ -183,6 +183,8 @@ def _read(
     if batch < 1:
         raise InvalidRequest(f"batch: expected at least 1, got {batch}")
     columns, backend = read_frame(frame)
+    by = None if by is None else str(by)
+    time = None if time is None else str(time)
     index: Any = getattr(frame, "index", None)
     if time is None and is_time_index(index):
         time = str(index.name or "time")
@@ -190,7 +192,10 @@ def _read(
     roles = ColumnRoles(_names(y), _names(x), time)
     table = Table(columns)
     try:
-        series = streams_of(table, by, roles) if by else {str(stream): series_of(table, roles)}
+        if by is None:
+            series = {str(stream): series_of(table, roles)}
+        else:
+            series = streams_of(table, by, roles)
     except SeriesError as error:
         raise InvalidRequest(str(error)) from error
     return _Posting(columns, backend, by, batch, series)
@@ -262,12 +267,12 @@ def read_frame(frame: Any) -> tuple[dict[str, list[Any]], str | None]:
     return columns, backend if backend in BACKENDS else None
 
 
-def _names(given: Any) -> list[str] | None:
-    """Names of one column or several; pandas' may be numbers, which are read as text."""
-    if given is None:
+def _names(columns: Any) -> list[str] | None:
+    """Names of one column or several, also of an index or an array; numbers are read as text."""
+    if columns is None:
         return None
-    several = isinstance(given, Sequence) and not isinstance(given, str)
-    return list(map(str, given)) if several else [str(given)]
+    several = isinstance(columns, Iterable) and not isinstance(columns, str)
+    return list(map(str, columns)) if several else [str(columns)]
 
 
 def _cells(column: Any) -> list[Any]:

@@ -426,7 +426,7 @@ def _contained() -> Iterator[None]:
 
 def _encoded(stream: str, observation: Observed) -> bytes:
     _check_text("stream", stream)
-    path_of(stream)  # without one it would be in the way as well
+    path_of(stream)  # what can never be sent would block all that follows
     body = bodies.observation(observation)
     if taken := [name for name in RESERVED if name in body]:
         raise InvalidRequest(f"{taken[0]}: not allowed in an observation; the outbox sets its own")

@@ -54,7 +54,7 @@ LATEST_S = 253_402_200_000.0
 
 
 def _members(names: Sequence[str]) -> Callable[[object], dict[str, Any]]:
-    """Return what gives the members of these names, which are rendered as they are."""
+    """Return a function that reads the members of these names, which are rendered as they are."""
     values = attrgetter(*names)
     return lambda stored: dict(zip(names, values(stored), strict=True))
 

@@ -473,7 +473,7 @@ class _Client:
 
 
 class _Transaction:
-    """The library's pipeline, which is a transaction in one slot here. `_all`: many commands."""
+    """The library's pipeline, here only for transactions in one slot; see `all` for the rest."""
 
     command_stack: list[Any]
     connection_pool: Any

@@ -201,6 +201,19 @@ def test_names_of_columns_may_be_numbers():
         service = ListService()
         observed(service, frame, y=y)
         assert [item["y"] for item in service.posted] == labels
+    service = ManyService()
+    with Client(transport=httpx.MockTransport(service)) as client:
+        client.observe_frame(pandas.DataFrame([["a", 5.0], ["b", 6.0]]), by=0, y=1)
+    assert service.posted == {"a": [5.0], "b": [6.0]}
+
+
+def test_names_of_columns_may_be_an_index_or_an_array():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "b": [5.0, 6.0]})
+    for y in (frame.columns[1:], frame.columns[1:].to_numpy(), {"b"}):
+        service = ListService()
+        observed(service, frame, y=y)
+        assert [item["y"] for item in service.posted] == [5.0, 6.0]
 
 
 def test_what_is_refused_and_how_far_it_came():

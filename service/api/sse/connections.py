@@ -73,11 +73,12 @@ class Growing:
     def grow(self, more: int = 1) -> None:
         """Count more, and wake all who wait."""
         self.count += more
-        grown, self._grown = self._grown, asyncio.Event()
+        grown = self._grown
+        self._grown = asyncio.Event()
         grown.set()
 
     async def beyond(self, count: int, timeout_s: float) -> None:
-        """Wait until it is another than this, or all who wait are woken; at most this long."""
+        """Wait until the count is another than this, or `grow` is called; at most this long."""
         if self.count == count:
             await happened(self._grown, timeout_s)
 

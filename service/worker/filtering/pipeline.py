@@ -72,8 +72,8 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     ) -> tuple[int, ServiceError | None]:
         """Apply observations of one stream, one after the other, in few calls of its kernel.
 
-        Of one that warms up no more than `waiting`. Returns how many were applied, and why the next
-        one was not. believed: whether answers carry the belief after them.
+        During its warm-up at most `waiting` are taken. Returns how many were applied, and why the
+        next one was not. believed: whether answers carry the belief after them.
         """
         work = [(stream, answer) for answer in answers]
         slab = stream.slab
