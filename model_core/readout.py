@@ -23,15 +23,15 @@ class Readout(NamedTuple):
     """One stream's numbers after a step.
 
     outlying: the label is more probably an outlier than not. evidence: of a change since the last
-    confirmation, see `belief.evidence_of_change`; of a filter
-    with a memory of one to a new regime. event_*, start_totals: of the start that events are about,
-    the most probable one unless the `decisive` evidence has reached the stream's threshold.
-    longest, shortest, coverage: where that may be, see `belief.likely_starts`; all 0 where it is
-    not asked. totals, start_totals: count, sums and sums of squares of the labels, 1 + 2d numbers.
-    regime: of a model with typical regimes, or the stored one that the stream is in. Of a filter
-    with a memory: new_probability: of a change to a new regime since the last confirmation.
-    return_evidence: of a return. returned: the stored regime that began since then, if that is more
-    probable than a new one, with its share of the probability.
+    confirmation, see `belief.evidence_of_change`; of a filter with a memory of one to a new regime.
+    event_*, start_totals: of the start that events are about, the most probable one unless the
+    `decisive` evidence has reached the stream's threshold. longest, shortest, coverage: where that
+    may be, see `belief.likely_starts`; all 0 where it is not asked. totals, start_totals: count,
+    sums and sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes,
+    or the stored one that the stream is in. Of a filter with a memory: new_probability: of a change
+    to a new regime since the last confirmation. return_evidence: of a return. returned: the stored
+    regime that began since then, if that is more probable than a new one, with its share of the
+    probability.
     """
 
     log_score: float

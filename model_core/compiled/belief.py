@@ -358,12 +358,7 @@ def _weigh(work: Floats) -> float:
 def outlying(work: Floats) -> bool:
     """Whether the label is more probably an outlier than not, over the belief after it."""
     mass = work[MASS]
-    share = work[SHARE]
-    spare = work[SPARE]
-    n = whole(mass)
-    for i in range(n):
-        spare[i] = mass[i] * share[i]
-    return arithmetic.total(spare, n) < 0.5
+    return arithmetic.dot(mass, work[SHARE], whole(mass)) < 0.5
 
 
 @compiled

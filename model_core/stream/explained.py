@@ -39,9 +39,9 @@ def next_due(event: Event, seq: int) -> float:
 
 
 def uncovered(event: Event, changed: Sequence[Event]) -> bool:
-    """Whether a suspicion has gone that labels of a confirmed change were taken for.
+    """Whether a confirmed change has more labels to explain it, since a suspicion was withdrawn.
 
-    It was open when they were looked at last: what is said of the change is of those before it.
+    The suspicion was open at the last explanation, which therefore used only labels before it.
     """
     looked_at = max(event.confirmed_at or 0, event.refined_at or 0)
     return any(

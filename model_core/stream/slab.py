@@ -700,6 +700,7 @@ class Slab:
         if not d or not count:
             return applied
         y, outlying = labels or (np.full((count, d), np.nan), np.zeros(count, dtype=bool))
+        y = np.ascontiguousarray(y)
         offsets = np.zeros(count) if offset is None else np.ascontiguousarray(offset)
         places = np.arange(count)
         middle, outside = correction.interval(levels)
@@ -709,7 +710,7 @@ class Slab:
                 errors,
                 lying,
                 places[at],
-                np.ascontiguousarray(y),
+                y,
                 outlying,
                 offsets,
                 predicted.numbers,

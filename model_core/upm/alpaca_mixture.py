@@ -2,8 +2,7 @@
 
 A regime draws its type `m` with probability `pi_m`, then its weights and noise from the prior of
 that type (`N(K_m, sigma^2 P_m)` on features that all types share). Given the labels of the regime
-the posterior is a mixture of M of ALPaCA's, each updated alone as if it were a hypothesis, with
-weights
+the posterior is a mixture of M of ALPaCA's, each updated alone as a hypothesis is, with weights
 
     p(y) = sum_m pi_m prod_o p_m(y_o),    pi_m' = w pi_m p_m(y) / p(y) + (1 - w) pi_m,
 

@@ -46,9 +46,9 @@ stream; see `walk`.
 One label in 1,000 is an outlier, of no regime: an error code, a failed reading. However far it
 lies, its noise is not a scale of the regime's, and it would else be a regime of one label. `w` is
 times the inlier responsibility of the regime, which alpha, pi, the shares and the lag learn by,
-too. An outlier is no lag. Of a missing output nothing is learned, but that
-beta grows with alpha. No expert is believed farther than `REACH` scales outside the range of the
-lags: one that was learned from labels close together may lead anywhere when they jump.
+too. An outlier is no lag. Of a missing output nothing is learned, but that beta grows with alpha.
+No expert is believed farther than `REACH` scales outside the range of the lags: one that was
+learned from labels close together may lead anywhere when they jump.
 """
 
 from __future__ import annotations

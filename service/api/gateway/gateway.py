@@ -855,9 +855,9 @@ class Replies:
         self._some_behind.set()
 
     def _receive(self, channel: str, message: bytes) -> None:
-        """Take pieces, of whose partition the channel may be or not.
+        """Deliver the pieces of a message, which may be of several partitions.
 
-        Partition, id and length of each are said first; the length of a long one is 0.
+        Its first line has partition, id and length of each; the length of a long one is 0.
         """
         said, _, blobs = message.partition(b"\n")
         words = said.split(b" ")
