@@ -1,12 +1,19 @@
 """Remote writes as a Prometheus sends them, made with the messages of the service."""
 
 import cramjam
+import msgspec
 
+from service import wire
 from service.api.parsing import remote_write
 from service.api.parsing.remote_write import Version
 
 V1 = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 V2 = V1 | {"Content-Type": f"application/x-protobuf;proto={Version.V2.value}"}
+
+
+def raw(settings):
+    """Settings as an `Ingest` has them."""
+    return msgspec.Raw(wire.encode(settings))
 
 
 def packed(message):
@@ -19,7 +26,8 @@ def version_1(*series):
     for labels, samples in series:
         each = request.timeseries.add()
         for name, value in labels.items():
-            each.labels.add(name=name, value=value)
+            label = remote_write._CLASS["Label"](name=name, value=value)
+            each.labels.append(label.SerializeToString())
         for value, ms in samples:
             each.samples.add(value=value, timestamp=ms)
     return packed(request)

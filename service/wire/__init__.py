@@ -61,6 +61,7 @@ from service.wire.commands import (
     numbers,
     outputs_of,
     partial,
+    settings_of,
 )
 from service.wire.positions import decode_position, encode_position
 from service.wire.records import (

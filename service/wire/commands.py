@@ -54,6 +54,10 @@ class Observation(Struct, omit_defaults=True, gc=False):
     planned: str | None = None  # window of the calendar that it is in, entered by the worker
 
 
+NO_SETTINGS = msgspec.Raw(msgspec.msgpack.encode({}))
+_decode_settings = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
 class Observe(Struct, tag="observe", omit_defaults=True, gc=False):
     """Apply observations in order; at most 512 in one command."""
 
@@ -76,7 +80,7 @@ class Ingest(Observe, tag="ingest", omit_defaults=True, gc=False):
     interval of time: a repeat changes nothing.
     """
 
-    settings: dict[str, Any] = {}  # of the stream, if this makes it
+    settings: msgspec.Raw = NO_SETTINGS  # of the stream, if this makes it; see `settings_of`
 
 
 class ObserveMany(Struct, tag="observe_many", omit_defaults=True, gc=False):
@@ -94,7 +98,7 @@ class ObserveMany(Struct, tag="observe_many", omit_defaults=True, gc=False):
     seqs: list[int | None] | None = None  # expected positions, of each row
     keys: list[str | None] | None = None  # idempotency keys, of each row
     digests: list[str | None] | None = None  # of what has these keys
-    settings: list[dict[str, Any]] | None = None  # of each row's stream, if this makes it
+    settings: list[msgspec.Raw] | None = None  # of each row's stream, if this makes it
     full: bool = False
     belief: bool = False
     components: bool = False
@@ -117,6 +121,13 @@ class Configure(Struct, tag="configure", omit_defaults=True):
 
     stream: str
     settings: dict[str, Any]
+
+
+def settings_of(command: Observe | Configure) -> dict[str, Any]:
+    """Return the settings that a command states; those of an `Ingest` are encoded until then."""
+    if isinstance(command, Ingest):
+        return _decode_settings(command.settings)
+    return command.settings if isinstance(command, Configure) else {}
 
 
 class Delete(Struct, tag="delete"):

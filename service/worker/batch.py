@@ -598,8 +598,7 @@ class CommandBatch:
         """Head of a stream that can be observed, which may have to be created yet."""
         usable(queue.stream)
         labels = (len(outputs_of(seen.y)) for seen in command.observations if seen.y is not None)
-        given = command.settings if isinstance(command, Ingest) else {}
-        return observed(self.engine, queue.stream, task.envelope, next(labels, None), given)
+        return observed(self.engine, queue.stream, task.envelope, command, next(labels, None))
 
     def _create(self, stream: Stream, head: Head, task: CommandTask) -> None:
         if not stream.alive:

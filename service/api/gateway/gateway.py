@@ -482,9 +482,7 @@ class Gateway:
         canaries = self._monitor.canaries
         if not canaries or not isinstance(command, wire.Observe | wire.Configure):
             return None
-        name = self._settings.default_model
-        if isinstance(command, wire.Configure | wire.Ingest):
-            name = command.settings.get("model") or name
+        name = wire.settings_of(command).get("model") or self._settings.default_model
         if name not in canaries:
             return None
         versions = self._catalogue.usable(name)

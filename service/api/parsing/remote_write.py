@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
 
 import cramjam
 
@@ -32,7 +31,7 @@ from service.api.parsing.series import (
 from service.problems import BodyTooLarge, MalformedBody, UnsupportedEncoding, UnsupportedMediaType
 from service.wire import tags
 
-# Those of type bytes are messages that are counted.
+# Histograms and exemplars are messages that are counted.
 _MESSAGES: Messages = {
     "Label": [
         Field("name", 1, TYPE.TYPE_STRING, once=True),
@@ -43,7 +42,7 @@ _MESSAGES: Messages = {
         Field("timestamp", 2, TYPE.TYPE_INT64, once=True),
     ],
     "Series1": [
-        Field("labels", 1, TYPE.TYPE_MESSAGE, "Label"),
+        Field("labels", 1, TYPE.TYPE_BYTES),  # a `Label` each: nearly all are known as they are
         Field("samples", 2, TYPE.TYPE_MESSAGE, "Sample"),
         Field("exemplars", 3, TYPE.TYPE_BYTES),
         Field("histograms", 4, TYPE.TYPE_BYTES),
@@ -112,32 +111,27 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Re
     series: list[RemoteSeries] = []
     refusals: list[RefusedSeries] = []
     for message in request.timeseries:
+        sent = message.labels if version is Version.V1 else message.labels_refs
         try:
-            labels = _labels(message, symbols, version)
+            # Before as much as one of them is looked at.
+            check_label_count(len(sent) if version is Version.V1 else len(sent) / 2)
         except ValueError as error:
             refusals.append(RefusedSeries(len(message.samples), f"a series: {error}"))
             continue
         samples = [(finite(sample.value), sample.timestamp) for sample in message.samples]
-        series.append(RemoteSeries(labels, samples))
+        if version is Version.V1:
+            series.append(RemoteSeries(tuple(sent), samples, _texts))
+        else:
+            series.append(RemoteSeries(_referred(symbols, sent), samples))
     histograms = sum(len(message.histograms) for message in request.timeseries)
     exemplars = sum(len(message.exemplars) for message in request.timeseries)
     return RemoteWrite(series, refusals, count, histograms, exemplars)
 
 
-def _labels(message: Any, symbols: Sequence[str], version: Version) -> tuple[str, ...]:
-    """Return a series' labels; raises ValueError for too many, or a name that is repeated."""
-    sent = message.labels if version is Version.V1 else message.labels_refs
-    count = len(sent) if version is Version.V1 else len(sent) / 2
-    check_label_count(count)  # before as much as one of them is looked at
-    if version is Version.V1:
-        labels = tuple([text for label in sent for text in (label.name, label.value)])
-    else:
-        labels = _referred(symbols, sent)
-    names = labels[::2]
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"expected each label once, got {repeated[:100]!r} several times")
-    return labels
+def _texts(labels: tuple[bytes, ...]) -> tuple[str, ...]:
+    """Read labels; raises MalformedBody."""
+    read = [parse_message(_CLASS["Label"], label, "prometheus.Label") for label in labels]
+    return tuple([text for label in read for text in (label.name, label.value)])
 
 
 def _decompressed(body: bytes, limit: int) -> bytes:

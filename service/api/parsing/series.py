@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from service import wire
 from service.api.parsing.series_rules import SeriesRules, Target
@@ -17,10 +17,14 @@ MAX_LABEL = 1e100  # in size; larger ones no model takes: `model_core.labels.LAR
 
 
 class RemoteSeries(NamedTuple):
-    """Labels in the order sent, and samples as (value, ms since 1970); None: a missing value."""
+    """Labels as sent, and samples as (value, ms since 1970); None: a missing value.
 
-    labels: tuple[str, ...]  # name, value, name, value ...
+    texts: name, value, name, value ... of the labels. Those of a series that is known are not read.
+    """
+
+    labels: tuple[Any, ...]
     samples: list[tuple[float | None, int]]
+    texts: Callable[[tuple[Any, ...]], tuple[str, ...]] = tuple
 
 
 class RefusedSeries(NamedTuple):
@@ -94,7 +98,7 @@ class StreamAssignment:
 
     def _add(self, series: RemoteSeries, rules: SeriesRules, now_ms: int) -> None:
         try:
-            target = rules.target(series.labels)
+            target = rules.target(series.labels, series.texts)
             if target is None:
                 self.tally.add("unmatched", len(series.samples))
                 return
@@ -103,7 +107,7 @@ class StreamAssignment:
                 detail = "the rules give another series of the request the same stream"
                 raise ValueError(f"{detail}, {target.stream!r}: name more labels in `stream`")
         except ValueError as error:
-            reason = f"{_label_text(series.labels)}: {error}"
+            reason = f"{_label_text(series)}: {error}"
             self.tally.fail("rejected", len(series.samples), reason)
             return
         stream.observations.extend(self._observations(series, now_ms))
@@ -125,10 +129,11 @@ class StreamAssignment:
                     )
                 yield wire.Observation(value, None, instant)
             except (ValueError, OverflowError, OSError) as error:
-                labels = _label_text(series.labels)
+                labels = _label_text(series)
                 self.tally.fail("rejected", 1, f"{labels}: sample with timestamp {ms}: {error}")
 
 
-def _label_text(labels: Sequence[str]) -> str:
+def _label_text(series: RemoteSeries) -> str:
+    labels = series.texts(series.labels)
     pairs = zip(labels[::2], labels[1::2], strict=True)
     return ("{" + ",".join(f"{name}={value!r}" for name, value in pairs) + "}")[:300]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import msgspec
 from pydantic import AfterValidator, Field, ValidationError
 
 from model_core import wording
+from service import wire
 from service.api.parsing.commands import CommandParser
 from service.problems import InvalidField, StartupError
 from service.schema.commands import check_selector
@@ -60,7 +62,7 @@ class Target(NamedTuple):
     """Stream that a series is written to. settings: of the stream, if it does not exist yet."""
 
     stream: str
-    settings: dict[str, Any]
+    settings: msgspec.Raw  # as of `wire.Ingest`: encoded once for all samples
     fingerprint: str  # of the series
 
 
@@ -73,18 +75,18 @@ class _Rule(NamedTuple):
 
 
 class _Targets:
-    """Targets of recent series by their labels, in bounded memory.
+    """Targets of recent series by their labels as sent, in bounded memory.
 
     Two generations: a full one replaces the other, and what is still used moves on. Each operation
     on the dictionaries is atomic, so threads need no lock.
     """
 
     def __init__(self) -> None:
-        self._recent: dict[tuple[str, ...], Target | None] = {}
-        self._earlier: dict[tuple[str, ...], Target | None] = {}
-        self._size = 0  # characters of the recent ones
+        self._recent: dict[tuple[Any, ...], Target | None] = {}
+        self._earlier: dict[tuple[Any, ...], Target | None] = {}
+        self._size = 0  # characters, or bytes, of the recent ones
 
-    def __getitem__(self, labels: tuple[str, ...]) -> Target | None:
+    def __getitem__(self, labels: tuple[Any, ...]) -> Target | None:
         recent = self._recent
         if labels in recent:
             return recent[labels]
@@ -92,7 +94,7 @@ class _Targets:
         self[labels] = target
         return target
 
-    def __setitem__(self, labels: tuple[str, ...], target: Target | None) -> None:
+    def __setitem__(self, labels: tuple[Any, ...], target: Target | None) -> None:
         size = sum(map(len, labels))
         if size > MAX_KEY:
             return
@@ -120,19 +122,27 @@ class SeriesRules:
         self._rules = [_rule(path, i, form, parser) for i, form in enumerate(forms)]
         self._targets = _Targets()
 
-    def target(self, labels: tuple[str, ...]) -> Target | None:
+    def target(
+        self,
+        labels: tuple[Any, ...],
+        texts: Callable[[tuple[Any, ...]], tuple[str, ...]] = tuple,
+    ) -> Target | None:
         """Return where a series goes, None: nowhere; raises ValueError for one that cannot.
 
-        labels: names and values in turn.
+        labels, texts: as of `RemoteSeries`.
         """
         try:
             return self._targets[labels]
         except KeyError:
-            target = self._targets[labels] = self._target(labels)
+            target = self._targets[labels] = self._target(texts(labels))
             return target
 
     def _target(self, labels: tuple[str, ...]) -> Target | None:
-        pairs = zip(labels[::2], labels[1::2], strict=True)
+        names = labels[::2]
+        if len(set(names)) < len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"expected each label once, got {repeated[:100]!r} several times")
+        pairs = zip(names, labels[1::2], strict=True)
         sent = {name: value for name, value in pairs if value}  # an empty label is none
         series_tags = _tags(sent)
         is_result = sent.get(tags.METRIC) in RESULT_SERIES
@@ -173,7 +183,8 @@ def _target(rule: _Rule, labels: Mapping[str, str], fingerprint: str) -> Target:
         )
     stream_tags = {**rule.settings.get("tags", {}), **labels}
     tags.check(stream_tags)
-    return Target(stream, {**rule.settings, "tags": stream_tags}, fingerprint)
+    settings = {**rule.settings, "tags": stream_tags}
+    return Target(stream, msgspec.Raw(wire.encode(settings)), fingerprint)
 
 
 def _id_from(template: str, labels: Mapping[str, str], fingerprint: str) -> str:

@@ -166,7 +166,7 @@ class StreamWrite:
     def __init__(
         self,
         stream: str,
-        settings: dict[str, Any],
+        settings: msgspec.Raw,
         samples: Sequence[wire.Observation],
         size: int,
         tally: SampleTally,

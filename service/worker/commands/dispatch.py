@@ -127,16 +127,16 @@ def observed(
     engine: Engine,
     stream: Stream,
     envelope: wire.Envelope,
+    command: wire.Observe,
     outputs: int | None,
-    given: dict[str, Any],
 ) -> wire.Head:
     """Head of a stream that is observed: its own, or a new one where it has none yet.
 
     Also where nobody has named its model, and its first label has more outputs than one. outputs:
-    numbers in the first label of the command, None where it has none. given: settings of a new one.
+    numbers in the first label of the command, None where it has none.
     """
     if not stream.alive:
-        return fresh(engine, stream, envelope, given, outputs=outputs)
+        return fresh(engine, stream, envelope, wire.settings_of(command), outputs=outputs)
     head = stream.live()
     if not head.unnamed or head.y_dim is not None or head.next_seq:
         return head

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from service.wire import Envelope, Ingest, Observation, Observe, PlannedSpan, tags, timestamps
+from service.wire import Envelope, Observation, Observe, PlannedSpan, settings_of, tags, timestamps
 from service.worker.streams.stream import Stream
 
 
@@ -22,8 +22,7 @@ def marked(stream: Stream, command: Observe, envelope: Envelope) -> Observe:
     """
     if envelope.planned is None:
         return command
-    given = command.settings.get("tags") if isinstance(command, Ingest) else None
-    own = stream.live().settings.tags if stream.alive else given or {}
+    own = stream.live().settings.tags if stream.alive else settings_of(command).get("tags", {})
     spans = [span for span in envelope.planned if tags.selected(span.match, stream.name, own)]
     if not spans:
         return command

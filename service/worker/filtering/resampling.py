@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from service.wire import Ingest, Observation, timestamps
+from service.wire import Ingest, Observation, settings_of, timestamps
 from service.worker.streams.stream import Stream
 
 Floats = NDArray[np.float64]
@@ -25,9 +25,10 @@ def resampled(stream: Stream, command: Ingest, takes: Callable[[Observation], bo
     label. Without an interval it is every one after the stream's last time. This depends on nothing
     but the stream and the command, so that repeats and replays give the same.
     """
-    interval = command.settings.get("interval")
     last = None
-    if stream.alive:
+    if not stream.alive:
+        interval = settings_of(command).get("interval")
+    else:
         interval = stream.live().settings.interval
         times = [seen.time for seen in stream.live().pending if seen.time is not None]
         last = timestamps.seconds(times[-1]) if times else stream.live().last_time

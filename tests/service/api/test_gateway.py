@@ -21,7 +21,7 @@ from service.store.keys import partition_of
 from service.wire import rows
 from service.wire.event_entries import START, Id
 from tests.faults import REPLIES, Proxy
-from tests.remote_write import V2, version_2
+from tests.remote_write import V2, raw, version_2
 from tests.service.api.conftest import BAD_LABEL, DEADLINE_S, slug, worker_of
 from tests.waiting import until_async
 
@@ -171,7 +171,7 @@ async def test_envelopes_are_stamped_and_a_canary_is_chosen_for_new_streams(
     monkeypatch.setattr(context.catalogue, "usable", lambda name: ["1", "2"])
     for settings in ({"model": "pump"}, {"model": "pump@1"}, {}):
         seen = wire.Observation(1.0, None, "2026-01-01T00:00:00Z")
-        await context.gateway.submit(wire.Ingest("s", [seen], settings=settings))
+        await context.gateway.submit(wire.Ingest("s", [seen], settings=raw(settings)))
     assert [each.chosen for each in worker.envelopes[2:]] == ["pump@2", None, None]
 
 

@@ -221,14 +221,13 @@ def test_a_series_with_too_many_labels_is_refused_before_they_are_read():
     labels = {f"l{i}": "x" for i in range(tags.MAX_TAGS)}
     for body, version in ((version_1, Version.V1), (version_2, Version.V2)):
         parsed = parse(body((labels, [])), version, *LIMITS)
-        assert len(parsed.series[0].labels) == 2 * tags.MAX_TAGS
+        series = parsed.series[0]
+        assert len(series.texts(series.labels)) == 2 * tags.MAX_TAGS
         parsed = parse(body((labels | {"m": "x"}, [(1.0, 1), (2.0, 2)])), version, *LIMITS)
         assert (parsed.series, parsed.samples, parsed.refusals[0].samples) == ([], 2, 2)
 
 
-def test_symbols_are_shared_and_bounded_and_names_are_not_repeated():
-    parsed = parse(request_2([1, 2, 2, 1, 1, 2]), Version.V2, *LIMITS)
-    assert (parsed.series, len(parsed.refusals)) == ([], 1)
+def test_symbols_are_shared_and_bounded():
     symbols = ("", "a", "x" * 100_000)
     parsed = parse(request_2(*[[1, 2]] * 100, symbols=symbols), Version.V2, *LIMITS)
     assert len({id(series.labels[1]) for series in parsed.series}) == 1
@@ -243,7 +242,7 @@ def filled(version, part, count):
     owner = request if part in ("timeseries", "symbols") else request.timeseries.add()
     parts = getattr(owner, part)
     for _ in range(count):
-        if part in ("symbols", "histograms", "exemplars"):
+        if part in ("symbols", "labels", "histograms", "exemplars"):
             parts.append("x" * 200 if part == "symbols" else b"x" * 300)
         else:
             parts.add()
@@ -298,6 +297,10 @@ def rules_of(tmp_path, text):
     return SeriesRules(path, PARSER)
 
 
+def plain(target):
+    return target._replace(settings=msgspec.msgpack.decode(target.settings))
+
+
 def labels(**named):
     return tuple(text for pair in named.items() for text in pair)
 
@@ -309,7 +312,7 @@ def test_without_rules_each_series_is_a_stream_of_its_own():
     rules = SeriesRules(None, PARSER)
     target = rules.target(UP)
     assert target.stream.startswith("up@a:9100~")
-    assert target.settings == {
+    assert plain(target).settings == {
         "interval": 60.0,
         "ttl": 604_800.0,
         "tags": {"__name__": "up", "instance": "a:9100", "job": "node"},
@@ -318,7 +321,7 @@ def test_without_rules_each_series_is_a_stream_of_its_own():
         labels(job="node", instance="a:9100", __name__="up"),
         labels(__name__="up", instance="a:9100", job="node", mode=""),  # an empty label is none
     ):
-        assert rules.target(same) == target
+        assert plain(rules.target(same)) == plain(target)
     others = [
         UP,
         labels(__name__="up", instance="a:9100", job="db"),
@@ -339,16 +342,19 @@ def test_names_that_no_tag_can_have_are_changed_and_long_ones_shortened():
     rules = SeriesRules(None, PARSER)
     given = {"__name__": "x", "stream": "s", "exported_stream": "t", "http.status": "2", "0a": "1"}
     target = rules.target(labels(**given))
-    assert target.settings["tags"] == {
+    given = plain(target).settings
+    assert given["tags"] == {
         "__name__": "x",
         "exported_stream": "t",
         "exported_exported_stream": "s",
         "http_status": "2",
         "_0a": "1",
     }
-    tags.check(target.settings["tags"])
+    tags.check(given["tags"])
     with pytest.raises(ValueError, match="a_b"):
         rules.target(labels(**{"a.b": "1", "a_b": "2"}))
+    with pytest.raises(ValueError, match="each label once, got 'b' several times"):
+        rules.target(("a", "1", "b", "1", "b", "2"))
     targets = [rules.target(labels(__name__="x" * 150, instance="é/" * 100 + i)) for i in "ab"]
     assert targets[0].stream != targets[1].stream
     assert targets[0].stream.startswith("x" * 80 + "@~c3a9~2f")
@@ -387,7 +393,7 @@ def test_the_first_rule_that_matches_counts(tmp_path):
     assert rules.target(labels(__name__="up", instance="b")) is None
     assert rules.target(labels(__name__="down", instance="c")) is None
     last = rules.target(labels(__name__="up", instance="c"))
-    assert (last.stream, last.settings["interval"]) == ("last", 15.0)
+    assert (last.stream, plain(last).settings["interval"]) == ("last", 15.0)
 
 
 def test_values_of_any_characters_give_different_ids(tmp_path):
@@ -416,6 +422,22 @@ def test_a_file_that_cannot_be_used_says_where(tmp_path):
             rules_of(tmp_path, text)
     with pytest.raises(StartupError, match=r"none\.toml"):
         SeriesRules(tmp_path / "none.toml", PARSER)
+
+
+def test_labels_of_a_series_that_is_known_are_not_read(monkeypatch):
+    rules = SeriesRules(None, PARSER)
+    body = version_1(({"__name__": "up"}, [(1.0, 1000)]))
+
+    def assigned():
+        return series.StreamAssignment(parse(body, Version.V1, *LIMITS), rules, 10_000).streams
+
+    first = assigned()
+    monkeypatch.setattr(remote_write, "_CLASS", remote_write._CLASS | {"Label": None})
+    assert assigned() == first
+    monkeypatch.undo()
+    (whole,) = parse(body, Version.V1, *LIMITS).series
+    with pytest.raises(MalformedBody, match=r"prometheus\.Label"):
+        rules.target((b"\x0a\xff",), whole.texts)
 
 
 def test_the_rules_remember_no_more_than_their_memory(monkeypatch):

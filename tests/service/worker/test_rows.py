@@ -10,6 +10,7 @@ from service.store import keys
 from service.wire import Configure, Delete, Ingest, Observation, Observe
 from service.worker.streams import registry
 from service.worker.streams.task import RowsTask
+from tests.remote_write import raw
 from tests.service.worker.conftest import Trouble, noise, slug
 from tests.service.worker.test_poison import POISON, Poisonous
 
@@ -123,7 +124,7 @@ def test_an_ingest_of_many_streams(make_bench):
             Ingest(
                 name,
                 [Observation(float(i), time=f"2026-01-01T00:0{at}:{i:02}Z") for i in range(4)],
-                settings={"interval": 2.0, "tags": {"host": name}},
+                settings=raw({"interval": 2.0, "tags": {"host": name}}),
             )
             for name in STREAMS
         ]
@@ -156,7 +157,8 @@ def test_samples_of_many_streams_that_come_one_at_a_time(make_bench, monkeypatch
             seen = Observation(rng.gauss(8.0 if at > 70 else 0.0, 1.0), time=time)
             if rng.random() < 0.03:
                 seen.y = rng.choice([None, 1e101, 60.0])
-            turn.append(Ingest(name, [seen], settings=settings if i % 2 else {"model": "gaussian"}))
+            own = settings if i % 2 else {"model": "gaussian"}
+            turn.append(Ingest(name, [seen], settings=raw(own)))
         expected = results(ones.send(*turn))
         assert results(many.send_rows(*turn)) == expected
         applied += sum(json.loads(body[0])["applied"] for _, body in expected)

@@ -4,6 +4,7 @@ import pytest
 
 from model_core import Detector
 from service.wire import Configure, Ingest, Observation, Observe, PlannedSpan, RunLength
+from tests.remote_write import raw
 from tests.service.worker.conftest import NOW_MS, Trouble, confirmed, shifted
 from tests.service.worker.kinds import ALIKE, KINDS, configure, kinds, publish, series
 
@@ -133,7 +134,9 @@ def test_selectors_decide_by_tags_at_the_time(bench):
     within(bench, spans, lambda: bench.observe("a", [2.0]))
     assert [each.excluded is not None for each in bench.records("a")] == [True, False]
     assert [each.excluded for each in bench.records("b")] == [None]
-    made = Ingest("c", [Observation(y=1.0, time=minute(0))], settings={"tags": {"region": "eu"}})
+    made = Ingest(
+        "c", [Observation(y=1.0, time=minute(0))], settings=raw({"tags": {"region": "eu"}})
+    )
     eu = [window(0, 1, match=('{region="eu"}',))]
     within(bench, eu, lambda: bench.ask(made))
     assert [each.excluded.window for each in bench.records("c")] == ["backups"]

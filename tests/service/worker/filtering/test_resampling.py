@@ -5,6 +5,7 @@ import random
 from datetime import UTC, datetime
 
 from service.wire import Configure, Delete, Ingest, Observation, Observe
+from tests.remote_write import raw
 
 T0 = 1_767_225_600
 KNOWN = {"model": "gaussian", "location": [0.0], "scale": [1.0]}
@@ -17,7 +18,7 @@ def seen(seconds, y=1.0):
 
 def ingest(bench, *observations, stream="s", interval=10.0):
     settings = KNOWN | ({} if interval is None else {"interval": interval})
-    answer = bench.ask(Ingest(stream, list(observations), settings=settings))
+    answer = bench.ask(Ingest(stream, list(observations), settings=raw(settings)))
     assert answer.keys() == {"applied", "skipped"}
     return answer["applied"], answer["skipped"]
 
@@ -74,17 +75,17 @@ def test_labels_that_the_model_refuses_hold_up_no_others(bench):
     settings = {"model": "poisson", "interval": 10.0}
     values = [-1.0, 3.0, 0.5] * 30 + [-1.0, -1.0]
     sent = [seen(4 * i, y) for i, y in enumerate(values)]
-    counts = bench.ask(Ingest("s", sent, settings=settings))
+    counts = bench.ask(Ingest("s", sent, settings=raw(settings)))
     expected = recount([(4 * i, y) for i, y in enumerate(values) if y == 3.0], 10.0)
     assert applied(bench) == expected
     assert counts["applied"] == len(expected)
     assert counts["applied"] + counts["skipped"] + counts["rejected"] == len(values)
     assert counts["rejected"] > 20
-    again = bench.ask(Ingest("s", sent, settings=settings))
+    again = bench.ask(Ingest("s", sent, settings=raw(settings)))
     assert (again["applied"], again["rejected"]) == (0, 2)  # those after the last that was taken
     bench.crash()
     assert applied(bench) == expected
-    none = bench.ask(Ingest("t", [seen(0, -1.0), seen(20, 0.5)], settings=settings))
+    none = bench.ask(Ingest("t", [seen(0, -1.0), seen(20, 0.5)], settings=raw(settings)))
     assert (none["applied"], none["skipped"], none["rejected"]) == (0, 0, 2)
     assert bench.stored("t")["head"] is None
 
@@ -101,7 +102,7 @@ def test_repeats_and_crashes_leave_what_a_recount_gives(bench):
             first = max(0, sent - rng.randrange(8))  # what was not acknowledged comes again
             sent = min(len(samples), first + rng.randrange(1, 12))
             part = [seen(*each) for each in samples[first:sent]]
-            numbers = bench.append(Ingest(stream, part, settings=KNOWN | {"interval": 10.0}))
+            numbers = bench.append(Ingest(stream, part, settings=raw(KNOWN | {"interval": 10.0})))
             if rng.random() < 0.4:
                 bench.turn()
                 bench.crash()
