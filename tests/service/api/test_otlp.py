@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
+from service import wire
 from service.api.parsing import otlp, remote_write
 from service.api.parsing.bodies import JSON
 from service.api.parsing.otlp import parse
@@ -208,7 +209,7 @@ async def test_a_point_becomes_an_observation_of_a_stream_with_its_tags(post):
     (seen,) = first.observations
     assert (seen.y, seen.time) == (7.0, "2026-01-01T00:00:00.000+00:00")
     named = {"__name__": "queue.length", "instance": "a-1", "job": "shop", "queue": "mail"}
-    assert first.settings["tags"] == named
+    assert wire.settings_of(first)["tags"] == named
 
 
 async def test_what_can_never_be_taken_is_a_partial_success(post):
