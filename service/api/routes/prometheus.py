@@ -100,15 +100,9 @@ async def apply_samples(context: Context, parse_body: Callable[[], RemoteWrite])
 
     assignment = await apart(context.thread, assignment_of_body)
     tally = assignment.tally
-    size_of = context.observation_parser.parts
+    size = context.observation_parser.parts(())  # of numbers alone
     writes = (
-        StreamWrite(
-            stream,
-            samples.target.settings,
-            samples.observations,
-            size_of(samples.observations),
-            tally,
-        )
+        StreamWrite(stream, samples.target.settings, samples.observations, size, tally)
         for stream, samples in assignment.streams.items()
         if samples.observations
     )
