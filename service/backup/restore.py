@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from model_core.stream_settings import DEFAULTS
-from service.backup.file import BackupError, Fields, Kept, Manifest, Reader, StoredFeed
+from service.backup.file import BackupError, Kept, Manifest, Reader, StoredFeed
 from service.store import health, keys
 from service.store.api_keys import KEYS, USED, VERSION
 from service.store.health import PARTITIONS, RESTORING, stored_partitions
 from service.store.log import Commit, Effect, Lease, Log, index_effects
 from service.store.shards import Argument, StoreClient
-from service.store.streams import StoredHead, head_of
+from service.store.streams import head_of
 from service.worker.leases import Leases
 
 ROUND_BYTES = 4 << 20  # of one commit, about
@@ -229,13 +229,13 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
     if kept.tail:
         effects.append(("RPUSH", keys.tail(partition, name), *kept.tail))
     for part, key in keys.HASHES.items():
-        fields: Fields = getattr(kept, part)
-        if fields:
+        if fields := kept.hashes.get(part):
             pairs: list[Argument] = [value for pair in fields.items() for value in pair]
             effects.append(("HSET", key(partition, name), *pairs))
-    position = keys.position_field(name)
-    effects.append(("HSET", keys.heads(partition), name, kept.head, position, kept.position))
-    head = head_of(name, StoredHead(kept.head, kept.position))
+    head = head_of(name, kept.head)
+    settled, position = cast(tuple[bytes, bytes], kept.head)
+    at = keys.position_field(name)
+    effects.append(("HSET", keys.heads(partition), name, settled, at, position))
     if not head.deleted:
         effects.append(("ZADD", keys.names(partition), 0, name))
         effects += index_effects(partition, name, head, DEFAULTS)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from service import wire
-from service.backup.artifacts import artifact_files
 from service.backup.file import (
     BLOCK_BYTES,
     BackupError,
@@ -18,6 +17,7 @@ from service.backup.file import (
     StreamBlock,
     UsedModel,
     Writer,
+    artifact_files,
 )
 from service.models import catalogue
 from service.store import health, keys
@@ -25,8 +25,8 @@ from service.store.api_keys import KEYS, USED
 from service.store.health import RESTORING, check_formats, stored_partitions
 from service.store.shards import StoreClient
 from service.store.streams import (
-    StoredHead,
     UnreadablePart,
+    all_decoded,
     decoded,
     head_of,
     idempotency_of,
@@ -35,6 +35,14 @@ from service.store.streams import (
 )
 
 FEED_PAGE = 500
+# Hashes, what each of their values is, and its decoder; idempotency records have their own.
+PARTS = (
+    ("checkpoint", "checkpoint", state),
+    ("history", "history", wire.decode_columns),
+    ("events", "event", wire.decode_event),
+    ("changes", "change", wire.decode_change),
+    ("anomalies", "anomaly", wire.decode_event),
+)
 
 
 class BackupRequest(NamedTuple):
@@ -124,23 +132,22 @@ class Backup:
             keys.read_all(pipe, partition, name)
             heads, tail, *parts = pipe.execute(raise_on_error=False)
         wrong = [str(part) for part in (heads, tail, *parts) if isinstance(part, Exception)]
-        head = None if wrong else stored_head(*heads)
-        if head is None:
+        stored = None if wrong else stored_head(*heads)
+        if stored is None:
             self._skipped[name] = wrong[0] if wrong else "its head is missing"
             return
+        kept = Kept(name, stored, tail, dict(zip(keys.HASHES, parts, strict=True)))
         try:
-            kept = _checked(name, head, tail, parts)
+            head = _checked(kept)
         except UnreadablePart as error:
             self._skipped[name] = str(error)
             return
-        self._count(kept)
-        hashes = (getattr(kept, part) for part in keys.HASHES)
-        size = sum(len(k) + len(v) for fields in hashes for k, v in fields.items())
+        self._count(head)
         self._block.streams.append(kept)
-        self._grow(size + len(kept.head) + len(kept.position) + sum(map(len, kept.tail)))
+        hashes = sum(len(k) + len(v) for own in kept.hashes.values() for k, v in own.items())
+        self._grow(hashes + len(stored.settled) + len(stored.position or b"") + sum(map(len, tail)))
 
-    def _count(self, kept: Kept) -> None:
-        head = head_of(kept.stream, StoredHead(kept.head, kept.position))
+    def _count(self, head: wire.Head) -> None:
         if head.deleted:
             self._tombstones += 1
             return
@@ -176,43 +183,19 @@ class Backup:
         self._size = 0
 
 
-def _checked(
-    name: str, stored: StoredHead, tail: list[bytes], parts: list[dict[bytes, bytes]]
-) -> Kept:
-    """A stream with the one state that its head names; raises UnreadablePart for a damaged part."""
-    head = head_of(name, stored)
-    assert stored.position is not None
+def _checked(kept: Kept) -> wire.Head:
+    """Keep of a stream's states the one that its head names, and return the head.
+
+    Raises UnreadablePart for a damaged part.
+    """
+    name = kept.stream
+    head = head_of(name, kept.head)
     named = keys.state_field(head.generation, head.checkpoint).encode()
-    states = {field: blob for field, blob in parts[0].items() if field == named}
-    _, history, events, idempotency, changes, anomalies = parts
-    kept = Kept(
-        name,
-        stored.settled,
-        stored.position,
-        tail,
-        states,
-        history,
-        events,
-        idempotency,
-        changes,
-        anomalies,
-    )
-    for part, field, decode, blob in _parts(kept):
-        decoded(decode, blob, part, name, field)
-    idempotency_of(name, idempotency)
-    return kept
-
-
-def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
-    """Yield kind, field, decoder and bytes of each part but idempotency records."""
+    states = kept.hashes["checkpoint"]
+    kept.hashes["checkpoint"] = {field: blob for field, blob in states.items() if field == named}
     for blob in kept.tail:
-        yield "tail", "", wire.decode_block, blob
-    for part, decode, stored in (
-        ("checkpoint", state, kept.checkpoint),
-        ("history", wire.decode_columns, kept.history),
-        ("event", wire.decode_event, kept.events),
-        ("change", wire.decode_change, kept.changes),
-        ("anomaly", wire.decode_event, kept.anomalies),
-    ):
-        for field, blob in stored.items():
-            yield part, keys.text_of(field), decode, blob
+        decoded(wire.decode_block, blob, "tail", name)
+    for of, part, decode in PARTS:
+        all_decoded(decode, kept.hashes[of], part, name)
+    idempotency_of(name, kept.hashes["idempotency"])
+    return head

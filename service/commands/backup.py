@@ -135,7 +135,7 @@ def restore(
 
 
 def _put(target: RestoreTarget, reader: Reader, models_dir: Path) -> None:
-    from service.backup.artifacts import install
+    from service.backup.file import install
     from service.backup.restore import Restore
 
     restore = Restore(target, reader)
@@ -148,8 +148,7 @@ def _put(target: RestoreTarget, reader: Reader, models_dir: Path) -> None:
 
 
 def _models(manifest: Manifest, models_dir: Path, ignore: bool) -> None:
-    from service.backup.artifacts import unfit
-    from service.backup.file import BackupError
+    from service.backup.file import BackupError, unfit
 
     wrong = unfit(manifest.models, models_dir)
     if not wrong:

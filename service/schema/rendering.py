@@ -45,9 +45,8 @@ from model_core import incidents
 from model_core.stream.segmentation import best, confirmed, lasting, regimes
 from service import wire
 from service.wire.answers import LOWER, MEDIAN, UPPER
-from service.wire.change_index import FoundChange, Moment
 from service.wire.event_entries import Raised
-from service.wire.incidents import FoundIncident
+from service.wire.incidents import Entered, FoundChange, FoundIncident
 
 EARLIEST_S = -62_135_500_000.0  # years 1 to 9999
 LATEST_S = 253_402_200_000.0
@@ -441,7 +440,7 @@ def _instant_of(seconds: float) -> str:
     return instant(round(1e3 * _within_years(seconds)))
 
 
-def _moment(moment: Moment) -> str:
+def _moment(moment: Entered) -> str:
     return instant(moment.at_ms) if moment.time is None else moment.time
 
 

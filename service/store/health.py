@@ -9,7 +9,7 @@ import redis
 from service import wire
 from service.problems import StartupError
 from service.store import keys
-from service.store.shards import LOST, AsyncStoreClient, Script, ScriptCall, StoreClient
+from service.store.shards import StoreClient
 
 OLDEST_SERVER = (7, 0)
 RESTORING = "restoring"  # field of the configuration while a backup is being put in
@@ -110,49 +110,6 @@ class Condition(NamedTuple):
     append_only_failing: bool  # the last write or rewrite of the file failed
 
 
-async def health(client: AsyncStoreClient, partitions: int) -> Health:
-    """Ask the store how it is; raises a RedisError when it does not answer."""
-    every = range(partitions)
-    answers = await client.all(
-        command
-        for p in every
-        for command in (
-            ("EXISTS", keys.lease(p)),
-            ("HMGET", keys.meta(p), "in", "done"),
-            ("ZCARD", keys.names(p)),
-        )
-    )
-    memory = await client.info("memory")
-    return Health(
-        unowned=[partition for partition in every if not answers[3 * partition]],
-        pending=[_count(appended) - _count(done) for appended, done in answers[1::3]],
-        used_memory=int(memory["used_memory"]),
-        maxmemory=int(memory["maxmemory"]),
-        streams=sum(answers[2::3]),
-    )
-
-
-async def condition(client: AsyncStoreClient, partitions: int) -> Condition:
-    """Return what else there is to watch; raises a RedisError when the store does not answer.
-
-    A log that cannot be read counts as empty: its worker reports it.
-    """
-    calls = [ScriptCall([keys.log(partition)], []) for partition in range(partitions)]
-    ages = await Script("oldest").run_all_async(client, calls)
-    for age in ages:
-        if isinstance(age, LOST):
-            raise age
-    oldest_ms = max((age for age in ages if isinstance(age, int)), default=0)
-    servers = await client.infos("persistence")
-    written = [server for server in servers if int(server.get("aof_enabled", 0))]
-    failing = any(
-        server.get(name) != "ok"
-        for server in written
-        for name in ("aof_last_write_status", "aof_last_bgrewrite_status")
-    )
-    return Condition(oldest_ms / 1000, len(written) == len(servers), failing)
-
-
-def _count(value: bytes | None) -> int:
+def counter(value: bytes | None) -> int:
     """Return a counter; what is none counts nothing, until its partition is next acquired."""
     return int(value) if value and value.isdigit() else 0

@@ -13,8 +13,8 @@ from moca_client.responses import Window
 from service import calendar, wire
 from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.store import keys
-from service.store.health import Condition, Health, condition, health
-from service.store.shards import AsyncStoreClient, Words
+from service.store.health import Condition, Health, counter
+from service.store.shards import LOST, AsyncStoreClient, Script, ScriptCall, Words
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
@@ -398,12 +398,45 @@ class AsyncStore:
         }
 
     async def condition(self) -> Condition:
-        """Return what else there is to watch, as `condition` of `health.py` does."""
-        return await condition(self._client, self._partitions)
+        """Return what else there is to watch; raises a RedisError when the store does not answer.
+
+        A log that cannot be read counts as empty: its worker reports it.
+        """
+        calls = [ScriptCall([keys.log(partition)], []) for partition in range(self._partitions)]
+        ages = await Script("oldest").run_all_async(self._client, calls)
+        for age in ages:
+            if isinstance(age, LOST):
+                raise age
+        oldest_ms = max((age for age in ages if isinstance(age, int)), default=0)
+        servers = await self._client.infos("persistence")
+        written = [server for server in servers if int(server.get("aof_enabled", 0))]
+        failing = any(
+            server.get(name) != "ok"
+            for server in written
+            for name in ("aof_last_write_status", "aof_last_bgrewrite_status")
+        )
+        return Condition(oldest_ms / 1000, len(written) == len(servers), failing)
 
     async def health(self) -> Health:
         """Ask the store how it is; raises a RedisError when it does not answer."""
-        return await health(self._client, self._partitions)
+        every = range(self._partitions)
+        answers = await self._client.all(
+            command
+            for p in every
+            for command in (
+                ("EXISTS", keys.lease(p)),
+                ("HMGET", keys.meta(p), "in", "done"),
+                ("ZCARD", keys.names(p)),
+            )
+        )
+        memory = await self._client.info("memory")
+        return Health(
+            unowned=[partition for partition in every if not answers[3 * partition]],
+            pending=[counter(appended) - counter(done) for appended, done in answers[1::3]],
+            used_memory=int(memory["used_memory"]),
+            maxmemory=int(memory["maxmemory"]),
+            streams=sum(answers[2::3]),
+        )
 
 
 def _check_complete(

@@ -26,9 +26,8 @@ from service.runtime.process import STOP_WAIT_S, limit_stop
 from service.schema import rendering
 from service.settings import Settings
 from service.store import keys
-from service.store.changes import ChangeFeed, IncidentFeed
 from service.store.connection import START_TIMEOUT_S, connect, connect_async
-from service.store.feed import Feeds
+from service.store.feed import ChangeFeed, Feeds, IncidentFeed
 from service.store.health import check_server, fix_partitions
 from service.store.reads import AsyncStore
 from service.store.shards import UNREACHABLE, AsyncStoreClient

@@ -2,7 +2,7 @@
 
 A LogEntry has commands of one API process. An Outcome is the committed result of one command.
 Head and Record are what a stream keeps; how records lie there says `service.wire.stored_records`,
-and how positions of heads do `service.wire.positions`.
+and how positions of heads do `service.wire.records`.
 The order of their fields is part of the stored format: another one needs another FORMAT.
 """
 
@@ -63,7 +63,6 @@ from service.wire.commands import (
     partial,
     settings_of,
 )
-from service.wire.positions import decode_position, encode_position
 from service.wire.records import (
     Head,
     IdempotencyRecord,
@@ -75,6 +74,8 @@ from service.wire.records import (
     SettledHead,
     StoredHindsight,
     TaggedHead,
+    decode_position,
+    encode_position,
     joined,
     settled_values,
     shared,
@@ -88,7 +89,7 @@ from service.wire.stored_records import (
 )
 
 T = TypeVar("T")
-FORMAT = 24  # of all that the store and backups hold; one of another format is refused
+FORMAT = 25  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -1,8 +1,9 @@
-"""Incidents among the changes of an index, with the fleet of streams that they are of."""
+"""Changes of all streams, a fold of the event feeds, and incidents among them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -17,8 +18,187 @@ from model_core.incidents import (
     moment,
     movers,
 )
-from service.wire.change_index import FoundChange
-from service.wire.event_entries import CHANGES, kind_of
+from service.wire import Event, timestamps
+from service.wire.event_entries import CHANGES, START, FeedEntry, Id, Raised, kind_of
+
+
+class Entered(NamedTuple):
+    """When an event entered a state: the client's time where one was sent, else the arrival."""
+
+    seconds: float  # since 1970
+    time: str | None  # as the client sent it
+    at_ms: int  # the API's clock
+
+
+class FoundChange(NamedTuple):
+    """One change in its last state, as far as the feed is retained.
+
+    step: seconds between two observations, as the states of the change were apart; 0: not known.
+    """
+
+    partition: int
+    raised: Raised  # its last state
+    suspected: Entered
+    confirmed: Entered | None
+    step: float = 0.0
+
+    @property
+    def stream(self) -> str:
+        """Name of its stream."""
+        return self.raised.stream
+
+    @property
+    def generation(self) -> int:
+        """Which of the streams of that name."""
+        return self.raised.generation
+
+    @property
+    def event(self) -> Event:
+        """The event in its last state."""
+        return self.raised.event
+
+    @property
+    def seconds(self) -> float:
+        """When it was confirmed, or else suspected."""
+        return (self.confirmed or self.suspected).seconds
+
+    def beginning(self, step: float) -> Beginning:
+        """When a confirmed change began, as far as the times of its start and its states say.
+
+        step: seconds between two observations of the stream, used where its states do not say.
+        Times of observations that nobody sent are those of their arrival.
+        """
+        confirmed = self.confirmed
+        assert confirmed is not None
+        event = self.event
+        step = self.step or step
+        confirmed_at = event.confirmed_at or event.start
+        if event.start_time is not None:
+            start_s = timestamps.seconds(event.start_time)
+        elif event.start_ms is not None:
+            start_s = event.start_ms / 1000
+        else:
+            start_s = confirmed.seconds - (confirmed_at - event.start) * step
+        # Where no interval is known it is half of what it took to confirm the change.
+        unsure = max(confirmed_at - event.start, 1) / 2
+        earliest = event.start - unsure if event.earliest is None else event.earliest
+        latest = event.start + unsure / 2 if event.latest is None else event.latest
+        return Beginning(
+            self.stream,
+            start_s - (event.start - earliest + 1) * step,
+            start_s,
+            start_s + (latest - event.start) * step,
+            step,
+        )
+
+
+class ChangeIndex:
+    """Changes by stream, of which the feeds retain an entry at least.
+
+    Entries of a partition are added in order; `trim` takes out the changes of which none is
+    retained any more. Those that stay keep their times. An index that is read later has the times
+    of the entries that are left.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self.positions = dict.fromkeys(range(partitions), START)  # the last entry added
+        self._entries: dict[int, deque[tuple[Id, _Life]]] = {p: deque() for p in self.positions}
+        self._streams: dict[tuple[str, int], dict[int, _Life]] = {}  # by name and generation
+
+    def __len__(self) -> int:
+        """Return the number of changes."""
+        return sum(map(len, self._streams.values()))
+
+    def add(self, entry: FeedEntry) -> None:
+        """Add the next entry of a partition."""
+        self.positions[entry.partition] = entry.id
+        raised = entry.raised
+        if raised is None or raised.event.kind != "change":
+            return
+        lives = self._streams.setdefault((raised.stream, raised.generation), {})
+        life = lives.get(raised.event.id)
+        if life is None:
+            life = lives[raised.event.id] = _Life(entry.partition, raised)
+        life.add(raised)
+        self._entries[entry.partition].append((entry.id, life))
+
+    def trim(self, partition: int, oldest: Id | None) -> None:
+        """Remove a partition's entries before the oldest that is retained; None: all."""
+        entries = self._entries[partition]
+        while entries and (oldest is None or entries[0][0] < oldest):
+            _, life = entries.popleft()
+            if life.forget():
+                stream = life.last.stream, life.last.generation
+                del self._streams[stream][life.last.event.id]
+                if not self._streams[stream]:
+                    del self._streams[stream]
+
+    def restart(self, partition: int) -> None:
+        """Remove all of a partition, to be read again: its feed is not the one that was read."""
+        self.trim(partition, None)
+        self.positions[partition] = START
+
+    def changes(self) -> Iterator[FoundChange]:
+        """Iterate over all changes, in no order."""
+        for lives in self._streams.values():
+            for life in lives.values():
+                yield life.change()
+
+
+class _Life:
+    """One change: its last entry, when the first ones were, and how many are retained."""
+
+    __slots__ = (
+        "_change",
+        "_confirmed",
+        "_partition",
+        "_places",
+        "_retained",
+        "_suspected",
+        "last",
+    )
+    last: Raised
+
+    def __init__(self, partition: int, first: Raised) -> None:
+        self._partition = partition
+        self._retained = 0
+        self._suspected = _entered(first)
+        self._confirmed: dict[int, Entered] = {}  # by `confirmed_at`, of the first with it
+        self._places = {first.event.suspected_at: self._suspected.seconds}  # times of positions
+        self._change: FoundChange | None = None
+
+    def add(self, raised: Raised) -> None:
+        self.last = raised
+        self._retained += 1
+        confirmed = raised.event.confirmed_at
+        if confirmed is not None and confirmed not in self._confirmed:
+            self._confirmed[confirmed] = _entered(raised)
+            self._places[confirmed] = self._confirmed[confirmed].seconds
+        elif confirmed is not None and raised.event.refined_at is not None:
+            self._places[raised.event.refined_at] = _entered(raised).seconds
+        self._change = None
+
+    def forget(self) -> bool:
+        """Count one entry less; whether none is left."""
+        self._retained -= 1
+        return not self._retained
+
+    def change(self) -> FoundChange:
+        """Return its last state, computed once."""
+        if self._change is None:
+            at = self.last.event.confirmed_at
+            confirmed = None if at is None else self._confirmed[at]
+            first = min(self._places)
+            last = max(self._places)
+            apart = max(self._places[last] - self._places[first], 0.0)
+            step = apart / (last - first) if last > first else 0.0
+            self._change = FoundChange(self._partition, self.last, self._suspected, confirmed, step)
+        return self._change
+
+
+def _entered(raised: Raised) -> Entered:
+    seconds = raised.at_ms / 1000 if raised.time is None else timestamps.seconds(raised.time)
+    return Entered(seconds, raised.time, raised.at_ms)
 
 
 class Member(NamedTuple):

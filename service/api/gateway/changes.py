@@ -15,12 +15,11 @@ from service.api.gateway.reads import SortedPages, from_store, without
 from service.problems import CorruptState
 from service.schema import rendering
 from service.schema.queries import STANDING, ChangesQuery, kinds_of, seconds_of
-from service.store.changes import ChangeFeed, IncidentFeed
+from service.store.feed import ChangeFeed, IncidentFeed
 from service.store.reads import AsyncStore
 from service.store.streams import living_heads
 from service.tasks import apart
-from service.wire.change_index import FoundChange
-from service.wire.incidents import Fleet, shared
+from service.wire.incidents import Fleet, FoundChange, shared
 
 ChangeRank = tuple[float, str, int, int]  # value that is sorted by, stream, generation, id
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from service.api.gateway.reads import SortedPages, from_store, without
 from service.problems import NotFound
 from service.schema import rendering
 from service.schema.queries import IncidentQuery, IncidentsQuery, kinds_of, seconds_of
-from service.store.changes import OF_INCIDENTS, IncidentFeed
+from service.store.feed import OF_INCIDENTS, IncidentFeed
 from service.wire.incidents import Fleet, FoundIncident, shared
 
 IncidentRank = tuple[float, str]  # value that is sorted by, id

@@ -16,7 +16,7 @@ from service.problems import CorruptState, InvalidField, RedisUnavailable
 from service.store import streams
 from service.store.shards import UNREACHABLE
 from service.tasks import bounded
-from service.wire.event_cursor import blob_of, text_of
+from service.wire.event_entries import blob_of, text_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

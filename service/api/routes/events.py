@@ -41,9 +41,8 @@ from service.schema.queries import (
     kinds_of,
 )
 from service.store.keys import partition_of
-from service.wire import event_cursor
-from service.wire.event_cursor import BadCursor, Positions
-from service.wire.event_entries import Id
+from service.wire import event_entries
+from service.wire.event_entries import BadCursor, Id, Positions
 
 HEARTBEAT_S = 15.0  # between comments on a quiet connection: proxies commonly close after 60 s
 SEND_TIMEOUT_S = 30.0  # a consumer that takes nothing for longer is cut off, and may resume
@@ -177,7 +176,7 @@ def _resume(
     if text == EVERYTHING:
         return {}, True
     try:
-        return event_cursor.parse(text, context.settings.partitions), False
+        return event_entries.parse_cursor(text, context.settings.partitions), False
     except BadCursor as error:
         raise InvalidField.at(loc, str(error)) from None
 

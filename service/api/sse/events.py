@@ -25,8 +25,7 @@ from service.settings import Settings
 from service.store.feed import Feeds
 from service.store.shards import UNREACHABLE
 from service.tasks import end, happened, is_cancelled
-from service.wire.event_cursor import Positions
-from service.wire.event_entries import START, FeedEntry, Filter, Id
+from service.wire.event_entries import START, FeedEntry, Filter, Id, Positions
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
 from service.wire import Envelope, Head, Observation, Observe, encode_row, timestamps
 from service.wire.answers import QuietNumbers
-from service.wire.positions import TOO_MANY, numbers_of
+from service.wire.records import TOO_MANY, numbers_of
 from service.wire.stored_records import NUMBERS_KEPT, PlainRows
 from service.worker.filtering.resampling import elapsed_of_each
 from service.worker.streams import alarm_period, answers, step_metrics

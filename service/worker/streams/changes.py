@@ -15,7 +15,7 @@ from service.store import keys
 from service.store.log import Effect, expires_ms
 from service.store.shards import Argument
 from service.wire import stored_records
-from service.wire.positions import encode_positions
+from service.wire.records import encode_positions
 from service.worker.streams.stream import Stream, ordinary, take_effects, take_rows
 from service.worker.streams.table import Table
 

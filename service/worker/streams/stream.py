@@ -29,7 +29,7 @@ from service.wire import (
     StreamSettings,
 )
 from service.wire.event_entries import Id
-from service.wire.positions import enter_numbers
+from service.wire.records import enter_numbers
 from service.worker.streams.history import NOTHING, Tail
 from service.worker.streams.ledger import Share
 from service.worker.streams.step_inputs import number

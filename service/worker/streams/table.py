@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.stream_settings import Hazard
-from service.wire.positions import POSITION
+from service.wire.records import POSITION
 
 FEWEST_ROWS = 64  # room for so many at first
 ROW = np.dtype(

@@ -25,8 +25,7 @@ from service.api.routes.table import CALLS, ApiCall
 from service.problems import PROBLEM_JSON, TYPE_PREFIX
 from service.settings import Settings
 from service.wire import snapshot
-from service.wire.event_cursor import Positions
-from service.wire.event_entries import Id
+from service.wire.event_entries import Id, Positions
 from tests.remote_write import V2, version_2
 
 BY_NAME = {call.endpoint.__name__: call for call in CALLS}

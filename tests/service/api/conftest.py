@@ -35,7 +35,7 @@ from service.problems import (
 from service.runtime.process import listen
 from service.schema import rendering
 from service.settings import Settings
-from service.store import changes, keys
+from service.store import feed, keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
@@ -290,7 +290,7 @@ async def post_raw(api, path, content, **headers):
 @pytest.fixture
 def settings(valkey_url, tmp_path, monkeypatch):
     # What a busy machine cannot do in time is not to be given up.
-    for module in (auth, changes, reads, store_monitor):
+    for module in (auth, feed, reads, store_monitor):
         monkeypatch.setattr(module, "TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(own_commands, "HINDSIGHT_WAIT_S", PATIENCE_S)
     return Settings(

@@ -11,8 +11,7 @@ from service.api.routes import events as event_routes
 from service.api.sse import events as sse_events
 from service.store.connection import connect
 from service.wire import KnownRegime
-from service.wire.event_cursor import Positions
-from service.wire.event_entries import Id
+from service.wire.event_entries import Id, Positions
 from tests.feeding import Consumer, Writer, by_stream
 from tests.service.api.conftest import PARTITIONS, located, slug
 from tests.waiting import PATIENCE_S, until

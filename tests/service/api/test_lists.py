@@ -24,9 +24,8 @@ from service.problems import InvalidField, NotFound, RedisUnavailable
 from service.schema.commands import OverviewQuery
 from service.schema.queries import ChangesQuery, IncidentQuery, IncidentsQuery, kinds_of
 from service.store import keys
-from service.store.changes import ChangeFeed, IncidentFeed
 from service.store.connection import connect_async
-from service.store.feed import Feeds
+from service.store.feed import ChangeFeed, Feeds, IncidentFeed
 from service.store.reads import AsyncStore
 from service.store.streams import chunk_of
 from tests.feeding import MS, Writer

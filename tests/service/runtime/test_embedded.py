@@ -16,7 +16,7 @@ from service.commands.main import app
 from service.problems import StartupError
 from service.runtime import embedded
 from service.runtime.embedded import Embedded
-from service.runtime.store_process import StoreKeeper
+from service.runtime.supervisor import StoreKeeper
 from service.settings import Settings
 from service.store.connection import connect
 from service.store.health import check_server

@@ -17,7 +17,7 @@ from service.commands.main import app
 from service.commands.options import read_settings
 from service.problems import StartupError
 from service.runtime.process import import_plugins
-from service.runtime.store_process import StoreKeeper
+from service.runtime.supervisor import StoreKeeper
 from service.settings import Settings
 from service.store import connection
 from service.store.connection import connect, patiently

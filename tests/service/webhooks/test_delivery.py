@@ -17,7 +17,7 @@ from service import wire
 from service.observability import metrics
 from service.settings import Settings
 from service.store import keys
-from service.store.changes import IncidentFeed
+from service.store.feed import IncidentFeed
 from service.webhooks import runner
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook

@@ -21,13 +21,13 @@ from service.wire import (
     RunLength,
     SetBelief,
 )
-from service.wire.positions import POSITION, numbers_of
+from service.wire.records import POSITION, numbers_of
 from service.worker.filtering import quiet
 from service.worker.streams import alarm_period
 from service.worker.streams import table as tables
 from service.worker.streams.stream import Stream
 from service.worker.streams.table import FEWEST_ROWS, ROW, Table
-from tests.service.wire.test_positions import ordinary
+from tests.service.wire.test_records import ordinary
 from tests.service.worker.conftest import Trouble, noise
 
 

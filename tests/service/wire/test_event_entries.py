@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.wire.event_cursor import BadCursor, Positions, parse
-from service.wire.event_entries import START, Id
+from service.wire.event_entries import START, BadCursor, Id, Positions, parse_cursor
 
 IDS = st.builds(Id, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 few = settings(max_examples=50)
@@ -19,9 +18,9 @@ few = settings(max_examples=50)
 def test_a_cursor_has_every_position_of_its_partitions(known, partitions):
     text = Positions(partitions, 64, known).text()
     wanted = {p: id_ for p, id_ in known.items() if p in partitions and id_ != START}
-    assert parse(text, 64) == wanted
+    assert parse_cursor(text, 64) == wanted
     with pytest.raises(BadCursor):
-        parse(text, 65)
+        parse_cursor(text, 65)
 
 
 @few
@@ -31,9 +30,9 @@ def test_a_changed_cursor_is_refused(known, data):
     at = data.draw(st.integers(0, len(text) - 1))
     other = data.draw(st.sampled_from("AQgwXy09-_").filter(lambda c: c != text[at]))
     with pytest.raises(BadCursor):
-        parse(text[:at] + other + text[at + 1 :], 64)
+        parse_cursor(text[:at] + other + text[at + 1 :], 64)
     with pytest.raises(BadCursor):
-        parse(text[:at], 64)
+        parse_cursor(text[:at], 64)
 
 
 def cursor_of(*numbers):
@@ -44,7 +43,7 @@ def cursor_of(*numbers):
 
 
 def test_numbers_that_are_no_positions_are_refused():
-    assert parse(cursor_of(4, 3, 7, 2), 4) == {3: Id(7, 2)}
+    assert parse_cursor(cursor_of(4, 3, 7, 2), 4) == {3: Id(7, 2)}
     for numbers in (
         [],
         [4, 3, 7],  # half an id
@@ -54,16 +53,16 @@ def test_numbers_that_are_no_positions_are_refused():
         [4, 3, 7, *[255] * 9, 2],  # 65 bits
     ):
         with pytest.raises(BadCursor):
-            parse(cursor_of(*numbers), 4)
+            parse_cursor(cursor_of(*numbers), 4)
     for text in ("", "x", "noon", "ä" * 9, "A" * 10_000):
         with pytest.raises(BadCursor):
-            parse(text, 4)
+            parse_cursor(text, 4)
 
 
 def test_moving_changes_one_partition():
     positions = Positions([3, 1], 4, {1: Id(5, 0), 2: Id(9, 9)})
     positions.move(3, Id(7, 2))
-    assert parse(positions.text(), 4) == {1: Id(5, 0), 3: Id(7, 2)}
+    assert parse_cursor(positions.text(), 4) == {1: Id(5, 0), 3: Id(7, 2)}
     assert positions.behind({1: Id(5, 1), 2: Id(10, 0), 3: Id(7, 2)}) == {1: Id(5, 0)}
 
 
