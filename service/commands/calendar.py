@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from service.commands.connection import (
-    DEFAULT_URL,
-    ApiKey,
     Json,
     Match,
-    Url,
-    connected,
     print_json,
     short_utc,
     table,
+    with_client,
 )
+
+if TYPE_CHECKING:
+    from moca_client import Client
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,7 +27,9 @@ Name = Annotated[str, typer.Argument(help="Name of the window.")]
 
 
 @app.command("list")
+@with_client()
 def list_windows(
+    client: Client,
     since: Annotated[
         str | None,
         typer.Option(help="Only times that end after then: an age, or a time.", show_default="now"),
@@ -41,13 +43,10 @@ def list_windows(
     stream: Annotated[
         str | None, typer.Option(help="Only windows for this stream.", show_default="all")
     ] = None,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Print all windows, and their next times."""
-    with connected(url, api_key) as client:
-        calendar = client.calendar(since=since, until=until, stream=stream)
+    calendar = client.calendar(since=since, until=until, stream=stream)
     if as_json:
         print_json(calendar)
         return
@@ -66,7 +65,9 @@ def list_windows(
 
 
 @app.command("set")
+@with_client()
 def put_window(
+    client: Client,
     name: Name,
     start: Annotated[
         str,
@@ -82,22 +83,19 @@ def put_window(
     ] = "",
     match: Match = None,
     note: Annotated[str, typer.Option(help="Text for people.", show_default="none")] = "",
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Set a window; in place of one of this name, if there is one."""
-    with connected(url, api_key) as client:
-        window = client.put_window(
-            name,
-            start=start,
-            end=end,
-            time_zone=time_zone,
-            repeat=repeat,
-            match=match or (),
-            note=note,
-        )
-        times = client.calendar().times
+    window = client.put_window(
+        name,
+        start=start,
+        end=end,
+        time_zone=time_zone,
+        repeat=repeat,
+        match=match or (),
+        note=note,
+    )
+    times = client.calendar().times
     if as_json:
         print_json(window)
         return
@@ -107,8 +105,11 @@ def put_window(
 
 
 @app.command()
-def remove(name: Name, url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:
+@with_client()
+def remove(
+    client: Client,
+    name: Name,
+) -> None:
     """Remove a window; what it excluded stays excluded."""
-    with connected(url, api_key) as client:
-        client.delete_window(name)
+    client.delete_window(name)
     typer.echo(f"window {name!r} is removed")

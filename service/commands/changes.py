@@ -14,18 +14,16 @@ from rich.console import Console
 from moca_client.responses import ChangesPage, IncidentDetail, Mover, StreamChange
 from moca_client.tables import change_lines, incident_lines
 from service.commands.connection import (
-    DEFAULT_URL,
-    ApiKey,
     Json,
     Match,
-    Url,
     change_cells,
-    connected,
     print_json,
     table,
+    with_client,
 )
 
 if TYPE_CHECKING:
+    from moca_client import Client
     from moca_client.retry import Call
 
 PAGE = 200  # changes of one request
@@ -46,7 +44,9 @@ Kind = Annotated[
 ]
 
 
+@with_client()
 def changes(
+    client: Client,
     since: Annotated[
         str,
         typer.Option(
@@ -91,39 +91,36 @@ def changes(
         bool,
         typer.Option("--csv", help="Print CSV, as is done where the output is no terminal."),
     ] = False,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Print the changes of all streams: which, since when, what changed, and how sure that is."""
     from moca_client import calls
 
-    with connected(url, api_key) as client:
-        call: Call[ChangesPage] | None = calls.changes(
-            since=None if since == EVER else since,
-            until=until,
-            kinds=[kind],
-            states=state or [],
-            model=model,
-            prefix=prefix,
-            contains=contains,
-            min_size=min_size,
-            min_evidence=min_evidence,
-            sort=sort,
-            limit=min(limit, PAGE),
-            match=match or (),
-            movers=True,
-        )
-        rows: list[StreamChange] = []
-        movers: Sequence[Mover] = ()
-        unreadable: set[str] = set()
-        while call is not None and len(rows) < limit:
-            page = client.call(call)
-            unreadable.update(page.unreadable)
-            rows += page.changes
-            movers = page.movers or ()
-            call = calls.following(call, page)
-        del rows[limit:]
+    call: Call[ChangesPage] | None = calls.changes(
+        since=None if since == EVER else since,
+        until=until,
+        kinds=[kind],
+        states=state or [],
+        model=model,
+        prefix=prefix,
+        contains=contains,
+        min_size=min_size,
+        min_evidence=min_evidence,
+        sort=sort,
+        limit=min(limit, PAGE),
+        match=match or (),
+        movers=True,
+    )
+    rows: list[StreamChange] = []
+    movers: Sequence[Mover] = ()
+    unreadable: set[str] = set()
+    while call is not None and len(rows) < limit:
+        page = client.call(call)
+        unreadable.update(page.unreadable)
+        rows += page.changes
+        movers = page.movers or ()
+        call = calls.following(call, page)
+    del rows[limit:]
     _warn_unreadable(unreadable)
     if as_json:
         print_json(rows)
@@ -136,7 +133,9 @@ def changes(
         typer.echo(_nothing("changes", since))
 
 
+@with_client()
 def incidents(
+    client: Client,
     incident: Annotated[
         str | None,
         typer.Argument(help="Id of one, to print its changes.", show_default="list them"),
@@ -164,33 +163,30 @@ def incidents(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Most incidents to print.")] = 100,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Print the changes that began together, a line for each incident, and what its streams share.
 
     With an id: that incident and each of its changes.
     """
-    with connected(url, api_key) as client:
-        if incident is not None:
-            one = client.incident(incident, kinds=[kind])
-            if as_json:
-                print_json(one)
-            else:
-                _show_incident(one)
-            return
-        listed = client.incidents(
-            since=None if since == EVER else since,
-            until=until,
-            kinds=[kind],
-            prefix=prefix,
-            match=match or (),
-            min_streams=min_streams,
-            min_size=min_size,
-            limit=min(limit, PAGE),
-        )
-        rows = list(islice(listed, limit))
+    if incident is not None:
+        one = client.incident(incident, kinds=[kind])
+        if as_json:
+            print_json(one)
+        else:
+            _show_incident(one)
+        return
+    listed = client.incidents(
+        since=None if since == EVER else since,
+        until=until,
+        kinds=[kind],
+        prefix=prefix,
+        match=match or (),
+        min_streams=min_streams,
+        min_size=min_size,
+        limit=min(limit, PAGE),
+    )
+    rows = list(islice(listed, limit))
     if as_json:
         print_json(rows)
         return

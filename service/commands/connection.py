@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC
+from inspect import Parameter, Signature, signature
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -39,7 +41,7 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print the full answer as JSON."),
 ]
-Wait = Annotated[
+RetryFor = Annotated[
     float,
     typer.Option("--retry-for", min=0, help="Retry for this many seconds."),
 ]
@@ -79,7 +81,7 @@ Stream = Annotated[
 
 
 @contextmanager
-def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Iterator[Client]:
+def connected(url: str, api_key: str | None, retry_for_s: float) -> Iterator[Client]:
     """Connect to a service; errors end the command with status 1 and one line."""
     from moca_client import Client, ClientError, Unavailable
     from moca_client.errors import Unauthorized, UnknownStream
@@ -103,6 +105,44 @@ def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Itera
         raise typer.Exit(130) from None
     except BrokenPipeError:  # of `| head`
         raise typer.Exit(0) from None
+
+
+def with_client(
+    retry_for_s: float | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the address and the key of a service as options; it receives `client` instead.
+
+    retry_for_s: default of an option for how long to retry; None: ten seconds, and no option.
+    """
+    options: dict[str, tuple[Any, Any]] = {"url": (Url, DEFAULT_URL), "api_key": (ApiKey, None)}
+    if retry_for_s is not None:
+        options = {"retry_for": (RetryFor, retry_for_s), **options}
+    added = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+        for name, (annotation, default) in options.items()
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        # The type of the client is not needed, and takes longer to import than `--help`.
+        hints = get_type_hints(command, localns={"Client": object}, include_extras=True)
+        own = dict(signature(command).parameters)
+        del own["client"]
+        json_last = [own.pop("as_json")] if "as_json" in own else []
+        parameters = [
+            parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+            for parameter in (*own.values(), *added, *json_last)
+        ]
+
+        @functools.wraps(command)
+        def run(url: str, api_key: str | None, retry_for: float = 10.0, **values: Any) -> None:
+            with connected(url, api_key, retry_for) as client:
+                command(client, **values)
+
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
 
 
 def _meant(url: str, api_key: str | None, detail: str) -> str:

@@ -29,24 +29,21 @@ from moca_client.tables import (
 from service.commands.changes import EventState
 from service.commands.common import fail
 from service.commands.connection import (
-    DEFAULT_URL,
-    ApiKey,
     Json,
     Match,
     Stream,
-    Url,
-    Wait,
     change_cells,
     complete_stream,
-    connected,
     event_text,
     number,
     numbers,
     print_json,
     table,
+    with_client,
 )
 
 if TYPE_CHECKING:
+    from moca_client import Client
     from moca_client.subscriptions import Followed, Message
 
 FILE_BATCH = 500
@@ -57,7 +54,9 @@ _LIVE = "{:>8}  {:>12}  {:>12}  {:>10}  {:>10}  {:>9}  {}"
 _LIVE_HEAD = _LIVE.format("seq", "label", "expected", "log score", "changed", "evidence", "time")
 
 
+@with_client(retry_for_s=60.0)
 def observe(
+    client: Client,
     stream: Stream,
     values: Annotated[
         list[str] | None,
@@ -83,9 +82,6 @@ def observe(
             show_default=f"{FILE_BATCH} from a file, 1 from a pipe",
         ),
     ] = None,
-    retry_for: Wait = 60.0,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Post observations and print one answer per line; with --json all of it.
@@ -103,17 +99,18 @@ def observe(
             typer.secho("moca: reading labels, one per line; end with Ctrl-D", err=True, dim=True)
         observations = _lines(sys.stdin, x)
         size = batch or (FILE_BATCH if _is_file(sys.stdin) else 1)
-    with connected(url, api_key, retry_for) as client:
-        headed = as_json
-        while some := list(islice(observations, size)):
-            for answer in client.observe(stream, some, detail="full" if as_json else "summary"):
-                if not headed:
-                    typer.echo(_HEAD)
-                    headed = True
-                _tell(answer, as_json)
+    headed = as_json
+    while some := list(islice(observations, size)):
+        for answer in client.observe(stream, some, detail="full" if as_json else "summary"):
+            if not headed:
+                typer.echo(_HEAD)
+                headed = True
+            _tell(answer, as_json)
 
 
+@with_client()
 def predict(
+    client: Client,
     stream: Stream,
     x: Annotated[
         list[str] | None,
@@ -146,22 +143,19 @@ def predict(
             show_default="the next one",
         ),
     ] = None,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Print the predictive distribution of the next labels; changes nothing."""
     inputs = [numbers(text, "--x") for text in x] if x else None
-    with connected(url, api_key) as client:
-        predictions = client.predict(
-            stream,
-            inputs,
-            quantiles=quantile,
-            samples=samples,
-            seed=seed,
-            elapsed=elapsed,
-            horizon=horizon,
-        )
+    predictions = client.predict(
+        stream,
+        inputs,
+        quantiles=quantile,
+        samples=samples,
+        seed=seed,
+        elapsed=elapsed,
+        horizon=horizon,
+    )
     if as_json:
         print_json(predictions)
         return
@@ -176,7 +170,9 @@ def predict(
     Console().print(made)
 
 
+@with_client()
 def follow(
+    client: Client,
     stream: Stream,
     after: Annotated[
         str | None,
@@ -185,20 +181,17 @@ def follow(
             show_default="new observations only",
         ),
     ] = None,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Print a stream's observations as they are applied, until the stream is deleted."""
-    with connected(url, api_key) as client:
-        if not as_json:
-            typer.echo(_LIVE_HEAD)
-        for message in client.follow(stream, after=after, detail="full", retry_for_s=None):
-            if as_json:
-                print_json(message, lines=True)
-            else:
-                _tell_followed(message)
-            sys.stdout.flush()
+    if not as_json:
+        typer.echo(_LIVE_HEAD)
+    for message in client.follow(stream, after=after, detail="full", retry_for_s=None):
+        if as_json:
+            print_json(message, lines=True)
+        else:
+            _tell_followed(message)
+        sys.stdout.flush()
 
 
 def _tell_followed(message: Message) -> None:
@@ -225,7 +218,9 @@ def _followed(seen: Followed) -> str:
     return line.rstrip()
 
 
+@with_client()
 def changepoints(
+    client: Client,
     stream: Annotated[
         str | None,
         typer.Argument(
@@ -260,8 +255,6 @@ def changepoints(
         ),
     ] = None,
     match: Match = None,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Print a stream's events and segmentation, or stream new events with --follow.
@@ -275,22 +268,21 @@ def changepoints(
         fail("expected a STREAM, or --follow for events of all streams")
     kinds = [] if kind is None else [kind]
     states = state or []
-    with connected(url, api_key) as client:
-        if follow:
-            messages = client.events(
-                stream=stream,
-                states=states,
-                kinds=kinds,
-                match=match or (),
-                incidents=stream is None and not as_json,
-                after=after,
-                retry_for_s=None,
-            )
-            for message in messages:
-                _follow(message, as_json, named=stream is None)
-            return
-        assert stream is not None
-        answer = client.changepoints(stream, kinds=kinds, states=states)
+    if follow:
+        messages = client.events(
+            stream=stream,
+            states=states,
+            kinds=kinds,
+            match=match or (),
+            incidents=stream is None and not as_json,
+            after=after,
+            retry_for_s=None,
+        )
+        for message in messages:
+            _follow(message, as_json, named=stream is None)
+        return
+    assert stream is not None
+    answer = client.changepoints(stream, kinds=kinds, states=states)
     if as_json:
         print_json(answer)
         return

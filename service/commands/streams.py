@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,54 +15,53 @@ from moca_client.responses import Predictive, RememberedRegime, StreamSummary
 from moca_client.tables import describe_evidence, describe_regime, describe_season
 from service.commands.common import fail, input_file
 from service.commands.connection import (
-    DEFAULT_URL,
-    ApiKey,
     GivenSettings,
     Json,
     Match,
     Stream,
-    Url,
-    connected,
     event_text,
     number,
     print_json,
     setting,
     table,
+    with_client,
 )
+
+if TYPE_CHECKING:
+    from moca_client import Client
 
 app = typer.Typer(no_args_is_help=True, help="List, show, create, change and delete streams.")
 snapshots = typer.Typer(no_args_is_help=True, help="Export and import a stream's state.")
 
 
 @app.command("list")
+@with_client()
 def list_streams(
+    client: Client,
     prefix: Annotated[str, typer.Option(help="Only ids with this prefix.")] = "",
     match: Match = None,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Print the ids of all streams, one per line."""
-    with connected(url, api_key) as client:
-        names = client.streams(prefix, limit=1000, match=match or ())
-        if as_json:
-            print_json([{"stream": name} for name in names])
-            return
-        for name in names:
-            typer.echo(name)
+    names = client.streams(prefix, limit=1000, match=match or ())
+    if as_json:
+        print_json([{"stream": name} for name in names])
+        return
+    for name in names:
+        typer.echo(name)
 
 
 @app.command()
-def show(
-    stream: Stream, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: Json = False
-) -> None:
+@with_client()
+def show(client: Client, stream: Stream, as_json: Json = False) -> None:
     """Show a stream's model, settings and current state."""
-    with connected(url, api_key) as client:
-        _show(client.stream(stream), as_json)
+    _show(client.stream(stream), as_json)
 
 
 @app.command()
+@with_client()
 def create(
+    client: Client,
     stream: Stream,
     model: Annotated[
         str | None,
@@ -72,8 +71,6 @@ def create(
         ),
     ] = None,
     given: GivenSettings = None,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Create a stream; exits with status 1 if it already exists."""
@@ -82,12 +79,11 @@ def create(
     settings: dict[str, Any] = dict(setting(text) for text in given or [])
     if model:
         settings["model"] = model
-    with connected(url, api_key) as client:
-        try:
-            seq = client.stream(stream).seq
-        except UnknownStream:
-            _show(client.put_stream(stream, settings), as_json)
-            return
+    try:
+        seq = client.stream(stream).seq
+    except UnknownStream:
+        _show(client.put_stream(stream, settings), as_json)
+        return
     fail(
         f"stream {stream!r} already exists, with {seq} observations: use `moca streams set`, or "
         "delete it",
@@ -96,7 +92,9 @@ def create(
 
 
 @app.command("set")
+@with_client()
 def change(
+    client: Client,
     stream: Stream,
     given: Annotated[
         list[str],
@@ -104,56 +102,49 @@ def change(
             metavar="NAME=VALUE", help="Settings such as hazard=0.01.", show_default=False
         ),
     ],
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Change settings of an existing stream."""
     settings = dict(setting(text) for text in given)
-    with connected(url, api_key) as client:
-        client.stream(stream)  # a wrong id must not make a stream
-        _show(client.put_stream(stream, settings), as_json)
+    client.stream(stream)  # a wrong id must not make a stream
+    _show(client.put_stream(stream, settings), as_json)
 
 
 @app.command()
+@with_client()
 def delete(
+    client: Client,
     stream: Stream,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
 ) -> None:
     """Delete a stream and all its data."""
-    with connected(url, api_key) as client:
-        state = client.stream(stream)
-        if not yes:
-            typer.confirm(f"Delete {stream!r} with its {state.seq} observations?", abort=True)
-        client.delete_stream(stream)
+    state = client.stream(stream)
+    if not yes:
+        typer.confirm(f"Delete {stream!r} with its {state.seq} observations?", abort=True)
+    client.delete_stream(stream)
     typer.echo(f"deleted {stream}")
 
 
 @app.command()
-def regimes(
-    stream: Stream, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: Json = False
-) -> None:
+@with_client()
+def regimes(client: Client, stream: Stream, as_json: Json = False) -> None:
     """List the regimes that a stream remembers, see its setting `regimes`."""
-    with connected(url, api_key) as client:
-        _list_regimes(client.regimes(stream), as_json)
+    _list_regimes(client.regimes(stream), as_json)
 
 
 @app.command("name")
+@with_client()
 def name_regime(
+    client: Client,
     stream: Stream,
     regime: Annotated[int, typer.Argument(help="Its id.", show_default=False)],
     name: Annotated[
         str, typer.Argument(help="Such as `night shift`; empty: none.", show_default=False)
     ],
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Give a regime that a stream remembers a name."""
-    with connected(url, api_key) as client:
-        _list_regimes([client.name_regime(stream, regime, name or None)], as_json)
+    _list_regimes([client.name_regime(stream, regime, name or None)], as_json)
 
 
 def _list_regimes(regimes: Sequence[RememberedRegime], as_json: bool) -> None:
@@ -216,18 +207,17 @@ def _show(state: StreamSummary, as_json: bool) -> None:
 
 
 @snapshots.command("export")
+@with_client()
 def export(
+    client: Client,
     stream: Stream,
     out: Annotated[
         Path | None,
         typer.Option(help="File; `-`: standard output.", show_default="STREAM.snapshot"),
     ] = None,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
 ) -> None:
     """Export a stream's whole state to a file. Only this service can read it."""
-    with connected(url, api_key) as client:
-        snapshot = client.snapshot(stream)
+    snapshot = client.snapshot(stream)
     if out is not None and str(out) == "-":
         typer.echo(snapshot.content, nl=False)
         return
@@ -243,22 +233,21 @@ def export(
 
 
 @snapshots.command("import")
+@with_client()
 def import_(
+    client: Client,
     stream: Stream,
     file: Annotated[Path, input_file("Snapshot file written by `moca snapshot export`.")],
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Replace an existing stream."),
     ] = False,
-    url: Url = DEFAULT_URL,
-    api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Create a stream from a snapshot."""
     from moca_client.responses import Snapshot
 
-    with connected(url, api_key) as client:
-        summary = client.put_snapshot(stream, Snapshot(file.read_bytes()), replace=replace)
+    summary = client.put_snapshot(stream, Snapshot(file.read_bytes()), replace=replace)
     if as_json:
         print_json(summary)
     else:
