@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 import httpx
 from httpx_sse import EventSource
 
-from moca_client import bodies, calls, plans, retry
+from moca_client import bodies, calls, plans, retry, subscriptions
 from moca_client.bodies import Observed
 from moca_client.calls import path_of
 from moca_client.errors import ClientError
@@ -53,7 +53,7 @@ from moca_client.responses import (
     Window,
 )
 from moca_client.retry import Call, Pause, Policy, Repeat, Request
-from moca_client.subscriptions import ENDS, Ended, Events, Feed, Follow, Followed, Missed, Patience
+from moca_client.subscriptions import ENDS, Ended, Feed, Followed, Missed, Patience
 
 if TYPE_CHECKING:
     from moca_client.frames import Answers, Source
@@ -494,7 +494,7 @@ class AsyncClient:
         long; None: never.
         """
         patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
-        return self._messages(Events(query, after, patience))
+        return self._messages(subscriptions.events(query, after, patience))
 
     def follow(
         self,
@@ -513,7 +513,7 @@ class AsyncClient:
         `events`.
         """
         patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
-        return self._messages(Follow(stream, after, detail, patience))
+        return self._messages(subscriptions.follow(stream, after, detail, patience))
 
     # --- how calls are carried out: what to do next is decided by plans ----------------------
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import httpx
 import msgspec
@@ -18,138 +17,7 @@ from moca_client.responses import MESSAGES, Gap, GapPlaces, Incident, Recorded, 
 from moca_client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED, Backoff
 
 T = TypeVar("T")
-_event = msgspec.json.Decoder(StreamEvent).decode
-_incident = msgspec.json.Decoder(Incident).decode
-_gap = msgspec.json.Decoder(GapPlaces).decode
-
-
-class Patience(NamedTuple):
-    """How long a silent connection, and a service that is away, are borne."""
-
-    silence_s: float
-    retry_for_s: float | None
-    timeout_s: float
-
-
-class Feed(ABC, Generic[T]):
-    """One subscription, across reconnections.
-
-    A reconnection resumes after the last message id: nothing is missed or repeated.
-    """
-
-    def __init__(
-        self, path: str, query: Mapping[str, Any], after: str | None, patience: Patience
-    ) -> None:
-        self._path = path
-        self._query = query_params(query)
-        self.cursor = after
-        self.over = False  # whether the service has ended the subscription
-        self._retry_for_s = patience.retry_for_s
-        timeout_s = patience.timeout_s
-        connect_s = min(5.0, timeout_s)
-        self._timeout = httpx.Timeout(timeout_s, connect=connect_s, read=patience.silence_s)
-        self._failing_since: float | None = None
-        self._first_pause_s = FIRST_PAUSE_S
-        self._backoff = Backoff()
-
-    @abstractmethod
-    def read(self, message: ServerSentEvent) -> T | None:
-        """Parse a message; None for an unknown kind, as of a later version."""
-
-    @abstractmethod
-    def mark(self, item: T, cursor: str) -> None:
-        """Set the cursor of a parsed message."""
-
-    def request(self) -> dict[str, Any]:
-        """Return the arguments of the next connection."""
-        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-        params = list(self._query)
-        if self.cursor is not None:
-            headers["Last-Event-ID"] = self.cursor
-            params.append(("after", self.cursor))
-        return {
-            "method": "GET",
-            "url": self._path,
-            "params": params,
-            "headers": headers,
-            "timeout": self._timeout,
-        }
-
-    def opened(self, response: httpx.Response) -> T | None:
-        """Check the head of a response; the body of an error response was read.
-
-        Returns the final item of the subscription, if the response is one.
-        """
-        if response.status_code in RETRIED:
-            raise _Again(problem_in(response))
-        if not response.is_success:
-            raise problem_in(response)
-        self._failing_since = None
-        self._backoff = Backoff(self._first_pause_s)
-        return None
-
-    def message(self, message: ServerSentEvent) -> T | None:
-        """Handle a message; return its item, or None."""
-        if message.retry is not None:
-            self._first_pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
-            self._backoff = Backoff(self._first_pause_s)
-        try:
-            item = self.read(message)
-        except msgspec.DecodeError as error:
-            raise UnexpectedAnswer(f"GET {self._path}: unexpected message: {error}") from error
-        if message.id:
-            self.cursor = message.id  # also of a heartbeat, which moves past filtered messages
-            if item is not None:
-                self.mark(item, message.id)
-        return item
-
-    def ended(self, error: Exception | None) -> float:
-        """Return the seconds to wait after a connection that ended, before the next.
-
-        Raises Unavailable when none came about for too long.
-        """
-        if isinstance(error, httpx.UnsupportedProtocol | SSEError):
-            raise UnexpectedAnswer(f"GET {self._path}: {error}") from error
-        now = time.monotonic()
-        self._failing_since = self._failing_since or now
-        wait_s = self._backoff.next_s(error.problem if isinstance(error, _Again) else None)
-        limit_s = self._retry_for_s
-        if limit_s is not None and now + wait_s - self._failing_since > limit_s:
-            raise Unavailable(
-                f"GET {self._path}: {error or 'the connection was closed'}"
-            ) from error
-        return wait_s
-
-
-class Events(Feed[StreamEvent | Incident | Gap]):
-    """Events as they are raised."""
-
-    def __init__(self, query: EventsQuery, after: str | None, patience: Patience) -> None:
-        super().__init__("/v1/events", query, after, patience)
-
-    def read(self, message: ServerSentEvent) -> StreamEvent | Incident | Gap | None:
-        """Return an event, an incident, or a gap of events that are not retained."""
-        if message.event in MESSAGES.values():
-            return _event(message.data)
-        if message.event == "incident":
-            return _incident(message.data)
-        return Gap(_gap(message.data or "{}")) if message.event == "gap" else None
-
-    def mark(self, item: StreamEvent | Incident | Gap, cursor: str) -> None:
-        """Note the cursor, which incidents have not."""
-        if not isinstance(item, Incident):
-            item.cursor = cursor
-
-
-class _Again(Exception):
-    """The service refuses for the time being."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
-
-
-ENDS = (httpx.TransportError, SSEError, _Again)
+ENDED = {"unknown-stream": "deleted", "stream-replaced": "replaced"}  # while disconnected
 
 
 class Followed(Recorded):
@@ -174,48 +42,149 @@ class Ended(Struct):
 
 
 Message = Followed | Missed | Ended
-_observation = msgspec.json.Decoder(Followed).decode
-_missed = msgspec.json.Decoder(Missed).decode
-_ended = msgspec.json.Decoder(Ended).decode
-ENDED = {"unknown-stream": "deleted", "stream-replaced": "replaced"}  # while disconnected
 
 
-class Follow(Feed[Message]):
-    """One stream's observations, from a place on."""
+class _Again(Exception):
+    """The service refuses for the time being."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+ENDS = (httpx.TransportError, SSEError, _Again)
+
+
+class Patience(NamedTuple):
+    """How long a silent connection, and a service that is away, are borne."""
+
+    silence_s: float
+    retry_for_s: float | None
+    timeout_s: float
+
+
+class Feed(Generic[T]):
+    """One subscription, across reconnections.
+
+    A reconnection resumes after the last message id: nothing is missed or repeated. readers: of
+    messages, by their kinds; unknown kinds, as of a later version, are left out.
+    """
 
     def __init__(
-        self, stream: str, after: int | str | None, detail: str, patience: Patience
+        self,
+        path: str,
+        query: Mapping[str, Any],
+        after: str | None,
+        patience: Patience,
+        readers: Mapping[str, Callable[[str], T]],
     ) -> None:
-        place = None if after is None else str(after)
-        path = path_of(stream, "/observations/live")
-        super().__init__(path, {"detail": detail}, place, patience)
-        self._begun = False
+        self._path = path
+        self._readers = readers
+        self._query = query_params(query)
+        self.cursor = after
+        self.over = False  # whether the service has ended the subscription
+        self._begun = False  # whether it was ever connected
+        self._retry_for_s = patience.retry_for_s
+        timeout_s = patience.timeout_s
+        connect_s = min(5.0, timeout_s)
+        self._timeout = httpx.Timeout(timeout_s, connect=connect_s, read=patience.silence_s)
+        self._failing_since: float | None = None
+        self._first_pause_s = FIRST_PAUSE_S
+        self._backoff = Backoff()
 
-    def opened(self, response: httpx.Response) -> Message | None:
-        """Check the head of a response; of a later one it may be that the stream has ended."""
-        try:
-            super().opened(response)
-        except Problem as problem:
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of the next connection."""
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        params = list(self._query)
+        if self.cursor is not None:
+            headers["Last-Event-ID"] = self.cursor
+            params.append(("after", self.cursor))
+        return {
+            "method": "GET",
+            "url": self._path,
+            "params": params,
+            "headers": headers,
+            "timeout": self._timeout,
+        }
+
+    def opened(self, response: httpx.Response) -> T | None:
+        """Check the head of a response; the body of an error response was read.
+
+        Returns the final item of the subscription, if the response is one: the followed stream
+        has ended since the last connection.
+        """
+        if response.status_code in RETRIED:
+            raise _Again(problem_in(response))
+        if not response.is_success:
+            problem = problem_in(response)
             reason = ENDED.get(problem.type)
-            if not self._begun or reason is None:
-                raise
+            if reason is None or not self._begun or "end" not in self._readers:
+                raise problem
             self.over = True
-            return Ended(reason, problem.detail)
+            return cast(T, Ended(reason, problem.detail))
         self._begun = True
+        self._failing_since = None
+        self._backoff = Backoff(self._first_pause_s)
         return None
 
-    def read(self, message: ServerSentEvent) -> Message | None:
-        """Return an observation, a gap of observations not retained, or the stream's end."""
-        if message.event == "observation":
-            return _observation(message.data)
-        if message.event == "gap":
-            return _missed(message.data)
-        if message.event == "end":
-            self.over = True
-            return _ended(message.data)
-        return None
+    def message(self, message: ServerSentEvent) -> T | None:
+        """Handle a message; return its item, or None."""
+        if message.retry is not None:
+            self._first_pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
+            self._backoff = Backoff(self._first_pause_s)
+        read = self._readers.get(message.event)
+        try:
+            item = None if read is None else read(message.data)
+        except msgspec.DecodeError as error:
+            raise UnexpectedAnswer(f"GET {self._path}: unexpected message: {error}") from error
+        if message.id:
+            self.cursor = message.id  # also of a heartbeat, which moves past filtered messages
+            if isinstance(item, StreamEvent | Gap | Followed | Missed):
+                item.cursor = message.id
+        self.over = self.over or isinstance(item, Ended)
+        return item
 
-    def mark(self, item: Message, cursor: str) -> None:
-        """Note the cursor."""
-        if not isinstance(item, Ended):
-            item.cursor = cursor
+    def ended(self, error: Exception | None) -> float:
+        """Return the seconds to wait after a connection that ended, before the next.
+
+        Raises Unavailable when none came about for too long.
+        """
+        if isinstance(error, httpx.UnsupportedProtocol | SSEError):
+            raise UnexpectedAnswer(f"GET {self._path}: {error}") from error
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        wait_s = self._backoff.next_s(error.problem if isinstance(error, _Again) else None)
+        limit_s = self._retry_for_s
+        if limit_s is not None and now + wait_s - self._failing_since > limit_s:
+            raise Unavailable(
+                f"GET {self._path}: {error or 'the connection was closed'}"
+            ) from error
+        return wait_s
+
+
+_event = msgspec.json.Decoder(StreamEvent).decode
+_gap = msgspec.json.Decoder(GapPlaces).decode
+_EVENTS: dict[str, Callable[[str], StreamEvent | Incident | Gap]] = {
+    **dict.fromkeys(MESSAGES.values(), _event),
+    "incident": msgspec.json.Decoder(Incident).decode,
+    "gap": lambda data: Gap(_gap(data or "{}")),
+}
+_OBSERVATIONS: dict[str, Callable[[str], Message]] = {
+    "observation": msgspec.json.Decoder(Followed).decode,
+    "gap": msgspec.json.Decoder(Missed).decode,
+    "end": msgspec.json.Decoder(Ended).decode,
+}
+
+
+def events(
+    query: EventsQuery, after: str | None, patience: Patience
+) -> Feed[StreamEvent | Incident | Gap]:
+    """Subscribe to events as they are raised."""
+    return Feed("/v1/events", query, after, patience, _EVENTS)
+
+
+def follow(stream: str, after: int | str | None, detail: str, patience: Patience) -> Feed[Message]:
+    """Subscribe to one stream's observations, from a place on."""
+    path = path_of(stream, "/observations/live")
+    place = None if after is None else str(after)
+    return Feed(path, {"detail": detail}, place, patience, _OBSERVATIONS)
