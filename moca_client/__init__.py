@@ -17,8 +17,8 @@ if TYPE_CHECKING:
         UnexpectedAnswer,
     )
     from moca_client.outbox import AsyncOutbox, Bounds, Outbox, OutboxError, OutboxFull
-    from moca_client.plans import DEFAULT_URL
     from moca_client.responses import Answer, Event, Gap, Incident, StreamChange, StreamEvent
+    from moca_client.retry import DEFAULT_URL
     from moca_client.subscriptions import Ended, Followed, Missed
     from moca_client.sync import Client
 
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 # Where each name is; the service has the definitions of answers from here, without httpx.
-_MODULES = ("sync", "asynchronous", "outbox", "subscriptions", "errors", "plans", "responses")
+_MODULES = ("sync", "asynchronous", "outbox", "subscriptions", "errors", "retry", "responses")
 _OTHERS = ("frames",)
 
 

@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 import httpx
 from httpx_sse import EventSource
 
-from moca_client import bodies, calls, plans, retry, subscriptions
-from moca_client.bodies import Observed
-from moca_client.calls import path_of
+from moca_client import calls, retry, subscriptions
+from moca_client.calls import Observed, Result, path_of
 from moca_client.errors import ClientError
-from moca_client.plans import DEFAULT_URL, AsyncMessages, Result
 from moca_client.responses import (
     Action,
     Answer,
@@ -52,8 +50,8 @@ from moca_client.responses import (
     WhatIf,
     Window,
 )
-from moca_client.retry import Call, Pause, Policy, Repeat, Request
-from moca_client.subscriptions import ENDS, Ended, Feed, Followed, Missed, Patience
+from moca_client.retry import DEFAULT_URL, Call, Pause, Policy, Repeat, Request
+from moca_client.subscriptions import ENDS, AsyncMessages, Ended, Feed, Followed, Missed, Patience
 
 if TYPE_CHECKING:
     from moca_client.frames import Answers, Source
@@ -84,9 +82,11 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ):
         """Connect lazily."""
-        self._core = plans.Core(url, api_key, timeout_s, retries, retry_for_s)
-        self._http = httpx.AsyncClient(transport=transport, **self._core.options())
-        self.url = self._core.url
+        self.url = url.rstrip("/")
+        self._policy = Policy(retries, retry_for_s)
+        self._timeout_s = timeout_s
+        options = retry.http_options(self.url, api_key, timeout_s)
+        self._http = httpx.AsyncClient(transport=transport, **options)
 
     async def __aenter__(self) -> Self:
         """Return the client itself."""
@@ -185,10 +185,10 @@ class AsyncClient:
         score, variance and run length. `belief`, `components`: they carry the whole belief, the
         mixture itself. `quantiles`: levels to answer.
         """
-        if bodies.is_list(observations):
-            rows = bodies.observations(observations)
+        if calls.is_list(observations):
+            rows = calls.observations(observations)
             return await self.call(calls.observe(stream, rows, list[Answer], options, key))
-        body = bodies.observation(observations)
+        body = calls.observation(observations)
         return await self.call(calls.observe(stream, body, Answer, options, key))
 
     async def observe_many(
@@ -199,7 +199,7 @@ class AsyncClient:
         The result has an answer or a Problem at each item's place; it does not raise for items.
         options: as of `observe`.
         """
-        return await self.run(plans.observe_many(bodies.items(items), options, self._core.policy))
+        return await self.run(calls.observe_all(calls.items(items), options, self._policy))
 
     async def observe_frame(
         self,
@@ -258,7 +258,7 @@ class AsyncClient:
         elapsed: time since the last observation. seed: of the draws; default: drawn anew.
         """
         body = calls.stated({"candidates": candidates, **options})
-        body.setdefault("seed", int(bodies.new_key()[:12], 16))  # a retry repeats it
+        body.setdefault("seed", int(calls.new_key()[:12], 16))  # a retry repeats it
         return await self.call(calls.ask(path_of(stream, "/actions"), Action, body))
 
     async def run_length(self, stream: str) -> RunLength:
@@ -493,7 +493,7 @@ class AsyncClient:
         this long is closed. retry_for_s: raise `Unavailable` after failing to connect for this
         long; None: never.
         """
-        patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
+        patience = Patience(silence_s, retry_for_s, self._timeout_s)
         return self._messages(subscriptions.events(query, after, patience))
 
     def follow(
@@ -512,17 +512,17 @@ class AsyncClient:
         Ends with an `Ended` when the stream is deleted or replaced. silence_s, retry_for_s: as of
         `events`.
         """
-        patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
+        patience = Patience(silence_s, retry_for_s, self._timeout_s)
         return self._messages(subscriptions.follow(stream, after, detail, patience))
 
     # --- how calls are carried out: what to do next is decided by plans ----------------------
 
     async def call(self, call: Call[T], policy: Policy | None = None) -> T:
         """Carry out one described call, with retries."""
-        plan = retry.plan(call, policy or self._core.policy)
+        plan = retry.plan(call, policy or self._policy)
         return await self._carry_out(plan, self._request, httpx.TransportError)
 
-    async def run(self, plan: plans.Calls[T]) -> T:
+    async def run(self, plan: retry.Calls[T]) -> T:
         """Carry out several calls that depend on each other."""
         return await self._carry_out(plan, self.call, ClientError)
 

@@ -1,26 +1,49 @@
-"""Calls of the REST interface: a request, the reader of its answer, and whether a retry is safe."""
+"""Calls of the REST interface: a request, the reader of its answer, and whether a retry is safe.
+
+In bodies NaN of a label is null, a missing one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from functools import cache
-from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, cast
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from moca_client import bodies
-from moca_client.bodies import encode
-from moca_client.errors import InvalidRequest, Problem, UnexpectedAnswer, problem_of
+from moca_client.errors import (
+    EarlierItemFailed,
+    InvalidRequest,
+    OutcomeUnknown,
+    Problem,
+    Temporary,
+    Unavailable,
+    UnexpectedAnswer,
+    outcome_unknown,
+    problem_of,
+)
 from moca_client.responses import Answer, ChangesPage, IncidentsPage
-from moca_client.retry import Call, Repeat, Request
+from moca_client.retry import KEY_MEMORY_S, Backoff, Call, Calls, Pause, Policy, Repeat, Request
+from moca_client.times import rfc3339
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 JSON = {"Content-Type": "application/json"}
 Detail = Literal["summary", "full"]  # of answers to observations
 Match = str | Sequence[str]  # selectors of streams by tags: of any of them
 When = str | datetime  # an RFC 3339 time, an age such as "24h", or a datetime with a time zone
+Result = Answer | Problem
+# A whole observation, or its label alone; None or NaN: the label is missing.
+Observed = Mapping[str, Any] | float | None
+_encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
 T = TypeVar("T")
 
 
@@ -119,6 +142,120 @@ class WindowFields(TypedDict, total=False):
     note: str
 
 
+# --- bodies ----------------------------------------------------------------------------------
+
+
+def new_key() -> str:
+    """Return a new idempotency key."""
+    return secrets.token_hex(16)
+
+
+def encode(body: Any) -> bytes:
+    """Return JSON, with null for NaN; InvalidRequest for values that it cannot represent."""
+    try:
+        check_finite(body, "body")
+        return _encode(body)
+    except InvalidRequest:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"cannot be encoded as JSON: {error}") from error
+
+
+def observation(value: Observed) -> dict[str, Any]:
+    """Return an observation as an object; a plain number, or None, is its label."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {"y": value}
+
+
+def is_list(value: Observed | Sequence[Observed]) -> TypeIs[Sequence[Observed]]:
+    """Whether a value is several observations: a sequence, an array or a column of a frame."""
+    listed = isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
+    return listed or hasattr(value, "to_list") or hasattr(value, "columns")
+
+
+def observations(values: Iterable[Observed]) -> list[dict[str, Any]]:
+    """Return a list of observations as objects."""
+    if isinstance(values, str | bytes):
+        raise InvalidRequest("expected observations, got a string")
+    if hasattr(values, "columns"):
+        raise InvalidRequest("expected observations, got a frame: use `observe_frame`")
+    rows = values.tolist() if hasattr(values, "tolist") else values
+    index = getattr(values, "index", None)
+    if not is_time_index(index):
+        return [observation(row) for row in rows]
+    pairs = zip(rows, times_of(index), strict=True)
+    return [{**observation(row), **({} if time is None else {"time": time})} for row, time in pairs]
+
+
+def is_time_index(index: Any) -> bool:
+    """Whether an index of a frame or a column has times: pandas' own, which is not imported."""
+    return type(index).__name__ == "DatetimeIndex"
+
+
+def times_of(index: Any) -> list[str | None]:
+    """Return the times of such an index as the service takes them; None: missing."""
+    missing = index.isna().tolist()
+    return [None if no else rfc3339(time) for time, no in zip(index, missing, strict=True)]
+
+
+def items(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return items of many streams, each with a key; one without a stream is refused."""
+    keyed = []
+    for i, row in enumerate(rows):
+        if not isinstance(row.get("stream"), str):
+            raise InvalidRequest(f"items[{i}]: expected a `stream`, got {row.get('stream')!r}")
+        keyed.append({**row, "key": row.get("key") or new_key()})
+    return keyed
+
+
+def check_finite(value: Any, where: str, field: str = "") -> None:
+    """Refuse infinities, and missing values but in labels, where JSON's null is a missing one.
+
+    field: name of the innermost object's member that the value is in. NaN and pandas' NA and NaT
+    are missing everywhere; None, also of a masked array, is no input and elsewhere a value.
+    """
+    if isinstance(value, float) or value is None or _is_missing(value):
+        _check_number(value, where, field)
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            if part is not None:  # x: None is an observation without inputs
+                check_finite(part, f"{where}.{name}", name)
+    elif isinstance(value, Sequence | Set) and not isinstance(value, str | bytes):
+        for i, part in enumerate(value):
+            check_finite(part, f"{where}[{i}]", field)
+    elif hasattr(value, "tolist"):
+        check_finite(_plain(value), where, field)
+
+
+def _check_number(value: Any, where: str, field: str) -> None:
+    if isinstance(value, float) and not math.isnan(value):
+        allowed = math.isfinite(value)
+    else:
+        allowed = field == "y" or (value is None and field != "x")
+    if not allowed:
+        hint = "NaN or None is a missing label" if field == "y" else "only labels may be missing"
+        raise InvalidRequest(f"{where}: expected a finite number, got {value}; {hint}")
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy and its like, as Python has them; None for pandas' NA."""
+    if _is_missing(value):
+        return None
+    if hasattr(value, "tolist"):
+        plain = value.tolist()
+        if type(plain) is not type(value):
+            return plain
+        if isinstance(value, Real):  # numpy's longdouble
+            return float(value)
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is pandas' NA or NaT, which are not imported for that."""
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
 # --- requests ---------------------------------------------------------------------------------
 
 
@@ -181,14 +318,14 @@ def change(
     query: Mapping[str, Any] | None = None,
 ) -> Call[T]:
     """Return a call that changes something."""
-    headers = {"Idempotency-Key": key or bodies.new_key(), **JSON}
+    headers = {"Idempotency-Key": key or new_key(), **JSON}
     request = Request(method, path, query_params(query or {}), headers, encode(body))
     return Call(request, reader(kind), repeat, changes=True)
 
 
 def delete(path: str) -> Call[None]:
     """Return a call that removes something; a repeat that finds nothing has done it."""
-    request = Request("DELETE", path, [], {"Idempotency-Key": bodies.new_key()})
+    request = Request("DELETE", path, [], {"Idempotency-Key": new_key()})
     return Call(request, lambda _: None, changes=True, gone_is_done=True)
 
 
@@ -244,18 +381,16 @@ def observe(
     options: Mapping[str, Any],
     key: str | None = None,
 ) -> Call[T]:
-    """Post one observation, or a list of them in order, as `bodies` returns them."""
+    """Post one observation, or a list of them in order."""
     path = path_of(stream, "/observations")
     return change("POST", path, kind, body, Repeat.KEYED, key, options)
 
 
-def observe_many(
-    keyed: Sequence[Mapping[str, Any]], options: AnswerOptions
-) -> Call[list[Answer | Problem]]:
+def observe_many(keyed: Sequence[Mapping[str, Any]], options: AnswerOptions) -> Call[list[Result]]:
     """Post observations of many streams; each has a key already."""
     read_items = reader(list[dict[str, Any]])
 
-    def read(response: httpx.Response) -> list[Answer | Problem]:
+    def read(response: httpx.Response) -> list[Result]:
         items = read_items(response)
         if len(items) != len(keyed):
             raise _unexpected(response, f"got {len(items)} answers to {len(keyed)} items")
@@ -270,13 +405,62 @@ def observe_many(
     return Call(request, read, Repeat.KEYED, changes=True)
 
 
-def _item(item: dict[str, Any]) -> Answer | Problem:
+def _item(item: dict[str, Any]) -> Result:
     status = item.get("status")
     if status == 200:
         return msgspec.convert(item, Answer)
     if not isinstance(status, int):
         raise msgspec.ValidationError("an item without a status")
     return problem_of(status, item)
+
+
+def observe_all(
+    items: Sequence[Mapping[str, Any]], options: AnswerOptions, policy: Policy
+) -> Calls[list[Result]]:
+    """Post items, and retry those with temporary errors.
+
+    A stream's items stay in order: those after a failed one were not attempted.
+    """
+    by_index: dict[int, Result] = {}
+    unsent = list(range(len(items)))
+    backoff = Backoff()
+    end = time.monotonic() + min(policy.retry_for_s, KEY_MEMORY_S)
+    for _ in range(policy.retries + 1):
+        try:
+            results = yield observe_many([items[i] for i in unsent], options)
+        except Unavailable as error:
+            if not by_index:
+                raise
+            # Return the known results rather than raise.
+            return [_doubtful(by_index[i], error) if i in unsent else by_index[i] for i in by_index]
+        by_index |= dict(zip(unsent, results, strict=True))
+        unsent = list(_unfinished(items, by_index))
+        if not unsent:
+            break
+        pause_s = backoff.next_s()
+        if time.monotonic() + pause_s > end:
+            break
+        yield Pause(pause_s)
+    return [by_index[i] for i in range(len(items))]
+
+
+def _unfinished(
+    items: Sequence[Mapping[str, Any]], by_index: Mapping[int, Result]
+) -> Iterator[int]:
+    """Indices of items to retry: those with temporary errors, and those after them."""
+    again: set[str] = set()
+    for i, item in enumerate(items):
+        result = by_index[i]
+        behind = isinstance(result, EarlierItemFailed) and item["stream"] in again
+        if isinstance(result, Temporary) or behind:
+            again.add(item["stream"])
+            yield i
+
+
+def _doubtful(result: Result, error: Unavailable) -> Result:
+    if not isinstance(error, OutcomeUnknown) or isinstance(result, Answer):
+        return result
+    return outcome_unknown(str(error))
 
 
 def changes(movers: bool = False, **query: Unpack[ChangesQuery]) -> Call[ChangesPage]:

@@ -10,10 +10,9 @@ from importlib.util import find_spec
 from operator import itemgetter
 from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
-from moca_client import bodies, calls
-from moca_client.bodies import is_time_index, times_of
+from moca_client import calls
+from moca_client.calls import is_time_index, times_of
 from moca_client.errors import ClientError, InvalidRequest, PartlyObserved, Problem
-from moca_client.plans import Calls
 from moca_client.responses import (
     Answer,
     Changepoints,
@@ -22,6 +21,7 @@ from moca_client.responses import (
     Recorded,
     StreamChange,
 )
+from moca_client.retry import Calls
 from moca_client.series import ColumnRoles, Series, SeriesError, Table, series_of, streams_of
 from moca_client.tables import Columns, columns_of
 
@@ -219,7 +219,7 @@ def _posted(
             own = series.observations(start, start + posting.batch)
             places = series.rows[start : start + len(own)]
             try:
-                page = yield calls.observe(name, bodies.observations(own), kind, options)
+                page = yield calls.observe(name, calls.observations(own), kind, options)
                 pages.append((places, page))
             except ClientError as error:
                 page = applied(error)

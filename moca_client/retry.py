@@ -7,15 +7,19 @@ or the exception; it never touches a socket or sleeps. So both clients decide al
 from __future__ import annotations
 
 import enum
+import os
 import random
 import time
 from collections.abc import Callable, Generator
 from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
 from moca_client.errors import InvalidRequest, OutcomeUnknown, Problem, Unavailable, problem_in
 
+DEFAULT_URL = "http://127.0.0.1:8000"
+CONNECT_S = 5.0
 RETRIED = frozenset({429, 503, 504})
 # The service remembers keys for at least ten minutes: later, a repeat could apply twice.
 KEY_MEMORY_S = 540.0
@@ -61,8 +65,9 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Step = Request | Pause
-Plan = Generator[Step, Any, T]
+Plan = Generator[Request | Pause, Any, T]
+# A plan of several calls: each is sent its result.
+Calls = Generator[Call[Any] | Pause, Any, T]
 
 
 class Policy(NamedTuple):
@@ -73,6 +78,25 @@ class Policy(NamedTuple):
 
 
 ONCE = Policy(0, 0.0)
+
+
+def http_options(url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
+    """Return the arguments of the HTTP client for a service; raises InvalidRequest."""
+    headers = {"Accept": "application/json"}
+    if key := os.environ.get("MOCA_API_KEY") if api_key is None else api_key:
+        headers["Authorization"] = f"Bearer {key}"
+    try:
+        host = urlsplit(url).hostname
+        base = httpx.URL(url)
+    except (ValueError, httpx.InvalidURL) as error:
+        raise InvalidRequest(f"{url!r} is not a valid address: {error}") from error
+    return {
+        "base_url": base,
+        "headers": headers,
+        "timeout": httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+        # Requests to this machine must not go through a proxy.
+        "trust_env": host not in {"127.0.0.1", "localhost", "::1"},
+    }
 
 
 class Backoff:

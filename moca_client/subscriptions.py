@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import httpx
@@ -17,6 +17,9 @@ from moca_client.responses import MESSAGES, Gap, GapPlaces, Incident, Recorded, 
 from moca_client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED, Backoff
 
 T = TypeVar("T")
+# What an endless call gives, of either client.
+Messages = Generator[T, None, None]
+AsyncMessages = AsyncGenerator[T, None]
 ENDED = {"unknown-stream": "deleted", "stream-replaced": "replaced"}  # while disconnected
 
 

@@ -23,10 +23,9 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from moca_client import bodies
+from moca_client import calls
 from moca_client.asynchronous import AsyncClient
-from moca_client.bodies import Observed
-from moca_client.calls import path_of
+from moca_client.calls import Observed, path_of
 from moca_client.errors import InvalidRequest, problem_of
 from moca_client.outbox.sending import Delivered, Failed, Notice, Sender
 from moca_client.outbox.store import OutboxError, OutboxStore
@@ -427,10 +426,10 @@ def _contained() -> Iterator[None]:
 def _encoded(stream: str, observation: Observed) -> bytes:
     _check_text("stream", stream)
     path_of(stream)  # what can never be sent would block all that follows
-    body = bodies.observation(observation)
+    body = calls.observation(observation)
     if taken := [name for name in RESERVED if name in body]:
         raise InvalidRequest(f"{taken[0]}: not allowed in an observation; the outbox sets its own")
-    return bodies.encode(body)
+    return calls.encode(body)
 
 
 def _check_text(name: str, value: Any) -> None:

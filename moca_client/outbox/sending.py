@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from moca_client import calls
-from moca_client.calls import path_of
+from moca_client.calls import Result, path_of
 from moca_client.errors import (
     ClientError,
     EarlierItemFailed,
@@ -35,7 +35,6 @@ from moca_client.errors import (
     outcome_unknown,
 )
 from moca_client.outbox.store import OutboxItem, OutboxStore
-from moca_client.plans import Result
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import KEY_MEMORY_S, Backoff, Call
 

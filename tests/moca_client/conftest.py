@@ -10,7 +10,7 @@ import pytest
 from moca_client import AsyncClient, Client, errors
 from tests.waiting import Clock
 
-TIMED = ("retry", "plans", "sync", "subscriptions")
+TIMED = ("retry", "calls", "sync", "subscriptions")
 
 
 class Outcome:
