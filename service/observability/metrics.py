@@ -422,12 +422,11 @@ def exposition(accept: str = "") -> tuple[bytes, str]:
     registry = CollectorRegistry()
     if MULTIPROCESS_DIR in os.environ:
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        families = [*registry.collect()]
     else:
+        registry.register(REGISTRY)
         ProcessCollector(registry=registry)
-        families = [*REGISTRY.collect(), *registry.collect()]
     encode, media_type = choose_encoder(accept)
-    return encode(FixedMetrics(families)), media_type
+    return encode(registry), media_type
 
 
 def serve(port: int) -> None:

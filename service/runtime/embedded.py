@@ -318,30 +318,18 @@ def _client_of(store: Embedded) -> StoreClient:
     """Return a client of the running server, or start one; both may happen to come and go."""
     give_up = time.monotonic() + REACH_WAIT_S
     while True:
-        client = _running_client(store)
-        if client is not None:
-            return client
+        recorded = _running(store.data_dir)
+        if recorded is not None:
+            client = connect(f"unix://{recorded.socket}", LONG_TIMEOUT_S)
+            with contextlib.suppress(redis.RedisError):
+                # Another folder's server may have the socket's place by now.
+                if client.info("server")["process_id"] == recorded.pid:
+                    return client
+            client.close()
         try:
             store.start()
+            return connect(store.url, LONG_TIMEOUT_S)
         except StartupError:
             if time.monotonic() > give_up:
                 raise
             time.sleep(REACH_PAUSE_S)
-        else:
-            return connect(store.url, LONG_TIMEOUT_S)
-
-
-def _running_client(store: Embedded) -> StoreClient | None:
-    """Return a client of the server that runs on this folder; None when none answers."""
-    recorded = _running(store.data_dir)
-    if recorded is None:
-        return None
-    client = connect(f"unix://{recorded.socket}", LONG_TIMEOUT_S)
-    try:
-        # Another folder's server may have the socket's place by now.
-        if client.info("server")["process_id"] == recorded.pid:
-            return client
-    except redis.RedisError:
-        pass
-    client.close()
-    return None

@@ -72,7 +72,11 @@ def connect(url: str, timeout_s: float = READ_TIMEOUT_S) -> StoreClient:
     a repeat is safe. `url` is one of those above; that of a cluster is looked at right away, and
     raises a RedisError where no node answers.
     """
-    options = {"retry": Retry(NoBackoff(), 0), **_options(timeout_s), **_kept_alive(url)}
+    options = {"retry": Retry(NoBackoff(), 0), **_options(timeout_s)}
+    if not url.startswith("unix:"):
+        kept_alive = {getattr(socket, name, None): value for name, value in _KEEPALIVE.items()}
+        kept_alive.pop(None, None)
+        options |= {"socket_keepalive": True, "socket_keepalive_options": kept_alive}
     return StoreClient(_shards(url, ServerPool, (Sentinel, MasterPool), options))
 
 
@@ -110,15 +114,6 @@ def _options(timeout_s: float) -> dict[str, Any]:
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "socket_timeout": timeout_s,
     }
-
-
-def _kept_alive(url: str) -> dict[str, Any]:
-    """Options by which the kernel soon ends what it cannot deliver."""
-    if url.startswith("unix:"):
-        return {}
-    options = {getattr(socket, name, None): value for name, value in _KEEPALIVE.items()}
-    options.pop(None, None)
-    return {"socket_keepalive": True, "socket_keepalive_options": options}
 
 
 def patiently(

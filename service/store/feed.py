@@ -227,7 +227,14 @@ class ChangeFeed:
             count = max(16, READ_AT_ONCE // len(behind))
             at = {partition: self.index.positions[partition] for partition in behind}
             rereads = await bounded(self._feeds.reread(at, count), TIMEOUT_S)
-            behind = [p for p, reread in rereads.items() if self._take(p, reread)]
+            behind = []
+            for partition, reread in rereads.items():
+                if not reread.there:  # trimmed up to here, or restored to an earlier state
+                    self.index.restart(partition)
+                for entry in reread.beyond:
+                    self.index.add(entry)
+                if reread.more or not reread.there:
+                    behind.append(partition)
             # Feeds are trimmed only where something is added. What an error leaves here is
             # trimmed by the next reader.
             self._untrimmed.update(p for p in rereads if self.index.positions[p] != at[p])
@@ -236,15 +243,6 @@ class ChangeFeed:
                 for partition, id_ in oldest.items():
                     self.index.trim(partition, id_)
                 self._untrimmed -= oldest.keys()
-
-    def _take(self, partition: int, reread: Reread) -> bool:
-        """Add what a partition's feed has beyond its position; whether there may be more."""
-        if not reread.there:  # trimmed up to here, or the store was restored to an earlier state
-            self.index.restart(partition)
-            return True
-        for entry in reread.beyond:
-            self.index.add(entry)
-        return reread.more
 
 
 class IncidentFeed:

@@ -498,31 +498,21 @@ def _rows(
     rows = []
     unreadable = []
     for i, (_, stream, head) in enumerate(heads):
+        tail, chunks = stored[2 * i : 2 * i + 2]
+        first = max(head.retained_from, head.seq - labels)
+        numbers = count_from(chunk_of(stream, first))
         try:
-            last = _labels(stream, head, stored[2 * i], stored[2 * i + 1], labels)
+            records = [
+                record
+                for number, blob in zip(numbers, chunks, strict=False)
+                if blob
+                for record in unseal(stream, number, blob)
+            ]
+            records += in_tail(stream, tail)
         except UnreadablePart:
             unreadable.append(stream)
             continue
-        rows.append(Row(stream, head, last))
+        by_seq = {record.seq: record.y for record in records if first <= record.seq < head.seq}
+        last = [by_seq[seq] for seq in sorted(by_seq)]
+        rows.append(Row(stream, head, [y[0] if isinstance(y, list) else y for y in last]))
     return rows, unreadable
-
-
-def _labels(
-    stream: str,
-    head: wire.Head,
-    tail: Iterable[bytes],
-    chunks: Iterable[bytes | None],
-    labels: int,
-) -> list[Label]:
-    first = max(head.retained_from, head.seq - labels)
-    numbers = count_from(chunk_of(stream, first))
-    records = [
-        r for n, blob in zip(numbers, chunks, strict=False) if blob for r in unseal(stream, n, blob)
-    ]
-    records += in_tail(stream, tail)
-    by_seq = {record.seq: record for record in records if first <= record.seq < head.seq}
-    return [_one(by_seq[seq].y) for seq in sorted(by_seq)]
-
-
-def _one(label: wire.Label) -> Label:
-    return label[0] if isinstance(label, list) else label

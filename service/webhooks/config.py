@@ -16,7 +16,7 @@ from service.models.catalogue import REFERENCE
 from service.problems import StartupError
 from service.settings import Settings, read_toml
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.apprise_sender import AppriseSender
+from service.webhooks.sender import AppriseSender
 from service.wire import tags
 from service.wire.event_entries import Filter, Raised
 
@@ -137,7 +137,7 @@ def webhooks_of(settings: Settings, environ: Mapping[str, str]) -> Webhooks:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise StartupError(f"{path}: duplicate hook name {twice[0]!r}")
     hooks = [_hook(path, form, file.console_url, allowed, environ) for form in file.hook]
-    return Webhooks(hooks, Delivery(**file.model_dump(exclude={"hook", "console_url"})))
+    return Webhooks(hooks, file)
 
 
 def _read(path: Path) -> File:

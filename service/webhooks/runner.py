@@ -95,10 +95,6 @@ class Waiting(NamedTuple):
         """Whose events stay in order."""
         return self.letter.raised.stream if self.letter.raised else ""
 
-    def put_off(self, by_s: float) -> Waiting:
-        """Have it wait longer, as one that joins."""
-        return Waiting(self.due_s + by_s, self.letter, joins=True)
-
 
 class Runner:
     """Delivers the events of one hook until it is cancelled.
@@ -261,7 +257,9 @@ class Runner:
             if known and first.due_s > -inf and not (first.joins or full):
                 by_s = (JOINING - 1) * self._delivery.collect_s
                 self._collected = [
-                    waiting.put_off(by_s) if waiting in together and not waiting.joins else waiting
+                    Waiting(waiting.due_s + by_s, waiting.letter, joins=True)
+                    if waiting in together and not waiting.joins
+                    else waiting
                     for waiting in self._collected
                 ]
                 continue

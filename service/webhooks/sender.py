@@ -1,4 +1,9 @@
-"""One attempt at a delivery: bounded in time, to an address that may be called, no redirects."""
+"""Attempts at a delivery: bounded in time, to addresses that may be called, no redirects.
+
+By HTTP, or by Apprise to chats, pagers and e-mail. Apprise opens its connections itself, some of
+them not by HTTP. So its addresses are checked where they are connected to: by an audit hook of the
+interpreter, in the threads that notify.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +11,85 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import ipaddress
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from moca_client.errors import retry_after_s
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.apprise_sender import AppriseSender
-from service.webhooks.config import Hook
 from service.webhooks.notices import Failure, IncidentNotice, Notice, alert_body, native_body
 
+if TYPE_CHECKING:
+    from service.webhooks.config import Hook
+
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
-THREADS = 2
+THREADS = 2  # of each sender, which look up names or notify
 TRY_AGAIN = (408, 425, 429)  # refusals that pass
 WITH_RETRY_AFTER = (429, 503)
 
 
-class HttpSender:
-    """Posts for one hook, with connections and name look-ups of its own."""
+class Sender:
+    """Delivers to one receiver, with threads of its own."""
 
-    def __init__(self, hook: Hook, allowed: Allowed, timeout_s: float) -> None:
-        self._hook = hook
+    errors: tuple[type[Exception], ...]  # of a call that failed
+
+    def __init__(self, allowed: Allowed, timeout_s: float) -> None:
         self._allowed = allowed
         self._timeout_s = timeout_s
-        # A proxy of the environment would be a way around the list of hosts.
-        self._http = httpx.AsyncClient(
-            trust_env=False, follow_redirects=False, timeout=httpx.Timeout(timeout_s)
-        )
-        self._resolvers = ThreadPoolExecutor(THREADS, thread_name_prefix="resolve")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="webhook")
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-        self._resolvers.shutdown(wait=False, cancel_futures=True)
+        """Let go of connections and threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def attempt(self, notice: Notice | IncidentNotice) -> Failure | None:
-        """Post once; returns why it failed, None when the receiver accepted it."""
-        if self._hook.format == "alertmanager":
-            body = alert_body(notice, round(time.time() * 1000), self._hook.resolve_s)
-        else:
-            body = native_body(notice)
+        """Deliver once; returns why it failed, None when the receiver accepted it."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                response = await self._post(notice.number, body)
+                return await self._send(notice)
         except TimeoutError:
             return Failure(f"no answer within {self._timeout_s:g} s")
         except NotAllowed as error:
             return Failure(str(error))
-        # InvalidURL is of a redirect's address: httpx looks at it, though it is not followed.
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except self.errors as error:
             # Not the text of every error: it may hold the address, and that a token.
             return Failure(f"the call failed: {type(error).__name__}")
+
+    async def _send(self, notice: Notice | IncidentNotice) -> Failure | None:
+        raise NotImplementedError
+
+
+class HttpSender(Sender):
+    """Posts for one hook."""
+
+    # InvalidURL is of a redirect's address: httpx looks at it, though it is not followed.
+    errors = (httpx.HTTPError, httpx.InvalidURL, OSError)
+
+    def __init__(self, hook: Hook, allowed: Allowed, timeout_s: float) -> None:
+        super().__init__(allowed, timeout_s)
+        self._hook = hook
+        # A proxy of the environment would be a way around the list of hosts.
+        self._http = httpx.AsyncClient(
+            trust_env=False, follow_redirects=False, timeout=httpx.Timeout(timeout_s)
+        )
+
+    async def close(self) -> None:
+        """Close the connections, too."""
+        await self._http.aclose()
+        await super().close()
+
+    async def _send(self, notice: Notice | IncidentNotice) -> Failure | None:
+        if self._hook.format == "alertmanager":
+            body = alert_body(notice, round(time.time() * 1000), self._hook.resolve_s)
+        else:
+            body = native_body(notice)
+        response = await self._post(notice.number, body)
         status = response.status_code
         if 200 <= status < 300:
             return None
@@ -69,7 +101,7 @@ class HttpSender:
 
     async def _post(self, number: str, body: bytes) -> httpx.Response:
         url = httpx.URL(self._hook.url)
-        host, address, _ = await self._allowed.resolve(self._hook.url, self._resolvers)
+        host, address, _ = await self._allowed.resolve(self._hook.url, self._threads)
         headers = headers_of(self._hook.secret, number, int(time.time()), body)
         if self._hook.authorization:
             headers["Authorization"] = self._hook.authorization
@@ -92,13 +124,6 @@ class HttpSender:
         return response
 
 
-def sender_of(hook: Hook, allowed: Allowed, timeout_s: float) -> AppriseSender | HttpSender:
-    """Return what delivers for a hook."""
-    if hook.format == "apprise":
-        return AppriseSender(hook.url, allowed, timeout_s)
-    return HttpSender(hook, allowed, timeout_s)
-
-
 def headers_of(secret: bytes, id_: str, now_s: int, body: bytes) -> dict[str, str]:
     """Headers of one attempt; `id_` is the same for every attempt at an event.
 
@@ -115,3 +140,85 @@ def headers_of(secret: bytes, id_: str, now_s: int, body: bytes) -> dict[str, st
     signed = f"{id_}.{now_s}.".encode() + body
     signature = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
     return headers | {"webhook-signature": f"v1,{signature}"}
+
+
+# --- Apprise --------------------------------------------------------------------------------------
+
+
+class _Guard(threading.local):
+    """What this thread may connect to, None: anything; and why it was not let."""
+
+    allowed: Allowed | None = None
+    refusal: str = ""
+
+
+_guard = _Guard()
+
+
+class AppriseSender(Sender):
+    """Notifies one receiver, by its Apprise URL; it does not say why a receiver refused."""
+
+    errors = (Exception,)  # of any service
+
+    def __init__(self, url: str, allowed: Allowed, timeout_s: float) -> None:
+        """Raise ValueError for a URL that Apprise does not know."""
+        import apprise  # a second, which only processes that notify need to spend
+
+        asset = apprise.AppriseAsset(app_id="MOCA", app_desc="MOCA", http_redirects=False)
+        self._target: Any = apprise.Apprise.instantiate(url, asset=asset)
+        if not self._target:
+            raise ValueError("url: expected an Apprise URL, such as slack://A/B/C")
+        super().__init__(allowed, timeout_s)
+        _audit_connections()
+
+    async def _send(self, notice: Notice | IncidentNotice) -> Failure | None:
+        loop = asyncio.get_running_loop()
+        accepted = await loop.run_in_executor(self._threads, self._notify, notice)
+        return None if accepted else Failure("Apprise could not deliver it")
+
+    def _notify(self, notice: Notice | IncidentNotice) -> bool:
+        """Send a notice, in this thread; whether it was accepted. Raises NotAllowed."""
+        withdrawn = isinstance(notice, Notice) and notice.raised.event.state == "withdrawn"
+        _guard.allowed = self._allowed
+        _guard.refusal = ""
+        try:
+            accepted: bool = self._target.notify(
+                title=notice.line,
+                body="\n".join(filter(None, (notice.details, notice.link))),
+                notify_type="info" if withdrawn else "warning",
+                body_format="text",
+            )
+        finally:
+            _guard.allowed = None
+        if _guard.refusal and not accepted:
+            raise NotAllowed(_guard.refusal)
+        return accepted
+
+
+@cache
+def _audit_connections() -> None:
+    sys.addaudithook(_check_connection)
+
+
+def _check_connection(event: str, arguments: tuple[Any, ...]) -> None:
+    # The event first: hooks are called to the interpreter's end, when names here are gone.
+    if event != "socket.connect" or (allowed := _guard.allowed) is None:
+        return
+    place = arguments[1]
+    try:
+        address = ipaddress.ip_address(str(place[0]).partition("%")[0])
+        port = int(place[1])
+        fits = any(allowed.lets(address, scheme, port) for scheme in ("https", "http"))
+    except (TypeError, ValueError, IndexError):
+        fits = False  # a name, or a socket of this machine
+    if not fits:
+        _guard.refusal = f"{place[0]} is not public: to allow it, list it in --webhook-hosts"
+        # As the system does: Apprise's libraries close the socket then, and try the next address.
+        raise PermissionError(_guard.refusal)
+
+
+def sender_of(hook: Hook, allowed: Allowed, timeout_s: float) -> Sender:
+    """Return what delivers for a hook."""
+    if hook.format == "apprise":
+        return AppriseSender(hook.url, allowed, timeout_s)
+    return HttpSender(hook, allowed, timeout_s)

@@ -176,7 +176,15 @@ class Positions:
 
 def parse_cursor(text: str, total: int) -> dict[int, Id]:
     """Read a cursor of a deployment of `total` partitions; BadCursor when it is none."""
-    blob = _blob(text, total)
+    if len(text) > 2 * MOST_BYTES * (total + 1):
+        raise BadCursor("expected a shorter cursor")
+    try:
+        blob = blob_of(text)
+    except ValueError:
+        raise BadCursor("expected the id of a message of this call") from None
+    whole = len(blob) > CHECK_BYTES + 1 and _check(blob[:-CHECK_BYTES]) == blob[-CHECK_BYTES:]
+    if not whole or text_of(blob) != text:
+        raise BadCursor("expected the unmodified id of a message of this call")
     if blob[0] != VERSION:
         raise BadCursor(f"expected a cursor of version {VERSION}, got version {blob[0]}")
     numbers = _numbers(blob[1:-CHECK_BYTES])
@@ -187,19 +195,6 @@ def parse_cursor(text: str, total: int) -> dict[int, Id]:
     if len(positions) != len(triples) or any(p >= total for p in positions):
         raise BadCursor("expected each partition once")
     return positions
-
-
-def _blob(text: str, total: int) -> bytes:
-    if len(text) > 2 * MOST_BYTES * (total + 1):
-        raise BadCursor("expected a shorter cursor")
-    try:
-        blob = blob_of(text)
-    except ValueError:
-        raise BadCursor("expected the id of a message of this call") from None
-    whole = len(blob) > CHECK_BYTES + 1 and _check(blob[:-CHECK_BYTES]) == blob[-CHECK_BYTES:]
-    if not whole or text_of(blob) != text:
-        raise BadCursor("expected the unmodified id of a message of this call")
-    return blob
 
 
 def text_of(blob: bytes) -> str:

@@ -40,25 +40,20 @@ TIMED = 4  # time of the observation as text, after its length (u8), instead of 
 LEVELS = ("0.05", "0.5", "0.95")
 LONGEST_TIME = 63  # characters: of UTF-8 at most 255 bytes, and more than any time has
 RATES = ("elapsed", "changepoint", "hazard", "offset")
-MET = ("y", "outlier_rate")
-BELIEVED = ("changed_probability", "evidence", "anomaly")
-SCORES = ("log_score", "changepoint_probability", "recent_change_probability")
-OTHERS = {"seq", "map_run_length", "previous_start", "accepted_ms", "time"}
-OTHERS |= {"mean", "variance", "quantiles", "uncorrected"}
+NUMBERED = {"y", "outlier_rate", "mean", "quantiles", "variance", "uncorrected", "log_score"}
+NUMBERED |= {"changed_probability", "evidence", "anomaly", "changepoint_probability"}
+NUMBERED |= {"recent_change_probability", "map_run_length", "previous_start", "accepted_ms"}
 # All else, which an ordinary record has not got.
-RARE = [f for f in Record.__struct_fields__ if f not in {*RATES, *MET, *BELIEVED, *SCORES, *OTHERS}]
+RARE = [f for f in Record.__struct_fields__ if f not in {"seq", "time", *NUMBERED, *RATES}]
 _rates = attrgetter(*RATES)
 _ORDINARY_RATES: tuple[float, float | None, float | None, float] = (1.0, None, None, 0.0)
-_met = attrgetter(*MET)
-_believed = attrgetter(*BELIEVED)
-_scores = attrgetter(*SCORES)
 _rare = attrgetter(*RARE)
 _NOTHING = (None,) * len(RARE)
-# Kind, map run length, previous start, accepted at; MET; numbers as they begin in `QuietNumbers`,
-# and the median before it was corrected.
+# Kind, map run length, previous start, accepted at; label, outlier rate; numbers as they begin in
+# `QuietNumbers`, and the median before it was corrected.
 _PLAIN = Struct("<BIiq2d12d")
 _OTHER_RATES = Struct("<4d")
-NUMBERS_KEPT = 11  # the first of `QuietNumbers`: mean, quantiles, BELIEVED, variance, SCORES
+NUMBERS_KEPT = 11  # the first of `QuietNumbers`, down to the probability of a recent change
 # The same as columns; rates: of rows that have STATED.
 _PLAIN_COLUMNS: list[tuple[Any, ...]] = [
     ("kind", "u1"),
@@ -116,14 +111,19 @@ def encode_row(record: Record) -> bytes:
             record.map_run_length,
             record.previous_start,
             accepted_ms,
-            *_met(record),
+            record.y,
+            record.outlier_rate,
             own_mean,
             low,
             middle,
             high,
-            *_believed(record),
+            record.changed_probability,
+            record.evidence,
+            record.anomaly,
             own_variance,
-            *_scores(record),
+            record.log_score,
+            record.changepoint_probability,
+            record.recent_change_probability,
             uncorrected,
         )
         if kind & STATED:

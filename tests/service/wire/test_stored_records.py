@@ -211,9 +211,11 @@ def test_columns_are_encoded_as_each_record_alone(seed):
         record.variance = None if rng.random() < 0.1 else [[rng.random()]]
         records.append(record)
     middle = [[*record.mean, *sum(record.quantiles.values(), [])] for record in records]
-    believed = [[getattr(record, name) for name in rows.BELIEVED] for record in records]
+    believed = [[r.changed_probability, r.evidence, r.anomaly] for r in records]
     variance = [(record.variance or [[np.inf]])[0] for record in records]
-    scores = [[getattr(record, name) for name in rows.SCORES] for record in records]
+    scores = [
+        [r.log_score, r.changepoint_probability, r.recent_change_probability] for r in records
+    ]
     uncorrected = [(record.uncorrected or [np.nan])[0] for record in records]
     columns = rows.PlainRows(
         np.array([record.y for record in records]),
