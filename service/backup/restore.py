@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import redis
 
@@ -38,16 +38,6 @@ _LISTS = (
 )
 
 
-class RestoreTarget(NamedTuple):
-    """Where to. progress: takes the bytes of the file that are done."""
-
-    client: StoreClient
-    partitions: int
-    lease_ttl_ms: int
-    replace: bool
-    progress: Callable[[int], object]
-
-
 def partitions_for(client: redis.Redis, requested: int | None, manifest: Manifest) -> int:
     """Return the number of partitions: the store's, or the one asked for, or the backup's."""
     stored = stored_partitions(client)
@@ -59,19 +49,29 @@ def partitions_for(client: redis.Redis, requested: int | None, manifest: Manifes
 
 
 class Restore:
-    """One restore into one store."""
+    """One restore into one store. progress: takes the bytes of the file that are done."""
 
-    def __init__(self, target: RestoreTarget, reader: Reader) -> None:
-        self._target = target
-        self._client = target.client
+    def __init__(
+        self,
+        client: StoreClient,
+        reader: Reader,
+        partitions: int,
+        lease_ttl_ms: int,
+        replace: bool,
+        progress: Callable[[int], object],
+    ) -> None:
+        self._client = client
         self._reader = reader
-        self._every = range(target.partitions)
+        self._partitions = partitions
+        self._lease_ttl_ms = lease_ttl_ms
+        self._replace = replace
+        self._progress = progress
         self._held: dict[int, Lease] = {}
 
     def check(self) -> None:
         """Raise BackupError where nothing may be written, before anything is."""
         self._nobody_works()
-        waiting = health.waiting(self._client, self._target.partitions)
+        waiting = health.waiting(self._client, self._partitions)
         if waiting:
             raise BackupError(
                 f"{waiting} accepted observations are still pending in this store's log and "
@@ -79,8 +79,8 @@ class Restore:
                 "processed"
             )
         unended = self._client.hexists(keys.CONFIG, RESTORING)
-        streams = health.stored_streams(self._client, self._target.partitions)
-        if streams and not (unended or self._target.replace):
+        streams = health.stored_streams(self._client, self._partitions)
+        if streams and not (unended or self._replace):
             raise BackupError(
                 f"this store has {streams} streams, including deleted ones; use --replace to "
                 "replace them with the backup"
@@ -95,7 +95,7 @@ class Restore:
 
     def run(self) -> None:
         """Write everything; raises BackupError, and RedisError, after which to start again."""
-        number = str(self._target.partitions)
+        number = str(self._partitions)
         config = {RESTORING: "1", **dict.fromkeys(PARTITIONS, number)}
         with self._leases() as leases:
             self._client.hset(keys.CONFIG, mapping=cast(Any, config))
@@ -112,7 +112,7 @@ class Restore:
                 self._write(block.streams)
                 for feed in block.feeds:
                     self._write_feed(feed)
-                self._target.progress(self._reader.done)
+                self._progress(self._reader.done)
             self._write_keys()
             self._client.hdel(keys.CONFIG, RESTORING)
 
@@ -126,10 +126,9 @@ class Restore:
     @contextmanager
     def _leases(self) -> Iterator[Leases]:
         """Own every partition: no worker can."""
-        target = self._target
         me = f"restore-{secrets.token_hex(4)}"
-        log = Log(self._client, me, target.lease_ttl_ms, target.partitions)
-        leases = Leases(lambda: log, target.lease_ttl_ms)
+        log = Log(self._client, me, self._lease_ttl_ms, self._partitions)
+        leases = Leases(lambda: log, self._lease_ttl_ms)
         leases.tick()
         leases.start()
         self._log = log
@@ -144,7 +143,7 @@ class Restore:
     def _acquire(self, log: Log, leases: Leases) -> None:
         # As long as a lease of somebody killed can last.
         give_up = time.monotonic() + log.ttl_ms / 1000 + 1
-        for partition in self._every:
+        for partition in range(self._partitions):
             while (lease := log.acquire(partition, blame=False)) is None:
                 leases.tick()
                 if log.declined:
@@ -158,7 +157,7 @@ class Restore:
     def _empty(self, leases: Leases) -> None:
         """Remove what an unended restore left, or what is to be replaced."""
         self._client.unlink(keys.WEBHOOKS)  # hooks begin with events that are still to come
-        for partition in self._every:
+        for partition in range(self._partitions):
             fields = cast(list[bytes], self._client.hkeys(keys.heads(partition)))
             every = [name.decode() for name in keys.names_of(fields)]
             for i in range(0, len(every), 1000):
@@ -174,7 +173,7 @@ class Restore:
         waiting: dict[int, list[Effect]] = {}
         size = 0
         for kept in streams:
-            partition = keys.partition_of(kept.stream, self._target.partitions)
+            partition = keys.partition_of(kept.stream, self._partitions)
             effects = _effects(partition, kept)
             waiting.setdefault(partition, []).extend(effects)
             size += sum(len(part) for e in effects for part in e if isinstance(part, bytes))
@@ -198,7 +197,7 @@ class Restore:
 
     def _write_feed(self, feed: StoredFeed) -> None:
         """Put a feed in its place where that is the same: its ids are those of its partition."""
-        if self._reader.manifest.partitions != self._target.partitions:
+        if self._reader.manifest.partitions != self._partitions:
             return
         seconds, micros = cast(Any, self._client.time())
         if int(feed.entries[-1][0].partition(b"-")[0]) >= seconds * 1000 + micros // 1000:

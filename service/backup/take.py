@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from service import wire
 from service.backup.file import (
@@ -45,23 +45,27 @@ PARTS = (
 )
 
 
-class BackupRequest(NamedTuple):
-    """What a backup is made of and with. `progress` is told streams that are done, and of all."""
-
-    client: StoreClient
-    models_dir: Path
-    service: str
-    with_models: bool
-    progress: Callable[[int, int], object]
-
-
 class Backup:
-    """One backup on its way into its file."""
+    """One backup on its way into its file.
 
-    def __init__(self, request: BackupRequest, writer: Writer) -> None:
-        self._asked = request
-        self._client = request.client
+    service: version that makes it. progress: is told streams that are done, and of all.
+    """
+
+    def __init__(
+        self,
+        client: StoreClient,
+        writer: Writer,
+        service: str,
+        models_dir: Path,
+        with_models: bool,
+        progress: Callable[[int, int], object],
+    ) -> None:
+        self._client = client
         self._writer = writer
+        self._service = service
+        self._models_dir = models_dir
+        self._with_models = with_models
+        self._progress = progress
         self._block = StreamBlock()
         self._size = 0
         self._stored = 0
@@ -88,13 +92,13 @@ class Backup:
             self._take_feed(partition)
         self._flush()
         # An artifact that is gone is not packed, which the manifest says.
-        for reference, model in self._models.items() if self._asked.with_models else ():
-            for file in artifact_files(self._asked.models_dir, reference):
+        for reference, model in self._models.items() if self._with_models else ():
+            for file in artifact_files(self._models_dir, reference):
                 self._writer.add_model(reference, file)
                 model.packed = True
         manifest = Manifest(
             made_ms=time.time_ns() // 1_000_000,
-            service=self._asked.service,
+            service=self._service,
             partitions=partitions,
             streams=self._streams,
             tombstones=self._tombstones,
@@ -120,7 +124,7 @@ class Backup:
             for name in keys.names_of(fields):
                 self._take_stream(partition, name)
                 done += 1
-                self._asked.progress(done, max(total, done))
+                self._progress(done, max(total, done))
 
     def _take_stream(self, partition: int, stored_name: bytes) -> None:
         """Read a stream as of one commit; that it cannot be read is noted."""
@@ -155,7 +159,7 @@ class Backup:
         self._observations += head.seq
         reference = head.settings.model
         if reference not in self._models:
-            digest = catalogue.digest(self._asked.models_dir, reference)
+            digest = catalogue.digest(self._models_dir, reference)
             self._models[reference] = UsedModel(0, digest)
         self._models[reference].streams += 1
 

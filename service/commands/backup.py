@@ -21,8 +21,7 @@ from service.commands.options import store_errors, with_settings
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.backup.file import Manifest, Reader
-    from service.backup.restore import RestoreTarget
+    from service.backup.file import Manifest
 
 STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 
@@ -42,7 +41,7 @@ def backup(
     Each stream is saved as of one of its commits. The store is --redis-url or that of --data-dir.
     """
     from service.backup.file import Writer
-    from service.backup.take import Backup, BackupRequest
+    from service.backup.take import Backup
     from service.runtime.embedded import reach
 
     if file.exists() and not force:
@@ -50,10 +49,10 @@ def backup(
     with _told(), reach(settings) as client, _bar("streams") as advance:
         writer = Writer(file)
         try:
-            request = BackupRequest(
-                client, settings.models_dir, version("moca-service"), with_models, advance
-            )
-            manifest = Backup(request, writer).run()
+            service = version("moca-service")
+            manifest = Backup(
+                client, writer, service, settings.models_dir, with_models, advance
+            ).run()
         finally:
             writer.abandon()
     typer.echo(f"wrote {file}, {file.stat().st_size} bytes: {_describe(manifest)}")
@@ -100,8 +99,8 @@ def restore(
     The whole file is checked before anything is written. If a restore is interrupted, run it again:
     no service starts on the store until one has finished.
     """
-    from service.backup.file import Reader
-    from service.backup.restore import RestoreTarget, partitions_for
+    from service.backup.file import Reader, install
+    from service.backup.restore import Restore, partitions_for
     from service.runtime.embedded import reach
     from service.store.health import check_server
 
@@ -123,28 +122,21 @@ def restore(
             check_server(client)
             number = partitions_for(client, partitions, manifest)
             with _bar("bytes") as advance:
-                target = RestoreTarget(
+                restoring = Restore(
                     client,
+                    reader,
                     number,
                     settings.lease_ttl_ms,
                     replace,
                     lambda at: advance(at, reader.streams_bytes),
                 )
-                _put(target, reader, settings.models_dir)
+                restoring.check()
+                if any(model.packed for model in manifest.models.values()):
+                    models_dir = settings.models_dir
+                    for reference in install(reader.models(), manifest.models, models_dir):
+                        typer.echo(f"put the model {reference} into {models_dir}")
+                restoring.run()
     typer.echo(f"restored {manifest.streams} streams into {number} partitions")
-
-
-def _put(target: RestoreTarget, reader: Reader, models_dir: Path) -> None:
-    from service.backup.file import install
-    from service.backup.restore import Restore
-
-    restore = Restore(target, reader)
-    restore.check()
-    manifest = reader.manifest
-    if any(model.packed for model in manifest.models.values()):
-        for reference in install(reader.models(), manifest.models, models_dir):
-            typer.echo(f"put the model {reference} into {models_dir}")
-    restore.run()
 
 
 def _models(manifest: Manifest, models_dir: Path, ignore: bool) -> None:

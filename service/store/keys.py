@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, AnyStr
 from zlib import crc32
 
@@ -19,37 +19,49 @@ def partition_of(stream: str, partitions: int) -> int:
     return crc32(stream.encode()) % partitions
 
 
-def log(p: int) -> str:
-    """Return the stream of command batches."""
-    return f"moca:{{{p}}}:in"
+def _of_partition(kind: str) -> Callable[[int], str]:
+    return lambda p: f"moca:{{{p}}}:{kind}"
 
 
-def meta(p: int) -> str:
-    """Return the hash with offset, epoch, in, done, attempts, trying, tries."""
-    return f"moca:{{{p}}}:meta"
+def _of_each(kind: str) -> Callable[[int, str], str]:
+    """Keys of a kind in a partition: one for each stream, API process or token."""
+    return lambda p, name: f"moca:{{{p}}}:{kind}:{name}"
 
 
-def lease(p: int) -> str:
-    """Return the string that holds the owner's token while its lease lasts."""
-    return f"moca:{{{p}}}:lease"
+log = _of_partition("in")  # stream of command batches
+meta = _of_partition("meta")  # hash with offset, epoch, in, done, attempts, trying, tries
+lease = _of_partition("lease")  # string: the owner's token, while its lease lasts
+append = _of_each("append")  # last batch number that one API process appended, with its entry id
+results = _of_each("results")  # stream of outcomes for one API process, and the channel they go to
+# Hash of stream heads, tombstones included, of two fields each: the settled part under the stream's
+# id, and the position under `position_field`.
+heads = _of_partition("heads")
+names = _of_partition("names")  # sorted set (all scores 0) of the ids of living streams
+due = _of_partition("due")  # sorted set of streams that expire, by when, in milliseconds
+feed = _of_partition("feed")  # stream of events of all streams, in the order of the log
+hindsight = _of_partition("hindsight")  # hash of segmentations in hindsight by stream id
+staged = _of_each("staged")  # string: a snapshot on its way in, by its token; it expires
+quarantine = _of_partition("quarantine")  # hash of commands set aside, by where they came from
+tail = _of_each("tail")  # list of blocks of records that no checkpoint and sealed chunk has yet
+checkpoint = _of_each("checkpoint")  # hash of immutable states by `state_field`
+history = _of_each("history")  # hash of sealed chunks by chunk number
+events = _of_each("events")  # hash of changepoint events by event id
+idempotency = _of_each(
+    "idempotency"
+)  # hash of records by `key`, NUL, place of the part in its list
+changes = _of_each("changes")  # hash of changed settings by `seq:milliseconds:number`
+anomalies = _of_each("anomalies")  # hash of anomaly events by event id
 
-
-def append(p: int, incarnation: str) -> str:
-    """Return the last batch number one API process appended, with its entry id."""
-    return f"moca:{{{p}}}:append:{incarnation}"
-
-
-def results(p: int, incarnation: str) -> str:
-    """Return the stream of outcomes for one API process, and the channel they are published in."""
-    return f"moca:{{{p}}}:results:{incarnation}"
-
-
-def heads(p: int) -> str:
-    """Return the hash of stream heads: two fields of each stream (tombstones included).
-
-    The settled part under the stream's id, and the position: see `position_field`.
-    """
-    return f"moca:{{{p}}}:heads"
+# Hashes of a stream beside its head, each under its name in backups.
+HASHES = {
+    "checkpoint": checkpoint,
+    "history": history,
+    "events": events,
+    "idempotency": idempotency,
+    "changes": changes,
+    "anomalies": anomalies,
+}
+PARTS = (tail, *HASHES.values())  # every key of a stream
 
 
 def position_field(stream: AnyStr) -> AnyStr:
@@ -72,74 +84,9 @@ def text_of(stored: bytes) -> str:
     return stored.decode(errors="backslashreplace")
 
 
-def names(p: int) -> str:
-    """Return the sorted set (all scores 0) of the ids of living streams."""
-    return f"moca:{{{p}}}:names"
-
-
-def tail(p: int, stream: str) -> str:
-    """Return the list of blocks of records that are not in a checkpoint and a sealed chunk yet."""
-    return f"moca:{{{p}}}:tail:{stream}"
-
-
-def history(p: int, stream: str) -> str:
-    """Return the hash of sealed chunks by chunk number."""
-    return f"moca:{{{p}}}:history:{stream}"
-
-
-def checkpoint(p: int, stream: str) -> str:
-    """Return the hash of immutable states by `state_field`."""
-    return f"moca:{{{p}}}:checkpoint:{stream}"
-
-
 def state_field(generation: int, seq: int) -> str:
     """Return the field of the state at a position among the checkpoints of a stream."""
     return f"{generation}:{seq}"
-
-
-def events(p: int, stream: str) -> str:
-    """Return the hash of changepoint events by event id."""
-    return f"moca:{{{p}}}:events:{stream}"
-
-
-def anomalies(p: int, stream: str) -> str:
-    """Return the hash of anomaly events by event id."""
-    return f"moca:{{{p}}}:anomalies:{stream}"
-
-
-def changes(p: int, stream: str) -> str:
-    """Return the hash of changed settings by `seq:milliseconds:number`."""
-    return f"moca:{{{p}}}:changes:{stream}"
-
-
-def due(p: int) -> str:
-    """Return the sorted set of streams that expire, by when, in milliseconds."""
-    return f"moca:{{{p}}}:due"
-
-
-def feed(p: int) -> str:
-    """Return the stream of events of all streams, in the order of the log."""
-    return f"moca:{{{p}}}:feed"
-
-
-def hindsight(p: int) -> str:
-    """Return the hash of segmentations in hindsight by stream id."""
-    return f"moca:{{{p}}}:hindsight"
-
-
-def idempotency(p: int, stream: str) -> str:
-    """Return the hash of idempotency records by `key`, NUL, position of the part in its list."""
-    return f"moca:{{{p}}}:idempotency:{stream}"
-
-
-def staged(p: int, token: str) -> str:
-    """Return the string that holds a snapshot on its way in; it expires."""
-    return f"moca:{{{p}}}:staged:{token}"
-
-
-def quarantine(p: int) -> str:
-    """Return the hash of commands set aside, by where they came from."""
-    return f"moca:{{{p}}}:quarantine"
 
 
 def webhook_again(hook: str) -> str:
@@ -150,18 +97,6 @@ def webhook_again(hook: str) -> str:
 def webhook_lock(hook: str) -> str:
     """Return the lock of the process that delivers for one webhook."""
     return f"moca:webhooks:lock:{hook}"
-
-
-# Hashes of a stream beside its head, each under its name in backups.
-HASHES = {
-    "checkpoint": checkpoint,
-    "history": history,
-    "events": events,
-    "idempotency": idempotency,
-    "changes": changes,
-    "anomalies": anomalies,
-}
-PARTS = (tail, *HASHES.values())  # every key of a stream
 
 
 def read_all(pipe: Any, p: int, stream: str) -> None:
