@@ -1,6 +1,8 @@
-"""`replay`: stream a file through a running service; write the answers and a plot.
+"""`replay`: stream a file through a running service; write the answers and pictures.
 
-Its tables on the console need rich, its pictures matplotlib: extras of the wheel.
+A file is one stream, or has many: then some are posted at once, into one table of all answers, and
+pictures are drawn of all changes together and of the streams whose changes are largest. Tables on
+the console need rich, pictures matplotlib: extras of the wheel.
 """
 
 from __future__ import annotations
@@ -10,29 +12,42 @@ import gc
 import re
 import threading
 import time
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import accumulate
+from itertools import accumulate, repeat
+from os.path import commonprefix
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
+from msgspec import structs
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from moca_client.errors import ClientError, Problem, SeqConflict
-from moca_client.replayed import Replayed
-from moca_client.responses import Answer, Changepoints
+from moca_client.responses import (
+    Answer,
+    BeliefColumns,
+    Changepoints,
+    Event,
+    Hindsight,
+    Segment,
+    StreamChange,
+)
 from moca_client.series import Series, notices_of, read_series
+from moca_client.stream_settings import StreamSettings
 from moca_client.sync import Client
 from moca_client.tables import (
+    Columns,
     answer_columns,
     describe_evidence,
     describe_regime,
@@ -46,6 +61,10 @@ BATCH = 500  # observations in a request: at most 512 are one command of the ser
 IN_FLIGHT = 2  # requests
 HEAD_START_S = 0.02  # of a request on the next, which is not to overtake it
 HINDSIGHT_WAIT_S = 10.0
+PLOTS = 5  # streams with a picture of their own
+SHOWN = 20  # changes in the table on the console
+LISTED = 500  # changes in a page of the service's list of them
+MANY_IN_FLIGHT = 4  # requests, each of another stream
 HINDSIGHT_POLL_S = 0.2
 QUOTED = re.compile(r"[\",\r\n]")  # what a cell of CSV with it stands between quotes for
 # The package that writes a kind of file, and the extra that installs it.
@@ -54,6 +73,109 @@ _NEEDS = {".parquet": ("pyarrow", "replay"), ".png": ("matplotlib", "plots")}
 
 class ReplayError(RuntimeError):
     """The replay cannot go on; the message says why and what to do."""
+
+
+@dataclass
+class Beliefs:
+    """Run-length beliefs after observations, one after the other: far smaller than lists.
+
+    counts: run lengths of each observation; 0: it has no belief.
+    """
+
+    counts: array[int] = field(default_factory=lambda: array("i"))
+    run_length: array[int] = field(default_factory=lambda: array("i"))
+    probability: array[float] = field(default_factory=lambda: array("f"))
+
+    def add(self, belief: BeliefColumns | None) -> None:
+        """Keep the belief after the next observation."""
+        self.counts.append(0 if belief is None else len(belief.run_length))
+        if belief is not None:
+            self.run_length.extend(array("i", belief.run_length))
+            self.probability.extend(array("f", belief.probability))
+
+
+@dataclass
+class Replayed:
+    """A series and everything the service said about it."""
+
+    stream: str
+    series: Series
+    answers: list[Answer] = field(default_factory=list)
+    beliefs: Beliefs = field(default_factory=Beliefs)
+    events: list[Event] = field(default_factory=list)
+    segmentation: list[Segment] = field(default_factory=list)
+    hindsight: Hindsight | None = None  # how far the segmentation is one in hindsight
+    settings: StreamSettings = field(default_factory=StreamSettings)
+
+    def add(self, answers: Sequence[Answer]) -> None:
+        """Keep the next answers; their beliefs go into arrays."""
+        self.answers += answers
+        for answer in answers:
+            summary = answer.run_length
+            self.beliefs.add(None if summary is None else summary.belief)
+            if summary is not None:
+                summary.belief = None
+
+    @property
+    def model(self) -> str:
+        """Return the model that gave the last answer."""
+        return self.answers[-1].model if self.answers else ""
+
+    @property
+    def first_seq(self) -> int:
+        """`seq` of the first row of the file; not 0 when the stream had observations before."""
+        return self.answers[0].seq if self.answers else 0
+
+    def row(self, seq: int) -> int | None:
+        """Row of the file that became observation `seq`, if any did."""
+        row = seq - self.first_seq
+        return row if 0 <= row < len(self.answers) else None
+
+    def sentence(self, event: Event) -> str:
+        """What an event is, in a few words; of several labels with the name of the one."""
+        output = None if event.explanation is None else event.explanation.output
+        names = self.series.y_names
+        if output is None or len(names) <= output:
+            return event.sentence
+        return event.sentence.replace(f"output {output + 1}: ", f"{names[output]}: ", 1)
+
+    @property
+    def headline(self) -> str:
+        """What the last confirmed change was, and how many there were before it."""
+        confirmed = [event for event in self.events if event.state == "confirmed"]
+        if not confirmed:
+            return f"{self.stream}: no change"
+        last = max(confirmed, key=lambda event: event.start)
+        text = f"{self.stream}: {self.sentence(last)}, since {self.when(last.start)}"
+        earlier = len(confirmed) - 1
+        return f"{text}; {earlier} earlier change{'' if earlier == 1 else 's'}" if earlier else text
+
+    def when(self, seq: int) -> str:
+        """How people read the time of observation `seq`."""
+        row = self.row(seq)
+        axis = self.series.axis
+        return str(seq) if row is None or axis is None else axis.label[row]
+
+
+class ReplayedChange(NamedTuple):
+    """A confirmed change of a stream."""
+
+    replayed: Replayed
+    event: Event
+
+    @property
+    def magnitude(self) -> float:
+        """Its size, in standard deviations; of several outputs that of the largest."""
+        size = self.event.size
+        sizes = size if isinstance(size, list) else [size]
+        return max((abs(value) for value in sizes if value is not None), default=0.0)
+
+    @property
+    def place(self) -> float:
+        """Where it begins: on the axis of its file, else its position."""
+        axis = self.replayed.series.axis
+        row = self.replayed.row(self.event.start)
+        return float(self.event.start) if axis is None or row is None else axis.value[row]
 
 
 def replay(
@@ -81,19 +203,13 @@ def replay(
     observations: refuse, append to them, or replace the stream. `belief` asks for the whole
     run-length belief with each answer, which the plot's heat map shows.
     """
-    if batch < 1:
-        raise ReplayError(f"expected batch >= 1, got {batch}")
     console = console or Console()
     stream = stream or re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem)
-    files = writable(output_files(out or Path(), stream), console)
-    if file.resolve() in {path.resolve() for path in files}:
-        raise ReplayError(f"the answers would overwrite {file}: choose another output")
     series = series or read_series(file)
-    print_notices([series], console)
+    files = writable(output_files(out or Path(), stream), console)
     replayed = Replayed(stream, series)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
-    with Client(url, api_key=api_key) as client:
-        client.wait_ready(READY_WAIT_S)
+    with _service(url, api_key, file, [replayed], files, batch, console) as client:
         seq = prepare(client, stream, wanted, existing)
         import_soon(files)
         try:
@@ -125,6 +241,86 @@ def replay(
     return replayed
 
 
+def replay_many(
+    file: Path,
+    streams: Mapping[str, Series],
+    *,
+    url: str = "http://127.0.0.1:8000",
+    api_key: str | None = None,
+    model: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: Path | None = None,
+    batch: int = BATCH,
+    plots: int = PLOTS,
+    existing: Literal["refuse", "append", "replace"] = "refuse",
+    console: Console | None = None,
+) -> list[Replayed]:
+    """Stream the series of a file through the service at `url`, some at once.
+
+    Into the folder `out` (default: the current one) go `FILE-answers.csv`, and, where pyarrow is
+    installed, `FILE-answers.parquet`, with the answers to all rows; `FILE.png` with all confirmed
+    changes; and `FILE-STREAM.png` of the streams with the largest changes, at most `plots` of them,
+    and no picture at all where that is 0. batch: observations in a request. The others are as of
+    `replay`, without run-length beliefs.
+    """
+    console = console or Console()
+    wanted_files = output_files(out or Path(), file.stem)
+    files = writable([path for path in wanted_files if plots or not _picture(path)], console)
+    replays = [Replayed(name, series) for name, series in streams.items()]
+    wanted = {**({"model": model} if model else {}), **(settings or {})}
+    with _service(url, api_key, file, replays, files, batch, console) as client:
+        with ThreadPoolExecutor(MANY_IN_FLIGHT) as pool:
+            names = [replayed.stream for replayed in replays]
+            list(pool.map(lambda name: prepare(client, name, wanted, existing), names))
+        import_soon(files)
+        tables: dict[str, Columns] = {}
+        with collecting_nothing():
+            try:
+                _stream_many(client, replays, batch, console, tables)
+            except (ReplayError, KeyboardInterrupt):
+                rows = sum(len(replayed.answers) for replayed in replays)
+                if rows:  # keep what the service has applied and answered
+                    _write_answers(replays, tables, files)
+                    console.print(f"interrupted: wrote the answers to {rows} rows")
+                raise
+            _write_answers(replays, tables, files)
+        confirmed = [change for replayed in replays for change in _changes(replayed)]
+        changes = _refined(client, confirmed)
+        console.print(changes_table(replays, changes))
+        if any(map(_picture, files)):
+            files += _draw_many(client, replays, changes, files, plots, console)
+    for path in files:
+        console.print(f"wrote {path}", highlight=False)
+    return replays
+
+
+@contextmanager
+def _service(
+    url: str,
+    api_key: str | None,
+    file: Path,
+    replays: Sequence[Replayed],
+    files: Sequence[Path],
+    batch: int,
+    console: Console,
+) -> Iterator[Client]:
+    """Connect to a service that is ready, once everything else can be done that is asked for."""
+    if batch < 1:
+        raise ReplayError(f"expected batch >= 1, got {batch}")
+    if file.resolve() in {path.resolve() for path in files}:
+        raise ReplayError(f"the answers would overwrite {file}: choose another output")
+    # What may be meant otherwise than it was read.
+    for notice in notices_of(replayed.series for replayed in replays):
+        console.print(notice, highlight=False, markup=False, soft_wrap=True)
+    with Client(url, api_key=api_key) as client:
+        client.wait_ready(READY_WAIT_S)
+        yield client
+
+
+def _picture(path: Path) -> bool:
+    return path.suffix.lower() == ".png"
+
+
 def output_files(out: Path, stream: str) -> list[Path]:
     """Return the files to write; into a folder Parquet only where its package is installed."""
     if out.suffix.lower() in {".csv", ".parquet", ".png"}:
@@ -151,21 +347,15 @@ def writable(files: list[Path], console: Console) -> list[Path]:
     return [path for path in files if path not in missing]
 
 
-def print_notices(streams: Iterable[Series], console: Console) -> None:
-    """Print what may be meant otherwise than it was read."""
-    for notice in notices_of(streams):
-        console.print(notice, highlight=False, markup=False, soft_wrap=True)
-
-
 def _write_tables(replayed: Replayed, files: Sequence[Path]) -> None:
-    if tables := [path for path in files if path.suffix.lower() != ".png"]:
+    if tables := [path for path in files if not _picture(path)]:
         write_table(columns_of(replayed), tables, partial(_lists, replayed))
 
 
 def draw(client: Client, replayed: Replayed, files: Sequence[Path]) -> None:
     """Draw the picture among the files, if there is one, with the settings of the stream."""
     for path in files:
-        if path.suffix.lower() == ".png":
+        if _picture(path):
             from moca_client.plots import plot_replay  # matplotlib is optional
 
             with suppress(ClientError):
@@ -173,12 +363,12 @@ def draw(client: Client, replayed: Replayed, files: Sequence[Path]) -> None:
             plot_replay(replayed, path)
 
 
-def columns_of(replayed: Replayed) -> dict[str, list[Any]]:
+def columns_of(replayed: Replayed) -> Columns:
     """Lay the answers out as columns; a label with several dimensions gets numbered columns."""
     series = replayed.series
     answers = replayed.answers
     rows = len(answers)
-    columns: dict[str, list[Any]] = {"seq": [answer.seq for answer in answers]}
+    columns: Columns = {"seq": [answer.seq for answer in answers]}
     if series.axis is not None:
         columns[series.axis.name] = (series.axis.rfc3339 or series.axis.value)[:rows]
     for place, name in enumerate(series.x_names):
@@ -190,7 +380,7 @@ def columns_of(replayed: Replayed) -> dict[str, list[Any]]:
 
 
 def write_table(
-    columns: dict[str, list[Any]],
+    columns: Columns,
     files: Sequence[Path],
     lists: Callable[[], dict[str, Any]] = dict,
 ) -> None:
@@ -212,15 +402,7 @@ def write_table(
             parquet.write_table(table, file, use_dictionary=False)
 
 
-def _import_writer() -> None:
-    """Import what Parquet files are written by, and what that imports with its first array."""
-    import pyarrow as pa
-    from pyarrow import parquet  # noqa: F401
-
-    pa.array([])
-
-
-def _write_csv(columns: dict[str, list[Any]], file: Path) -> None:
+def _write_csv(columns: Columns, file: Path) -> None:
     rows = zip(*map(_cells, columns.values()), strict=True)
     with file.open("w", newline="", encoding="utf-8") as handle:
         csv.writer(handle).writerow(columns)
@@ -262,12 +444,14 @@ def _lists(replayed: Replayed) -> dict[str, Any]:
 
 def import_soon(files: Sequence[Path]) -> None:
     """Import what writes the files in the background, while the service computes."""
-    suffixes = {path.suffix.lower() for path in files}
 
     def load() -> None:
-        if ".parquet" in suffixes:
-            _import_writer()
-        if ".png" in suffixes:
+        if any(path.suffix.lower() == ".parquet" for path in files):
+            import pyarrow as pa
+            from pyarrow import parquet  # noqa: F401
+
+            pa.array([])  # imports what the first array needs
+        if any(map(_picture, files)):
             from moca_client import plots  # noqa: F401
 
     threading.Thread(target=load, name="import").start()
@@ -341,11 +525,6 @@ def _stream(
             progress.advance(task, _take(replayed, start, batch, own.result))
 
 
-def post_rows(client: Client, replayed: Replayed, start: int, batch: int) -> int:
-    """Post the rows from `start` on, at most `batch`; returns how many were answered."""
-    return _take(replayed, start, batch, lambda: _post(client, replayed, start, batch))
-
-
 def _post(
     client: Client,
     replayed: Replayed,
@@ -417,6 +596,15 @@ def _changepoints(client: Client, stream: str) -> Changepoints:
         time.sleep(HINDSIGHT_POLL_S)
 
 
+def _table(headings: Sequence[str], **options: Any) -> Table:
+    """Return an empty table of changes; words are wrapped, numbers are not."""
+    table = Table(title_justify="left", box=SIMPLE_HEAD, **options)
+    for heading in headings:
+        words = heading in ("stream", "what changed", "state")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+    return table
+
+
 def events_table(replayed: Replayed) -> Table:
     """Return the table of changepoint events of the replayed rows."""
     axis = replayed.series.axis
@@ -426,17 +614,12 @@ def events_table(replayed: Replayed) -> Table:
         f"{replayed.stream} ({replayed.model}): {len(replayed.answers)} observations, "
         f"{confirmed} confirmed change{'' if confirmed == 1 else 's'}"
     )
-    table = Table(
+    table = _table(
+        [*([axis.name] if axis else []), "start", "what changed", "evidence", "state"],
         title=title,
         min_width=len(title) + 2,
-        title_justify="left",
-        box=SIMPLE_HEAD,
         padding=0 if axis and axis.kind == "datetime" else (0, 1, 0, 0),  # 80 characters
     )
-    headings = [*([axis.name] if axis else []), "start", "what changed", "evidence", "state"]
-    for heading in headings:
-        words = heading in ("what changed", "state")
-        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
     for event in events:
         table.add_row(
             *([replayed.when(event.start)] if axis else []),
@@ -447,3 +630,146 @@ def events_table(replayed: Replayed) -> Table:
             style="bold" if event.state == "confirmed" else "dim",
         )
     return table
+
+
+# --- many streams of a file --------------------------------------------------------------------
+
+
+def _stream_many(
+    client: Client,
+    replays: Sequence[Replayed],
+    batch: int,
+    console: Console,
+    tables: dict[str, Columns],
+) -> None:
+    """Post all rows; no stream is more than `batch` ahead of another that has more.
+
+    Several requests are on their way, each of another stream. tables: gets that of each stream
+    that has all its answers, which is laid out while the service computes the others.
+    """
+    rows = sum(len(replayed.series.y) for replayed in replays)
+    longest = max(len(replayed.series.y) for replayed in replays)
+
+    def post(replayed: Replayed, start: int) -> int:
+        try:
+            count = _take(replayed, start, batch, partial(_post, client, replayed, start, batch))
+        except ReplayError as error:
+            raise ReplayError(f"{replayed.stream!r}, {error}") from error
+        if len(replayed.answers) == len(replayed.series.y):
+            tables[replayed.stream] = _table_of(replayed)
+        return count
+
+    with (
+        progress_bar(console, "observations") as progress,
+        ThreadPoolExecutor(MANY_IN_FLIGHT) as pool,
+    ):
+        task = progress.add_task(f"{len(replays)} streams", total=rows)
+        for start in range(0, longest, batch):
+            left = [replayed for replayed in replays if start < len(replayed.series.y)]
+            for count in pool.map(post, left, repeat(start)):
+                progress.advance(task, count)
+
+
+def _changes(replayed: Replayed) -> list[ReplayedChange]:
+    """Confirmed changes of a stream, as its answers have them: when they were confirmed."""
+    last: dict[int, Event] = {}
+    for answer in replayed.answers:
+        if answer.event is not None and answer.event.kind == "change":
+            last[answer.event.id] = answer.event
+    confirmed = [event for event in last.values() if event.state == "confirmed"]
+    return [ReplayedChange(replayed, event) for event in confirmed]
+
+
+def _refined(client: Client, changes: Sequence[ReplayedChange]) -> list[ReplayedChange]:
+    """Changes as they are by now: the service estimates a start anew after the confirmation.
+
+    No answer has that. One that the service does not list any more stays as it was.
+    """
+    if not changes:
+        return []
+    prefix = commonprefix([change.replayed.stream for change in changes])
+    listed: dict[tuple[str, int, int | None], StreamChange] = {}
+    for row in client.changes(states=["confirmed"], prefix=prefix or None, limit=LISTED):
+        listed.setdefault((row.stream, row.id, row.confirmed_at), row)
+    refined = []
+    for change in changes:
+        event = change.event
+        now = listed.get((change.replayed.stream, event.id, event.confirmed_at))
+        if now is not None:
+            shared = set(now.__struct_fields__) & set(event.__struct_fields__)
+            event = structs.replace(event, **{name: getattr(now, name) for name in shared})
+        refined.append(change._replace(event=event))
+    return refined
+
+
+def _table_of(replayed: Replayed) -> Columns:
+    """The answers of a stream, with its name in the first column."""
+    if replayed.series.y_names == [replayed.stream]:  # a column of a wide file
+        replayed = replace(replayed, series=replayed.series._replace(y_names=["y"]))
+    return {"stream": [replayed.stream] * len(replayed.answers), **columns_of(replayed)}
+
+
+def _write_answers(
+    replays: Sequence[Replayed], tables: Mapping[str, Columns], files: Sequence[Path]
+) -> None:
+    """Write one table of all streams; tables: of those that are laid out already."""
+    every = [tables.get(replayed.stream) or _table_of(replayed) for replayed in replays]
+    names = list(dict.fromkeys(name for table in every for name in table))
+    joined: Columns = {name: [] for name in names}
+    for table in every:
+        for name in names:
+            joined[name] += table.get(name) or [None] * len(table["stream"])
+    write_table(joined, [path for path in files if not _picture(path)])
+
+
+def changes_table(replays: Sequence[Replayed], changes: Sequence[ReplayedChange]) -> Table:
+    """Return the table of changes, the latest first."""
+    rows = sum(len(replayed.answers) for replayed in replays)
+    changed = len({change.replayed.stream for change in changes})
+    # Narrow, so that a sentence fits a line: where there are times, positions are in the answers.
+    timed = replays[0].series.axis is not None
+    table = _table(
+        ["stream", "since" if timed else "start", "what changed", "evidence"],
+        title=f"{changed} of {len(replays)} streams changed; {rows:,} observations, "
+        f"{len(changes)} confirmed change{'' if len(changes) == 1 else 's'}",
+    )
+    if len(changes) > SHOWN:
+        table.caption = f"the latest {SHOWN}; all of them are in the answers"
+    for replayed, event in sorted(changes, key=lambda change: -change.place)[:SHOWN]:
+        table.add_row(
+            replayed.stream,
+            replayed.when(event.start) if timed else describe_start(event),
+            replayed.sentence(event),
+            describe_evidence(event.evidence),
+        )
+    return table
+
+
+def _draw_many(
+    client: Client,
+    replays: Sequence[Replayed],
+    changes: Sequence[ReplayedChange],
+    files: Sequence[Path],
+    plots: int,
+    console: Console,
+) -> list[Path]:
+    """Draw all changes, and each of the streams with the largest; returns the latters' files."""
+    from moca_client.plots import plot_changes  # matplotlib is optional
+
+    (overview,) = filter(_picture, files)
+    plot_changes(replays, changes, overview)
+    by_size = sorted(changes, key=lambda change: -change.magnitude)
+    largest = list({id(change.replayed): change.replayed for change in by_size}.values())
+    drawn: list[Path] = []
+    with progress_bar(console, "pictures") as progress:
+        task = progress.add_task("drawing", total=len(largest[:plots]))
+        for replayed in largest[:plots]:
+            ask_changes(client, replayed)
+            name = f"{overview.stem}-{quote(replayed.stream, safe='')}.png"
+            path = overview.with_name(name)
+            draw(client, replayed, [path])
+            drawn.append(path)
+            progress.advance(task)
+    if len(largest) > plots:
+        console.print(f"pictures of {plots} of {len(largest)} streams that changed: see --plots")
+    return drawn

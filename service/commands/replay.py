@@ -82,9 +82,8 @@ def replay(
 ) -> None:
     """Replay a file through a running service; write the answers and a plot."""
     from moca_client.errors import ClientError
-    from moca_client.replay import ReplayError
+    from moca_client.replay import ReplayError, replay_many
     from moca_client.replay import replay as replay_one
-    from moca_client.replay_many import replay_many
     from moca_client.series import (
         ColumnRoles,
         SeriesError,

@@ -8,9 +8,7 @@ import pytest
 
 from moca_client import plots
 from moca_client.errors import problem_of
-from moca_client.replay import ReplayError
-from moca_client.replay_many import replay_many
-from moca_client.replayed import ReplayedChange
+from moca_client.replay import ReplayedChange, ReplayError, replay_many
 from moca_client.responses import Changepoints, Event, StreamChange, StreamSummary
 from moca_client.series import read_table, streams_by_column, streams_of
 from tests.moca_client.test_plots import replayed_of, row
@@ -94,7 +92,7 @@ def listed(stream, start, confirmed_at=7):
 @pytest.fixture
 def service(monkeypatch):
     service = ManyService()
-    monkeypatch.setattr("moca_client.replay_many.Client", service)
+    monkeypatch.setattr("moca_client.replay.Client", service)
     return service
 
 
