@@ -61,6 +61,11 @@ def slug_of(kind: type) -> str:
     return _words.sub("-", kind.__name__).lower()
 
 
+def slug_in(document: Mapping[str, Any]) -> str:
+    """Return the last part of a document's type; empty: it has none."""
+    return str(document.get("type") or "").rpartition("/")[2]
+
+
 class WrongField(NamedTuple):
     """One invalid part of a request, as the service names it."""
 
@@ -69,7 +74,11 @@ class WrongField(NamedTuple):
 
 
 class Problem(ClientError):
-    """An error response: `status` and the problem document as the service sent it."""
+    """An error response: `status` and the problem document as the service sent it.
+
+    type: the last part of the problem's type, such as `unknown-stream`. detail: the exact reason.
+    Both may be empty.
+    """
 
     types: ClassVar[dict[str, type[Problem]]] = {}
     statuses: ClassVar[dict[int, type[Problem]]] = {}
@@ -88,26 +97,14 @@ class Problem(ClientError):
     ):
         self.status = status
         self.document = document
+        self.type = slug_in(document)
+        self.title = str(document.get("title") or "request rejected")
+        self.detail = str(document.get("detail") or "")
         self.request_id = request_id
         self.retry_after_s = retry_after_s
         applied = document.get("applied")
         text = f"{status} {self.title}" + (f": {self.detail}" if self.detail else "")
         super().__init__(text + (f" ({applied} observations were applied)" if applied else ""))
-
-    @property
-    def type(self) -> str:
-        """Return the last part of the problem's type, such as `unknown-stream`; may be empty."""
-        return str(self.document.get("type") or "").rpartition("/")[2]
-
-    @property
-    def title(self) -> str:
-        """Return the short title."""
-        return str(self.document.get("title") or "request rejected")
-
-    @property
-    def detail(self) -> str:
-        """Return the exact reason; may be empty."""
-        return str(self.document.get("detail") or "")
 
     @property
     def errors(self) -> list[WrongField]:
@@ -251,26 +248,18 @@ class NotInstalled(Fault):
 
 
 class Unavailable(ClientError):
-    """No usable answer in time. `problem` is the last error response; None: no answer."""
+    """No usable answer in time.
+
+    problem: the last error response, of which are `status`, `request_id`, which the service logs,
+    and `retry_after_s`, where the service gave them; None: no answer.
+    """
 
     def __init__(self, message: str, problem: Problem | None = None):
         super().__init__(message)
         self.problem = problem
-
-    @property
-    def status(self) -> int | None:
-        """Return the last status; None when there was no answer."""
-        return None if self.problem is None else self.problem.status
-
-    @property
-    def request_id(self) -> str | None:
-        """Return the request id of the last error response, which the service logs."""
-        return None if self.problem is None else self.problem.request_id
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Return the seconds to wait before a retry, if the service gave them."""
-        return None if self.problem is None else self.problem.retry_after_s
+        self.status = None if problem is None else problem.status
+        self.request_id = None if problem is None else problem.request_id
+        self.retry_after_s = None if problem is None else problem.retry_after_s
 
 
 class OutcomeUnknown(Unavailable):
@@ -292,8 +281,7 @@ def problem_of(
     status: int, document: dict[str, Any], headers: Mapping[str, str] | None = None
 ) -> Problem:
     """Return a problem document as the exception of its type, else of its status."""
-    slug = str(document.get("type") or "").rpartition("/")[2]
-    kind = Problem.types.get(slug) or Problem.statuses.get(status)
+    kind = Problem.types.get(slug_in(document)) or Problem.statuses.get(status)
     if kind is None:
         kind = Fault if status >= 500 else Problem
     if kind is SeqConflict and not isinstance(document.get("seq"), int):

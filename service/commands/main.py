@@ -34,11 +34,11 @@ class CommandPlace(NamedTuple):
 _NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 _PLACES = {
     "serve": CommandPlace("service.commands.run:serve", RUN),
-    "demo": CommandPlace("service.commands.demo:demo", RUN),
+    "demo": CommandPlace("service.commands.run:demo", RUN),
     "stop": CommandPlace("service.commands.run:stop", RUN, True),
     "api": CommandPlace("service.commands.run:api", RUN, True),
     "worker": CommandPlace("service.commands.run:worker", RUN, True),
-    "webhooks": CommandPlace("service.commands.webhooks:webhooks", RUN, True),
+    "webhooks": CommandPlace("service.commands.run:webhooks", RUN, True),
     "observe": CommandPlace(
         "service.commands.observing:observe", STREAMS, context_settings=_NEGATIVE
     ),

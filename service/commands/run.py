@@ -1,4 +1,4 @@
-"""`moca serve`, `moca stop`, `moca api` and `moca worker`: the processes of the service.
+"""`moca serve`, `stop`, `api`, `worker`, `webhooks` and `demo`: the processes of the service.
 
 What uses the store is imported by the commands themselves: redis alone takes longer than `--help`.
 """
@@ -12,7 +12,9 @@ import secrets
 import signal
 import socket
 import time
-from typing import Annotated
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -27,7 +29,10 @@ from service.runtime.process import (
     limit_stop,
     log_to_stderr,
 )
-from service.settings import API, WORKER, Settings, names_for
+from service.settings import API, WEBHOOKS, WORKER, Settings, names_for
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +161,74 @@ def worker(
         instance.run()
 
 
+@with_settings(names_for(WEBHOOKS))
+def webhooks(
+    settings: Settings,
+    dead: Annotated[bool, typer.Option("--dead", help="Show the dead-letter queue.")] = False,
+    redeliver: Annotated[
+        bool,
+        typer.Option("--redeliver", help="Redeliver the dead-letter queue."),
+    ] = False,
+    hook: Annotated[
+        str | None,
+        typer.Option("--hook", help="Only this webhook.", show_default="every webhook"),
+    ] = None,
+    parent_fd: ParentFd = None,
+) -> None:
+    """Deliver changepoint events to the receivers of --webhooks-file.
+
+    With --dead or --redeliver: show or redeliver the dead-letter queue, then exit. Without
+    --redis-url that is the queue of the service running on --data-dir.
+    """
+    if dead or redeliver:
+        _look_after(settings, redeliver, hook)
+        return
+    begin("webhooks", settings, parent_fd)
+    from service.observability import metrics
+    from service.webhooks.config import webhooks_of
+    from service.webhooks.runner import deliver
+
+    with store_errors():
+        configured = webhooks_of(settings, os.environ)
+        if not configured.hooks:
+            fail("--webhooks-file (MOCA_WEBHOOKS_FILE) is required: the receivers to call", 2)
+        if settings.metrics_port:
+            metrics.serve(settings.metrics_port)
+        deliver(settings, configured)
+
+
+def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
+    from service.commands.connection import print_table, table
+    from service.runtime.embedded import running_url
+    from service.schema.rendering import instant
+    from service.store.connection import connect
+    from service.webhooks.dead_letters import dead_letters, redeliver
+
+    url = settings.redis_url or running_url(settings.data_dir)
+    if url is None:
+        fail(f"no service is running on {settings.data_dir}: give --redis-url or --data-dir")
+    of_hook = "" if hook is None else f" of hook {hook!r}"
+    with store_errors(), connect(url) as client:
+        if again:
+            typer.echo(f"redelivering {redeliver(client, hook)} events{of_hook}")
+            return
+        letters = dead_letters(client, hook)
+    if not letters:
+        typer.secho(f"no dead letters{of_hook}", err=True, dim=True)
+        return
+    words = ("webhook-id", "stream", "event", "at", "why")
+    made = table("hook", *words[:-1], "attempts", "why", words=words)
+    for letter in letters:
+        raised = letter.raised
+        event = "" if raised is None else f"{raised.event.id} {raised.event.state}"
+        stream = "" if raised is None else raised.stream
+        at = "" if raised is None else instant(raised.at_ms)
+        made.add_row(
+            letter.hook, letter.number, stream, event, at, str(letter.attempts), letter.error
+        )
+    print_table(made)
+
+
 def begin(role: str, settings: Settings, parent_fd: int | None) -> None:
     """Start a process that uses a store: logging, parent watch, settings."""
     log_to_stderr(role, settings.log_level)
@@ -166,3 +239,81 @@ def begin(role: str, settings: Settings, parent_fd: int | None) -> None:
             "--redis-url (or MOCA_REDIS_URL) is required: the store shared by API and "
             "workers; `moca serve` starts its own"
         )
+
+
+# --- the demo -----------------------------------------------------------------------------------
+
+
+class Sample(NamedTuple):
+    """A series that ships with the service."""
+
+    stream: str
+    model: str
+    title: str
+
+
+SAMPLES = (
+    Sample("nile", "gaussian", "annual flow of the Nile at Aswan, 1871-1970"),
+    Sample("coal", "poisson", "British coal-mining disasters per year, 1851-1962"),
+)
+
+
+@with_settings(SERVE)
+def demo(
+    settings: Settings,
+    plots_dir: Annotated[Path, typer.Option(help="Folder for answers and plots.")] = Path("plots"),
+    once: Annotated[bool, typer.Option("--once", help="Exit after the samples.")] = False,
+) -> None:
+    """Start the service and stream both sample series through it.
+
+    Prints the confirmed changes and keeps serving until Ctrl-C.
+    """
+    from rich.console import Console
+
+    from moca_client import ClientError
+    from moca_client.replay import ReplayError
+    from service.runtime.supervisor import Supervisor
+
+    log_to_stderr("demo", settings.log_level)
+    console = Console()
+    finished: list[str] = []
+
+    def on_ready(url: str) -> None:
+        try:
+            for sample in SAMPLES:
+                finished.append(_stream_sample(sample, url, plots_dir, console))
+            console.print("", *finished, sep="\n", style="bold", highlight=False, soft_wrap=True)
+            where = f"plots and answers are in {plots_dir}/, the service is at {url}"
+            end = "" if once else "; stop it with Ctrl-C"
+            console.print(f"\n{where}{end}", highlight=False, soft_wrap=True)
+        except (ClientError, ReplayError, OSError) as error:
+            log.error("%s", error)
+        finally:
+            # Whatever went wrong, a service that nobody waits for must not stay behind.
+            if once or len(finished) < len(SAMPLES):
+                supervisor.stop("the demo has finished")
+
+    timeout_s = webhook_timeout_s(settings)
+    supervisor = Supervisor(settings, os.environ, on_ready, webhook_timeout_s=timeout_s)
+    status = supervisor.run()
+    raise typer.Exit(status or int(len(finished) < len(SAMPLES)))
+
+
+def _stream_sample(sample: Sample, url: str, plots_dir: Path, console: Console) -> str:
+    """Stream a sample; returns what it was, in one sentence."""
+    from moca_client.replay import replay
+
+    console.print(f"\n[bold]{sample.title}[/bold] ({sample.model})", highlight=False)
+    packaged = resources.files("service.samples") / f"{sample.stream}.csv"
+    with resources.as_file(packaged) as file:
+        # "replace": a second run on the same data folder starts the sample streams anew.
+        replayed = replay(
+            file,
+            url=url,
+            stream=sample.stream,
+            model=sample.model,
+            out=plots_dir,
+            existing="replace",
+            console=console,
+        )
+    return replayed.headline
