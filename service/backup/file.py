@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from service import wire
-from service.models import catalogue
+from service.models.catalogue import REFERENCE, Catalogue
 from service.store.streams import StoredHead
 
 BLOCK_BYTES = 1 << 20  # of a block before it is packed, about: a larger stream has one alone
@@ -254,25 +254,25 @@ def _damage() -> Iterator[None]:
 # --- artifacts of models: packed, compared, put in place -----------------------------------------
 
 _file_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
-_reference = re.compile(catalogue.REFERENCE).match
+_reference = re.compile(REFERENCE).match
 
 
-def artifact_files(models_dir: Path, reference: str) -> list[Path]:
+def artifact_files(catalogue: Catalogue, reference: str) -> list[Path]:
     """Return the files of an artifact; none of a built-in model, or of one that is not there."""
-    if catalogue.digest(models_dir, reference) is None:
+    if catalogue.digest(reference) is None:
         return []
-    folder = catalogue.folder_of(models_dir, reference)
+    folder = catalogue.folder_of(reference)
     return sorted(file for file in folder.iterdir() if file.is_file() and _file_name(file.name))
 
 
-def unfit(wanted: Mapping[str, UsedModel], models_dir: Path) -> dict[str, str]:
+def unfit(wanted: Mapping[str, UsedModel], catalogue: Catalogue) -> dict[str, str]:
     """Return what is wrong with each model that streams need, if anything is."""
     reasons = {}
     for reference, model in wanted.items():
-        if catalogue.resolve(models_dir, reference) is None:
+        if catalogue.resolve(reference) is None:
             if not model.packed:
                 reasons[reference] = "is missing"
-        elif catalogue.digest(models_dir, reference) != model.digest:
+        elif catalogue.digest(reference) != model.digest:
             reasons[reference] = "differs from the one that the streams were created with"
     return reasons
 
@@ -280,17 +280,16 @@ def unfit(wanted: Mapping[str, UsedModel], models_dir: Path) -> dict[str, str]:
 def install(
     files: Iterable[tuple[str, str, IO[bytes]]],
     wanted: Mapping[str, UsedModel],
-    models_dir: Path,
+    catalogue: Catalogue,
 ) -> list[str]:
     """Put packed artifacts that are missing in the models folder; returns which.
 
     files: reference of the model, name of the file, content. Each model is written beside its place
     and moved there whole. Raises BackupError and OSError.
     """
+    models_dir = catalogue.models_dir
     models_dir.mkdir(parents=True, exist_ok=True)
-    missing = [
-        reference for reference in wanted if catalogue.resolve(models_dir, reference) is None
-    ]
+    missing = [reference for reference in wanted if catalogue.resolve(reference) is None]
     draft = Path(tempfile.mkdtemp(prefix=".restore-", dir=models_dir))
     try:
         for reference, file, content in files:
@@ -305,21 +304,21 @@ def install(
         return [
             reference
             for reference in missing
-            if _put(draft, reference, wanted[reference], models_dir)
+            if _put(draft, reference, wanted[reference], catalogue)
         ]
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _put(draft: Path, reference: str, model: UsedModel, models_dir: Path) -> bool:
+def _put(draft: Path, reference: str, model: UsedModel, catalogue: Catalogue) -> bool:
     folder = draft / reference
     if not folder.is_dir():
         return False
     name, _, version = reference.partition("@")
-    target = models_dir / name / version
+    target = catalogue.models_dir / name / version
     target.parent.mkdir(exist_ok=True)
     os.replace(folder, target)
-    if catalogue.digest(models_dir, reference) != model.digest:
+    if catalogue.digest(reference) != model.digest:
         shutil.rmtree(target)
         raise BackupError(f"the packed model {reference} is not the one that the streams use")
     return True

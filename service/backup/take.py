@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 from service import wire
@@ -19,7 +18,7 @@ from service.backup.file import (
     Writer,
     artifact_files,
 )
-from service.models import catalogue
+from service.models.catalogue import Catalogue
 from service.store import health, keys
 from service.store.api_keys import KEYS, USED
 from service.store.health import RESTORING, check_formats, stored_partitions
@@ -56,14 +55,14 @@ class Backup:
         client: StoreClient,
         writer: Writer,
         service: str,
-        models_dir: Path,
+        catalogue: Catalogue,
         with_models: bool,
         progress: Callable[[int, int], object],
     ) -> None:
         self._client = client
         self._writer = writer
         self._service = service
-        self._models_dir = models_dir
+        self._catalogue = catalogue
         self._with_models = with_models
         self._progress = progress
         self._block = StreamBlock()
@@ -93,7 +92,7 @@ class Backup:
         self._flush()
         # An artifact that is gone is not packed, which the manifest says.
         for reference, model in self._models.items() if self._with_models else ():
-            for file in artifact_files(self._models_dir, reference):
+            for file in artifact_files(self._catalogue, reference):
                 self._writer.add_model(reference, file)
                 model.packed = True
         manifest = Manifest(
@@ -159,7 +158,7 @@ class Backup:
         self._observations += head.seq
         reference = head.settings.model
         if reference not in self._models:
-            digest = catalogue.digest(self._models_dir, reference)
+            digest = self._catalogue.digest(reference)
             self._models[reference] = UsedModel(0, digest)
         self._models[reference].streams += 1
 

@@ -22,6 +22,7 @@ from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.backup.file import Manifest
+    from service.models.catalogue import Catalogue
 
 STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 
@@ -42,6 +43,7 @@ def backup(
     """
     from service.backup.file import Writer
     from service.backup.take import Backup
+    from service.models.catalogue import Catalogue
     from service.runtime.embedded import reach
 
     if file.exists() and not force:
@@ -50,9 +52,8 @@ def backup(
         writer = Writer(file)
         try:
             service = version("moca-service")
-            manifest = Backup(
-                client, writer, service, settings.models_dir, with_models, advance
-            ).run()
+            catalogue = Catalogue(settings.models_dir)
+            manifest = Backup(client, writer, service, catalogue, with_models, advance).run()
         finally:
             writer.abandon()
     typer.echo(f"wrote {file}, {file.stat().st_size} bytes: {_describe(manifest)}")
@@ -101,6 +102,7 @@ def restore(
     """
     from service.backup.file import Reader, install
     from service.backup.restore import Restore, partitions_for
+    from service.models.catalogue import Catalogue
     from service.runtime.embedded import reach
     from service.store.health import check_server
 
@@ -117,7 +119,8 @@ def restore(
         typer.echo(f"{file} is complete: {_describe(manifest)}")
         if check:
             return
-        _models(manifest, settings.models_dir, ignore_models)
+        catalogue = Catalogue(settings.models_dir)
+        _models(manifest, catalogue, ignore_models)
         with reach(settings, make=True) as client:
             check_server(client)
             number = partitions_for(client, partitions, manifest)
@@ -132,24 +135,23 @@ def restore(
                 )
                 restoring.check()
                 if any(model.packed for model in manifest.models.values()):
-                    models_dir = settings.models_dir
-                    for reference in install(reader.models(), manifest.models, models_dir):
-                        typer.echo(f"put the model {reference} into {models_dir}")
+                    for reference in install(reader.models(), manifest.models, catalogue):
+                        typer.echo(f"put the model {reference} into {settings.models_dir}")
                 restoring.run()
     typer.echo(f"restored {manifest.streams} streams into {number} partitions")
 
 
-def _models(manifest: Manifest, models_dir: Path, ignore: bool) -> None:
+def _models(manifest: Manifest, catalogue: Catalogue, ignore: bool) -> None:
     from service.backup.file import BackupError, unfit
 
-    wrong = unfit(manifest.models, models_dir)
+    wrong = unfit(manifest.models, catalogue)
     if not wrong:
         return
     mismatches = "; ".join(f"{reference} {what}" for reference, what in wrong.items())
     if not ignore:
         raise BackupError(
-            f"models of streams do not match those in {models_dir}: {mismatches}. Restore them "
-            "there, or use --ignore-models"
+            f"models of streams do not match those in {catalogue.models_dir}: {mismatches}. "
+            "Restore them there, or use --ignore-models"
         )
     typer.secho(f"moca: warning: {mismatches}", err=True, fg="yellow")
 

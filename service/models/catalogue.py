@@ -72,13 +72,13 @@ class Catalogue:
     """Models by name and version. Artifacts are looked for at every call: they may be added."""
 
     def __init__(self, models_dir: Path) -> None:
-        self._models_dir = models_dir
+        self.models_dir = models_dir
 
     def models(self) -> list[ModelVersion]:
         """Return every version of every model, by name and then from old to new."""
         models = [*BUILT_IN]
         taken = {model.name for model in BUILT_IN}
-        for parent in (self._models_dir, SHIPPED):
+        for parent in (self.models_dir, SHIPPED):
             named = {folder.name: _folders(folder) for folder in _folders(parent)}
             for name in named.keys() - taken:
                 models += [_read(version) for version in named[name]]
@@ -89,7 +89,7 @@ class Catalogue:
         """Return the versions of one model from old to new; UnknownModel when there are none."""
         versions = [model for model in BUILT_IN if model.name == name]
         if not versions and _name.fullmatch(name):
-            versions = [_read(version) for version in _folders(place(self._models_dir, name))]
+            versions = [_read(version) for version in _folders(self.place(name))]
         if not versions:
             raise unknown(name)
         return sorted(versions, key=lambda model: version_key(model.version))
@@ -108,7 +108,7 @@ class Catalogue:
         """Return the numbers of a model's training report; None without a readable one."""
         if model.version is None:
             return None
-        file = folder_of(self._models_dir, model.reference) / "report.json"
+        file = self.folder_of(model.reference) / "report.json"
         try:
             if file.stat().st_size > LARGEST_REPORT:
                 return None
@@ -118,59 +118,55 @@ class Catalogue:
         report: TrainingReport | None = documented(TrainingReport, numbers)
         return report
 
+    def place(self, name: str) -> Path:
+        """Return the folder that holds a model's versions, if there are any."""
+        own = self.models_dir / name
+        shipped = SHIPPED / name
+        return shipped if not _folders(own) and shipped.is_dir() else own
 
-def place(models_dir: Path, name: str) -> Path:
-    """Return the folder that holds a model's versions, if there are any."""
-    own = models_dir / name
-    shipped = SHIPPED / name
-    return shipped if not _folders(own) and shipped.is_dir() else own
+    def folder_of(self, reference: str) -> Path:
+        """Return the folder of the artifact NAME@VERSION, whether it is there or not."""
+        name, _, version = reference.partition("@")
+        return self.place(name) / version
 
+    def resolve(self, reference: str) -> str | None:
+        """Return the model that a name means, with its version if it has any; None: there is none.
 
-def folder_of(models_dir: Path, reference: str) -> Path:
-    """Return the folder of the artifact NAME@VERSION, whether it is there or not."""
-    name, _, version = reference.partition("@")
-    return place(models_dir, name) / version
+        It may be one that cannot be used: loading it says why.
+        """
+        name, _, version = reference.partition("@")
+        try:
+            versions = self.versions(name)
+        except UnknownModel:
+            return None
+        if version:
+            return reference if any(model.version == version for model in versions) else None
+        usable = [model for model in versions if model.error is None]
+        return (usable or versions)[-1].reference
+
+    def digest(self, reference: str) -> str | None:
+        """Return what tells an artifact from another of its name; None: built in, or not there.
+
+        What is only said about a model does not count.
+        """
+        if reference in BUILTIN:
+            return None
+        folder = self.folder_of(reference)
+        description = folder / DESCRIPTION
+        tensors = folder / TENSORS
+        try:
+            if not description.is_file() or description.stat().st_size > LARGEST_DESCRIPTION:
+                return None
+            if not tensors.is_file() and (tensors.exists() or tensors.is_symlink()):
+                return None
+            return artifact_digest.digest(folder)
+        except (OSError, RecursionError, ValueError):
+            return None
 
 
 def unknown(name: str) -> UnknownModel:
     """Return the error of a name that no model has."""
     return UnknownModel(f"there is no model {name!r}; see GET /v1/models for the available ones")
-
-
-def resolve(models_dir: Path, reference: str) -> str | None:
-    """Return the model that a name means, with its version if it has any; None if there is none.
-
-    It may be one that cannot be used: loading it says why.
-    """
-    name, _, version = reference.partition("@")
-    try:
-        versions = Catalogue(models_dir).versions(name)
-    except UnknownModel:
-        return None
-    if version:
-        return reference if any(model.version == version for model in versions) else None
-    usable = [model for model in versions if model.error is None]
-    return (usable or versions)[-1].reference
-
-
-def digest(models_dir: Path, reference: str) -> str | None:
-    """Return what tells an artifact from another of the same name; None: built in, or not there.
-
-    What is only said about a model does not count.
-    """
-    if reference in BUILTIN:
-        return None
-    folder = folder_of(models_dir, reference)
-    description = folder / DESCRIPTION
-    tensors = folder / TENSORS
-    try:
-        if not description.is_file() or description.stat().st_size > LARGEST_DESCRIPTION:
-            return None
-        if not tensors.is_file() and (tensors.exists() or tensors.is_symlink()):
-            return None
-        return artifact_digest.digest(folder)
-    except (OSError, RecursionError, ValueError):
-        return None
 
 
 def stamp(folder: Path) -> list[tuple[int, ...] | None]:

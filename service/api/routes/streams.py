@@ -25,7 +25,6 @@ from service.api.http import (
     read_snapshot,
     submit,
 )
-from service.models import catalogue
 from service.problems import UnfitSnapshot, UnknownStream
 from service.schema import rendering
 from service.schema.commands import (
@@ -111,7 +110,7 @@ async def get_snapshot(request: Request, stream: StreamPath) -> Response:
     if exported is None:
         raise UnknownStream(f"there is no stream {stream!r}")
     exported.model_digest = exported.model_digest or await asyncio.to_thread(
-        catalogue.digest, context.settings.models_dir, exported.head.settings.model
+        context.catalogue.digest, exported.head.settings.model
     )
     blob = await asyncio.to_thread(snapshot.dump, exported)
     return BinaryResponse(blob)

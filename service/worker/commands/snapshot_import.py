@@ -25,7 +25,7 @@ from model_core.stream.events import Track
 from model_core.stream_settings import TABLE, Hazard
 from model_core.transfer import out_of_memory
 from service import wire
-from service.models import catalogue
+from service.models.catalogue import Catalogue
 from service.problems import StreamExists, UnfitSnapshot
 from service.schema import observations
 from service.schema.commands import RegimeForm
@@ -145,7 +145,7 @@ def _read(engine: Engine, stream: Stream, command: Import) -> StreamSnapshot:
     name = engine.catalogue.resolve(settings.model)
     if name != settings.model:
         raise UnfitSnapshot(f"invalid snapshot: model {settings.model!r} has no version")
-    if catalogue.digest(engine.settings.models_dir, name) != snapshot.model_digest:
+    if Catalogue(engine.settings.models_dir).digest(name) != snapshot.model_digest:
         raise UnfitSnapshot(
             f"the model {name} of this deployment differs from the one that the stream was "
             "created with"

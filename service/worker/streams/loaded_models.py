@@ -17,6 +17,7 @@ from model_core.table import Layout
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
 from service.models import catalogue
+from service.models.catalogue import Catalogue
 from service.problems import ModelChanged, NotInstalled, UnknownModel
 from service.wire import Head
 
@@ -28,7 +29,7 @@ class LoadedModels:
     """Underlying models by their references and, of artifacts, by their digest."""
 
     def __init__(self, models_dir: Path, device: str) -> None:
-        self._folder = models_dir
+        self._catalogue = Catalogue(models_dir)
         self._device = device
         self._built: dict[tuple[str, Options], UnderlyingModel] = {}
         self._artifacts: dict[tuple[str, str | None], UnderlyingModel] = {}
@@ -41,7 +42,7 @@ class LoadedModels:
 
     def resolve(self, name: str) -> str:
         """Reference of a model name, with its version if it has any; raises UnknownModel."""
-        reference = catalogue.resolve(self._folder, name)
+        reference = self._catalogue.resolve(name)
         if reference is None:
             raise catalogue.unknown(name)
         return reference
@@ -97,14 +98,14 @@ class LoadedModels:
         """
         if name in BUILTIN:
             return None
-        folder = catalogue.folder_of(self._folder, self.resolve(name))
+        folder = self._catalogue.folder_of(self.resolve(name))
         try:
             catalogue.check_files(folder, MAX_MODEL_BYTES)
         except OSError as error:
             raise _unloadable(name, error) from error
         stamp = catalogue.stamp(folder)
         if name not in self._there or self._there[name][0] != stamp:
-            self._there[name] = stamp, catalogue.digest(self._folder, name)
+            self._there[name] = stamp, self._catalogue.digest(name)
         return self._there[name][1]
 
     def notice(self) -> int:
@@ -140,7 +141,7 @@ class LoadedModels:
             lazy.load()
             from model_core import artifact
 
-            model = artifact.load(catalogue.folder_of(self._folder, name), self._device)
+            model = artifact.load(self._catalogue.folder_of(name), self._device)
         except MissingTorch as error:
             raise NotInstalled(f"model {name}: {error}") from error
         except (BadArtifact, OSError) as error:

@@ -52,8 +52,8 @@ def test_what_is_listed_is_what_is_built_and_none_reads_anothers_states():
 
 def test_built_in_models_have_a_name_and_no_version(tmp_path):
     for name in BUILTIN:
-        assert models.resolve(tmp_path, name) == name
-        assert models.resolve(tmp_path, f"{name}@1") is None
+        assert models.Catalogue(tmp_path).resolve(name) == name
+        assert models.Catalogue(tmp_path).resolve(f"{name}@1") is None
     with pytest.raises(UnknownModel, match="averaged@2"):
         LoadedModels(tmp_path, "cpu").get("averaged@2")
 
@@ -65,12 +65,12 @@ def test_what_ships_is_listed_unless_the_folder_has_one_of_its_name(tmp_path, sh
     put(shipped, "gaussian", "9")
     (own / "sine").mkdir(parents=True)  # a folder without versions is no model
     assert artifacts(own) == ["sine@2", "wave@1"]
-    assert models.resolve(own, "sine") == "sine@2"
-    assert models.place(own, "sine") == shipped / "sine"
+    assert models.Catalogue(own).resolve("sine") == "sine@2"
+    assert models.Catalogue(own).place("sine") == shipped / "sine"
     put(own, "sine", "1")
     assert artifacts(own) == ["sine@1", "wave@1"]
-    assert models.resolve(own, "sine@2") is None
-    assert models.place(own, "sine") == own / "sine"
+    assert models.Catalogue(own).resolve("sine@2") is None
+    assert models.Catalogue(own).place("sine") == own / "sine"
     assert [each.version for each in models.Catalogue(own).versions("wave")] == ["1"]
 
 
@@ -81,7 +81,7 @@ def test_versions_are_ordered_by_their_numbers_and_a_name_means_a_usable_one(tmp
     versions = models.Catalogue(tmp_path).versions("pump")
     assert [each.version for each in versions] == ["1.9", "1.10", "9", "10", "11"]
     assert versions[-1].error is not None
-    assert models.resolve(tmp_path, "pump") == "pump@10"
+    assert models.Catalogue(tmp_path).resolve("pump") == "pump@10"
     assert models.Catalogue(tmp_path).usable("pump") == ["1.9", "1.10", "9", "10"]
 
 
@@ -112,7 +112,7 @@ def test_the_worker_loads_what_ships(tmp_path):
         assert model.description
         loaded = catalogue.get(model.reference)
         assert (loaded.x_dim, loaded.y_dim) == (model.x_dim, model.y_dim)
-        folder = models.place(tmp_path, model.name) / model.version
+        folder = models.Catalogue(tmp_path).place(model.name) / model.version
         assert sum(file.stat().st_size for file in folder.iterdir()) < 200_000
         report = models.Catalogue(tmp_path).report(model)
         assert report["metrics"][0]["estimate"]["mean"] == model.training["metric"]["mean"]
@@ -151,4 +151,4 @@ def test_a_broken_artifact_is_listed_with_its_error_and_not_loaded(tmp_path, bro
         with pytest.raises(UnknownModel, match=f"pump@{name}"):
             LoadedModels(tmp_path, "cpu").get(f"pump@{name}")
         if broken in (fifo, loop):
-            assert models.digest(tmp_path, f"pump@{name}") is None
+            assert models.Catalogue(tmp_path).digest(f"pump@{name}") is None

@@ -17,7 +17,7 @@ import torch
 from model_core import compiled
 from model_core.upm.conjugate import Gaussian
 from service import wire
-from service.models import catalogue
+from service.models.catalogue import Catalogue
 from service.schema import rendering
 from service.settings import Settings
 from service.store import feed, keys
@@ -331,8 +331,9 @@ class Bench:
     def export(self, stream):
         """A snapshot, as the API makes it."""
         exported = asyncio.run(self._store(lambda store, p: store.snapshot(p, stream), stream))
-        place = self.settings.models_dir, exported.head.settings.model
-        exported.model_digest = exported.model_digest or catalogue.digest(*place)
+        catalogue = Catalogue(self.settings.models_dir)
+        model = exported.head.settings.model
+        exported.model_digest = exported.model_digest or catalogue.digest(model)
         exported.taken_ms = self.now_ms
         return snapshot.dump(exported)
 

@@ -296,9 +296,9 @@ def test_the_typical_regime_is_in_answers_history_summary_and_tables(make_bench,
     bench.ask(SetBelief("a", [(4, 1.0)]))  # no change: this label was of the regime before
     assert bench.head("a").regime.name == "busy"
     # Regimes may be named anew, and the model is the same.
-    before = catalogue.digest(models, "shop@1")
+    before = catalogue.Catalogue(models).digest("shop@1")
     calm = [{"name": "calm", "probability": 0.5}, {"name": "busy", "probability": 0.5}]
     amend(models / "shop" / "1", regimes=calm)
-    assert catalogue.digest(models, "shop@1") == before
+    assert catalogue.Catalogue(models).digest("shop@1") == before
     (listed,) = catalogue.Catalogue(models).versions("shop")
     assert [each["name"] for each in listed.regimes] == ["calm", "busy"]
