@@ -60,13 +60,6 @@ def splits(config: Config, place: Place) -> Splits:
     return sources
 
 
-class Cell(NamedTuple):
-    """One run of a grid: the name of its folder, and its settings."""
-
-    name: str
-    settings: Options
-
-
 class Variation(NamedTuple):
     """One run of an ablation: its place on the axis, the method's name, and its settings."""
 
@@ -103,8 +96,8 @@ class Ablation(NamedTuple):
     mode: str | None = None
 
 
-def cells(wanted: Axes, common: Options) -> Iterator[Cell]:
-    """Every combination; an empty axis keeps the preset's value and adds nothing to the name."""
+def cells(wanted: Axes, common: Options) -> Iterator[tuple[str, Options]]:
+    """Folder name and settings of every run; an empty axis adds nothing to either."""
     name = common.get("name")
     axes: tuple[list[tuple[Options, str]], ...] = (
         [
@@ -119,7 +112,7 @@ def cells(wanted: Axes, common: Options) -> Iterator[Cell]:
     unset: list[tuple[Options, str]] = [({}, "")]
     for chosen in product(*(axis or unset for axis in axes)):
         parts = [part for _, part in chosen if part]
-        yield Cell("_".join(parts) or "run", merged(common, *(setting for setting, _ in chosen)))
+        yield "_".join(parts) or "run", merged(common, *(setting for setting, _ in chosen))
 
 
 def ablation(name: str, experiment: str) -> Ablation:

@@ -210,53 +210,41 @@ def literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-class PlottedCurve(NamedTuple):
-    """A method's mean with its interval at each x; all (n,)."""
-
-    method: str
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
+Curves = Mapping[str, Mapping[float, Estimate]]  # by method, then by x
 
 
-def curve(method: str, x: Sequence[float], estimates: Sequence[Estimate]) -> PlottedCurve:
-    """A curve of one estimate at each x."""
-    numbers = np.array([(one.mean, one.low, one.high) for one in estimates], np.float64)
-    return PlottedCurve(method, np.asarray(x, np.float64), *numbers.T)
-
-
-def _by_method(curves: Sequence[PlottedCurve]) -> list[PlottedCurve]:
-    by_name = {one.method: one for one in curves}
-    return [by_name[name] for name in ordered(by_name)]
+def _numbers(curve: Mapping[float, Estimate]) -> Floats:
+    """x, mean, low and high of a curve (4, n)."""
+    return np.array([(x, *value[:3]) for x, value in curve.items()], np.float64).T
 
 
 @styled
 def against(
-    curves: Sequence[PlottedCurve],
+    curves: Curves,
     measure: str,
     title: str = "Performance against hazard",
     setting: str = HAZARD,
 ) -> Chart:
     """Methods against a setting, logarithmic, with error bars."""
     figure, (axes,) = row(8, 4.3, 1)
-    settings = sorted({float(x) for one in curves for x in one.x})
+    settings = sorted({x for curve in curves.values() for x in curve})
     # A logarithmic axis has no 0: it is drawn a step below the smallest.
     above = [x for x in settings if x > 0]
     ratio = above[1] / above[0] if len(above) > 1 else 10.0
     place = {x: x or above[0] / ratio for x in settings}
     step = min(np.diff(np.log(list(place.values()))), default=1.0)
     axes.set_xscale("log")
-    for k, one in enumerate(_by_method(curves)):
+    for k, method in enumerate(ordered(curves)):
+        x, mean, low, high = _numbers(curves[method])
         # Side by side, so that equal values do not hide each other.
         aside = (k - (len(curves) - 1) / 2) * SPREAD * step / len(curves)
         axes.errorbar(
-            np.array([place[float(x)] for x in one.x]) * np.exp(aside),
-            one.mean,
-            yerr=reach(one.mean, one.low, one.high),
+            np.array([place[setting] for setting in x]) * np.exp(aside),
+            mean,
+            yerr=reach(mean, low, high),
             elinewidth=1.2,
-            label=one.method,
-            **look(one.method),
+            label=method,
+            **look(method),
         )
     axes.set_xticks(list(place.values()), [f"{x:g}" for x in settings])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -266,17 +254,18 @@ def against(
 
 
 @styled
-def over_time(panels: Mapping[str, Sequence[PlottedCurve]], measure: str, title: str) -> Chart:
+def over_time(panels: Mapping[str, Curves], measure: str, title: str) -> Chart:
     """Methods over time with bands of 95 %; a panel for each problem, by its name."""
     across = min(ACROSS, len(panels))
     down = math.ceil(len(panels) / across)
     figure = canvas(8, 3.6 * down + 0.6)
     grid = figure.subplots(down, across, squeeze=False).flat
     for axes, (problem, curves) in zip(grid, panels.items(), strict=False):
-        for one in _by_method(curves):
-            style = look(one.method)
-            axes.fill_between(one.x, one.low, one.high, color=style["color"], alpha=0.2, lw=0)
-            axes.plot(one.x, one.mean, color=style["color"], ls=style["ls"], label=one.method)
+        for method in ordered(curves):
+            x, mean, low, high = _numbers(curves[method])
+            style = look(method)
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.2, lw=0)
+            axes.plot(x, mean, color=style["color"], ls=style["ls"], label=method)
         axes.set(xlabel="time (steps)", ylabel=measure, title=problem)
     for axes in list(grid):
         axes.set_visible(False)
@@ -309,26 +298,28 @@ def value_map(
 
 
 @styled
-def grouped(curves: Sequence[PlottedCurve], measure: str, title: str) -> Chart:
+def grouped(curves: Curves, measure: str, title: str) -> Chart:
     """Bars of methods side by side at each hazard; all curves have the same x."""
     figure, (axes,) = row(8, 4.3, 1)
-    places = np.arange(len(curves[0].x))
+    settings = list(next(iter(curves.values())))
+    places = np.arange(len(settings))
     width = 0.84 / len(curves)
-    for k, one in enumerate(curves):
+    for k, (method, curve) in enumerate(curves.items()):
+        _, mean, low, high = _numbers(curve)
         colour, hatch = CROSSED[k % len(CROSSED)]
         axes.bar(
             places + (k - (len(curves) - 1) / 2) * width,
-            one.mean,
+            mean,
             0.92 * width,
             color=colour,
             hatch=hatch,
             edgecolor="white",
             linewidth=0.5,
-            yerr=reach(one.mean, one.low, one.high),
+            yerr=reach(mean, low, high),
             error_kw={"elinewidth": 1, "ecolor": INK, "capsize": 2},
-            label=one.method,
+            label=method,
         )
-    axes.set_xticks(places, [f"{x:g}" for x in curves[0].x])
+    axes.set_xticks(places, [f"{x:g}" for x in settings])
     axes.grid(False, axis="x")
     axes.set(xlabel=HAZARD, ylabel=measure)
     text = f"{measure} at each hazard, bars with 95 % intervals."

@@ -17,7 +17,7 @@ from rich.table import Column
 from torch.utils.tensorboard import SummaryWriter
 
 from training import catalogue
-from training.catalogue import Axes, Cell
+from training.catalogue import Axes
 from training.config import FOLDER, OWN, Config, Options, checked, merged
 from training.data.files import Place
 from training.data.tables import DataSource
@@ -64,7 +64,7 @@ def overrides(config: Path | None, settings: Sequence[str]) -> Options:
 
 def train(wanted: Training, common: Options, place: Place, axes: Axes) -> list[Run]:
     """Train the runs of a grid or ablation that are not done; raises TrainingError."""
-    cells: Iterable[Cell] = catalogue.cells(axes, common)
+    cells: Iterable[tuple[str, Options]] = catalogue.cells(axes, common)
     if wanted.ablation is not None:
         if any(axes):
             raise BadConfig(
@@ -72,7 +72,7 @@ def train(wanted: Training, common: Options, place: Place, axes: Axes) -> list[R
                 "seeds: omit these options"
             )
         ablation = catalogue.ablation(wanted.ablation, wanted.experiment)
-        cells = [Cell(one.name, merged(common, one.settings)) for one in ablation.variations]
+        cells = [(one.name, merged(common, one.settings)) for one in ablation.variations]
     folder = wanted.runs / wanted.experiment / (wanted.ablation or wanted.preset)
     tasks = [
         (catalogue.preset(wanted.experiment, wanted.preset, settings), Run(folder / name))

@@ -463,7 +463,16 @@ def build(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        encoder = _encoder(config, scaling)
+        outputs = len(scaling.y_offset)
+        encoder: EncoderModule
+        if config.image is not None:
+            mixed = config.mixed_precision
+            encoder = ConvEncoder(*config.image, list(config.blocks), mixed=mixed)
+        else:
+            into = len(scaling.x_offset) + config.lags * outputs
+            layers = [into, *config.widths, config.features]
+            linear = outputs if config.kind == "fleet" else 0
+            encoder = MlpEncoder(layers, config.activation, config.output_activation, linear)
         if config.kind == "pcoc":
             of_classes = PcocLearner if adapts else Classifier
             return of_classes(encoder, scaling, config, classes)
@@ -471,12 +480,3 @@ def build(
         kinds = {"alpaca": AlpacaLearner, "fleet": FleetLearner, "lstm": LstmLearner}
         of_numbers = AlpacaMixtureLearner if config.priors > 1 else kinds[config.kind]
         return of_numbers(encoder, scaling, config)
-
-
-def _encoder(config: ModelConfig, scaling: Scaling) -> EncoderModule:
-    if config.image is not None:
-        return ConvEncoder(*config.image, list(config.blocks), mixed=config.mixed_precision)
-    into = len(scaling.x_offset) + config.lags * len(scaling.y_offset)
-    layers = [into, *config.widths, config.features]
-    linear = len(scaling.y_offset) if config.kind == "fleet" else 0
-    return MlpEncoder(layers, config.activation, config.output_activation, linear)

@@ -17,7 +17,7 @@ from training.config import Objective
 from training.data.files import Place
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
-from training.figures import Chart, PlottedCurve
+from training.figures import Chart, Curves
 from training.meta_training.runs import Run
 from training.results import Table
 from training.statistics import Estimate, estimate, paired
@@ -85,14 +85,16 @@ class Comparison(NamedTuple):
         best = max(present, key=lambda name: self.better * self.values[setting, name].mean())
         return best, self.ahead((setting, "MOCA"), (setting, best))
 
-    def curves(self) -> list[PlottedCurve]:
+    def curves(self) -> Curves:
         """Means of each method by setting, which are numbers."""
-        curves = []
-        for method in self.methods():
-            at = [setting for setting in self.settings() if (setting, method) in self.values]
-            estimates = [estimate(self.values[setting, method]) for setting in at]
-            curves.append(figures.curve(method, [number(setting) for setting in at], estimates))
-        return curves
+        return {
+            method: {
+                number(setting): estimate(self.values[setting, method])
+                for setting in self.settings()
+                if (setting, method) in self.values
+            }
+            for method in self.methods()
+        }
 
     def hazard_chart(self) -> Chart:
         """Performance against hazard, with error bars."""

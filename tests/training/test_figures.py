@@ -13,7 +13,7 @@ import torch
 from training import figures, report
 from training.data.windows import Batch
 from training.experiments import bandit, players, sinusoid
-from training.figures import DPI, METHODS, Dots, curve
+from training.figures import DPI, METHODS, Dots
 from training.statistics import Estimate, MethodComparison, reliability
 
 HAZARDS = [0.01, 0.05, 0.2]
@@ -24,11 +24,10 @@ EVIL = '<script>alert("x")</script> $x$'
 
 
 def curves(*methods):
-    plotted = []
-    for start, method in enumerate(methods):
-        estimates = [Estimate(m, m - 0.1, m + 0.2, 9) for m in (start, start + 1.0, start + 2.0)]
-        plotted.append(curve(method, HAZARDS, estimates))
-    return plotted
+    return {
+        method: {x: Estimate(m, m - 0.1, m + 0.2, 9) for m, x in enumerate(HAZARDS, start)}
+        for start, method in enumerate(methods)
+    }
 
 
 def beliefs():

@@ -113,7 +113,7 @@ def regimes(
 
     from model_core.stream_settings import DEFAULT_MODEL
     from model_core.upm.builtin import Options, build
-    from training.experiments import recurring
+    from training.experiments import sinusoid
     from training.quality import regimes as quality
     from training.quality.series import Corpora, load
 
@@ -127,7 +127,7 @@ def regimes(
     wanted = quality.Simulations(model, seed, count)
     quality.show(wanted, series, (0, remembered), console)
     quality.show_vectors(quality.vectors(corpora), remembered, console)
-    recurring.show((0, remembered), seed, count, console)
+    sinusoid.show_recurring((0, remembered), seed, count, console)
 
 
 Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]

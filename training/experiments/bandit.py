@@ -460,21 +460,18 @@ def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
 def draw(wanted: Study, runs: Runs, results: Results, strategies: Sequence[str]) -> Charts:
     """Regret against hazard and over time by strategy, validation, reward and belief."""
     charts: Charts = []
-    shown = np.arange(0, STEPS, EVERY)
     for strategy in strategies:
         comparison = compared(results, strategy)
         if len(comparison.settings()) > 1:
             charts.append((f"regret-{strategy}", comparison.hazard_chart()))
         panels = {
-            f"hazard {setting}": [
-                figures.curve(
-                    method,
-                    (shown + 1).tolist(),
-                    [estimate(played.cumulative[:, t]) for t in shown],
-                )
+            f"hazard {setting}": {
+                method: {
+                    float(t + 1): estimate(played.cumulative[:, t]) for t in range(0, STEPS, EVERY)
+                }
                 for (hazard, method, chosen), played in results.items()
                 if (hazard, chosen) == (setting, strategy)
-            ]
+            }
             for setting in comparison.settings()
         }
         title = f"Cumulative regret, {strategy}"

@@ -89,9 +89,11 @@ def prepare(source: Path, out: Path, held_out: Sequence[str] = ()) -> list[Path]
     of a single one the last fifth of its plays. BadData names file, event and moment of what
     cannot be read. Archives (`.7z`) have to be unpacked before.
     """
-    pieces = [
-        piece for file in track(_files(source), "Reading games") for piece in game_pieces(file)
-    ]
+    files = sorted(source.glob("*.json")) if source.is_dir() else [source]
+    if not files:
+        packed = " (unpack the .7z archives first)" if any(source.glob("*.7z")) else ""
+        raise BadData(f"{source} holds no .json file{packed}")
+    pieces = [piece for file in track(files, "Reading games") for piece in game_pieces(file)]
     if not pieces:
         raise BadData(f"{source}: no piece with {PLAYERS} players lasts {SHORTEST} positions")
     parts = _divided(pieces, _held_out(pieces, held_out))
@@ -206,16 +208,6 @@ def _arrays(pieces: Sequence[Piece]) -> dict[str, NDArray[Any]]:
     return kept
 
 
-def _files(source: Path) -> list[Path]:
-    if not source.is_dir():
-        return [source]
-    files = sorted(source.glob("*.json"))
-    if not files:
-        packed = " (unpack the .7z archives first)" if any(source.glob("*.7z")) else ""
-        raise BadData(f"{source} holds no .json file{packed}")
-    return files
-
-
 def splits(place: Place, name: str = "nba_12p5hz", validation: float = VALIDATION) -> Splits:
     """Training and validation of `<name>_train.npz`, test windows of `<name>_val.npz`.
 
@@ -232,8 +224,23 @@ def splits(place: Place, name: str = "nba_12p5hz", validation: float = VALIDATIO
         groups = games
     if groups is None:
         raise BadData(f"{file} has neither several games in 'game_id' nor 'play' nor 'example'")
-    late = _last_groups(groups, content["length"], validation, file)
-    train, kept = _divided(_pieces(content["x"], content["length"], groups), late)
+    lengths = content["length"]
+    order = np.unique(groups)
+    if len(order) < 2:
+        raise BadData(f"{file} holds one play or game only; two are needed to hold one out")
+    if not 0 < validation < 1:
+        raise ValueError(f"expected a share in (0, 1), got {validation}")
+    sizes = np.array([lengths[groups == group].sum() for group in order])
+    later = np.cumsum(sizes[::-1])[::-1] - sizes  # positions after each group
+    held_out = order[later < validation * sizes.sum()]
+    late = np.isin(groups, held_out[held_out != order[0]]).tolist()
+    pieces = []
+    for row, (stop, group) in enumerate(zip(lengths.tolist(), groups.tolist(), strict=True)):
+        position = torch.from_numpy(content["x"][row, :stop]).double()
+        if not position.isfinite().all():
+            raise BadData(f"row {row} of 'x' is not finite within its length {stop}")
+        pieces.append(Series(*pairs(position), None, f"row {row} of {group}"))
+    train, kept = _divided(pieces, late)
     return Splits(Windows(train), Windows(kept), Fixed(held(folder, name)), x_dim=2, y_dim=2)
 
 
@@ -250,31 +257,6 @@ def held(folder: Path, name: str, length: int = TESTED) -> Batch:
 def pairs(position_ft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and labels (..., T, 2) of positions (..., T + 1, 2) in feet."""
     return position_ft[..., :-1, :] / SCALE_FT, position_ft.diff(dim=-2)
-
-
-def _last_groups(
-    groups: NDArray[Any], length: NDArray[Any], share: float, file: Path
-) -> list[bool]:
-    order = np.unique(groups)
-    if len(order) < 2:
-        raise BadData(f"{file} holds one play or game only; two are needed to hold one out")
-    if not 0 < share < 1:
-        raise ValueError(f"expected a share in (0, 1), got {share}")
-    sizes = np.array([length[groups == group].sum() for group in order])
-    later = np.cumsum(sizes[::-1])[::-1] - sizes  # positions after each group
-    held_out = order[later < share * sizes.sum()]
-    late: list[bool] = np.isin(groups, held_out[held_out != order[0]]).tolist()
-    return late
-
-
-def _pieces(x: NDArray[Any], length: NDArray[Any], groups: NDArray[Any]) -> list[Series]:
-    pieces = []
-    for row, (stop, group) in enumerate(zip(length.tolist(), groups.tolist(), strict=True)):
-        position = torch.from_numpy(x[row, :stop]).double()
-        if not position.isfinite().all():
-            raise BadData(f"row {row} of 'x' is not finite within its length {stop}")
-        pieces.append(Series(*pairs(position), None, f"row {row} of {group}"))
-    return pieces
 
 
 def draw(evaluated: Evaluated) -> Charts:

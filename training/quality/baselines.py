@@ -6,7 +6,7 @@ also take for the starts of what changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -185,8 +185,8 @@ def _focus(y: Floats, threshold: float, alarms: NDArray[np.int64]) -> int:
     return count
 
 
-def focus_threshold(quiet: Floats, alarms: int) -> float:
-    """A threshold of FOCuS at which quiet series (B, T) have at most so many alarms.
+def focus_threshold(quiet: Sequence[Floats], alarms: int) -> float:
+    """A threshold of FOCuS at which quiet series (T,) have at most so many alarms together.
 
     The lowest one to a thousandth. No detector knows it: it is chosen on the series themselves.
     """

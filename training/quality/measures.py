@@ -47,7 +47,6 @@ from training.quality.series import (
     Annotated,
     Corpora,
     Scalars,
-    SeriesFamily,
     Sizes,
     load,
 )
@@ -267,87 +266,63 @@ def evaluate(
     )
 
 
-# Alarm times of series (B, T) of one length, by method.
-Watch = Callable[[Floats], Mapping[str, list[list[int]]]]
-
-
 def families(study: QualityStudy) -> dict[str, list[Any]]:
     """False alarms and delays of every method on every family."""
-    watches = [watch_model(name, *candidate) for name, candidate in study.models.items()]
-    for name, detector in study.detectors.items():
-        watches.append(watch_alarms(name, partial(alarms_of, detector)))
-    advance = study.part("simulated families", len(FAMILIES) * len(watches))
+    sizes = study.sizes
+    methods = len(study.models) + len(study.detectors)
+    advance = study.part("simulated families", len(FAMILIES) * methods)
     rows = []
     for index, family in enumerate(FAMILIES):
         rng = np.random.default_rng([study.seed, index])
-        drawn = Drawn.of(family, rng, study.sizes, study.seed)
-        own = []
-        for watch in watches:
-            own += drawn.rows(watch)
-            advance()
-        for row in [row for row in own if row.method.endswith(CONFIRMED)]:
-            alarms = round(row.false.mean * drawn.quiet.size / 1000)
-            name = f"{baselines.FOCUS} at the rate of {row.method}"
-            threshold = baselines.focus_threshold(drawn.quiet, alarms)
-            oracle = watch_alarms(name, partial(baselines.focus, threshold=threshold))
-            own += drawn.rows(oracle)
-        rows += own
-    return {"families": rows}
-
-
-class Drawn(NamedTuple):
-    """Series of one family: quiet ones (B, T), and some with a shift of each size."""
-
-    family: str
-    quiet: Floats
-    shifted: Sequence[Floats]
-    sizes: Sizes
-    seed: int  # of intervals
-
-    @classmethod
-    def of(cls, family: SeriesFamily, rng: np.random.Generator, sizes: Sizes, seed: int) -> Drawn:
-        """Draw them."""
-        quiet = np.stack([family.draw(rng, sizes.quiet_length) for _ in range(sizes.quiet)])
         at = sizes.shift_at
+        quiet = [family.draw(rng, sizes.quiet_length) for _ in range(sizes.quiet)]
         shifted = [
-            np.stack([family.shifted(rng, at + sizes.within, at, by) for _ in range(sizes.shifted)])
+            [family.shifted(rng, at + sizes.within, at, by) for _ in range(sizes.shifted)]
             for by in sizes.shifts
         ]
-        return cls(family.name, quiet, shifted, sizes, seed)
-
-    def rows(self, watch: Watch) -> list[FamilyRow]:
-        """False alarms and delays of a method, or of several."""
-        sizes = self.sizes
-        raised = [watch(y) for y in self.shifted]
-        rows = []
-        for method, alarms in watch(self.quiet).items():
-            rates = [1000 * len(times) / sizes.quiet_length for times in alarms]
-            delays = [
-                [wait(times, sizes.shift_at) for times in of_shift[method]] for of_shift in raised
+        drawn = [quiet, *shifted]
+        # Alarm times by method: of every quiet series, then of those with a shift of each size.
+        raised: dict[str, list[list[list[int]]]] = {}
+        for name, (model, settings) in study.models.items():
+            both = [
+                [
+                    (confirmations(one), crossings(one.changed))
+                    for one in (follow(model, y, settings) for y in series)
+                ]
+                for series in drawn
             ]
+            for k, word in enumerate((CONFIRMED, ", changed > .9")):
+                raised[f"{name}{word}"] = [[times[k] for times in series] for series in both]
+            advance()
+        confirmed = [name for name in raised if name.endswith(CONFIRMED)]
+        for name, detector in study.detectors.items():
+            raised[name] = _baseline_alarms(partial(alarms_of, detector), drawn)
+            advance()
+        for name in confirmed:
+            threshold = baselines.focus_threshold(quiet, sum(map(len, raised[name][0])))
+            oracle = partial(baselines.focus, threshold=threshold)
+            method = f"{baselines.FOCUS} at the rate of {name}"
+            raised[method] = _baseline_alarms(oracle, drawn)
+        for method, (false, *after) in raised.items():
+            rates = [1000 * len(times) / sizes.quiet_length for times in false]
+            delays = [[wait(times, at) for times in of_shift] for of_shift in after]
             rows.append(
                 FamilyRow(
-                    self.family,
+                    family.name,
                     method,
-                    bootstrap(rates, np.random.default_rng(self.seed)),
+                    bootstrap(rates, np.random.default_rng(study.seed)),
                     tuple(float(np.isfinite(of_shift).mean()) for of_shift in delays),
                     tuple(statistics.median(of_shift) for of_shift in delays),
                 )
             )
-        return rows
+    return {"families": rows}
 
 
-def watch_model(name: str, model: UnderlyingModel, settings: StreamSettings) -> Watch:
-    """Alarms of a model."""
-
-    def watch(y: Floats) -> dict[str, list[list[int]]]:
-        followed = [follow(model, series, settings) for series in y]
-        return {
-            f"{name}{CONFIRMED}": [confirmations(one) for one in followed],
-            f"{name}, changed > .9": [crossings(one.changed) for one in followed],
-        }
-
-    return watch
+def _baseline_alarms(
+    detector: Detector, drawn: Sequence[Sequence[Floats]]
+) -> list[list[list[int]]]:
+    """Alarms on series in their own units, those of the warm-up left out."""
+    return [[[t for t in detector(y) if t >= DEFAULTS.warmup] for y in series] for series in drawn]
 
 
 def confirmations(followed: Followed) -> list[int]:
@@ -374,15 +349,6 @@ def crossings(changed: Floats) -> list[int]:
 def wait(alarms: Sequence[int], change: int) -> float:
     """Observations of the new regime up to the first alarm in it; inf without one."""
     return min((t - change + 1 for t in alarms if t >= change), default=math.inf)
-
-
-def watch_alarms(name: str, raised: Detector) -> Watch:
-    """Alarms of a baseline on series in their own units, those of the warm-up left out."""
-
-    def watch(y: Floats) -> dict[str, list[list[int]]]:
-        return {name: [[t for t in raised(series) if t >= DEFAULTS.warmup] for series in y]}
-
-    return watch
 
 
 def periods(study: QualityStudy) -> dict[str, list[Any]]:

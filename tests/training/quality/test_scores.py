@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from rich.progress import Progress
 
 from training.quality import baselines, measures, scores, series
 from training.quality.baselines import NormalForecast, windowed_gaussian
@@ -64,17 +65,19 @@ def test_f1_of_changes_with_a_margin_by_hand():
     assert (scores.f1([10], [15], 5), scores.f1([10], [16], 5)) == (1.0, 0.0)
 
 
-def test_alarms_are_false_on_quiet_series_and_delays_count_the_first():
-    sizes = series.Sizes(4, 500, 3, 30, 20, (1.0, 5.0))
+def test_alarms_are_false_on_quiet_series_and_delays_count_the_first(monkeypatch):
+    sizes = series.Sizes(4, 500, 3, 30, 20, (0.1, 50.0))
+    family = SeriesFamily("alternating", lambda rng, n: np.where(np.arange(n) % 2, 1.0, -1.0))
+    monkeypatch.setattr(measures, "FAMILIES", (family,))
 
     def watch(y):
-        # One alarm in each quiet series; of shifts only the large one is found, at once.
-        quiet = y.shape[1] == sizes.quiet_length
-        return {"tests": [[7] if quiet else [10, *np.flatnonzero(one > 4)[:1]] for one in y]}
+        # Beside the warm-up's, which do not count, one alarm in each quiet series; of shifts only
+        # the large one is found, at once.
+        return [7, 25] if len(y) == sizes.quiet_length else [10, *np.flatnonzero(y > 9)[:1]]
 
-    family, rng = SeriesFamily("zero", lambda rng, n: np.zeros(n)), np.random.default_rng(0)
-    (row,) = measures.Drawn.of(family, rng, sizes, 0).rows(watch)
-    assert (row.family, row.method) == ("zero", "tests")
+    study = measures.QualityStudy({}, {"tests": watch}, None, sizes, 0, None, Progress())
+    (row,) = measures.families(study)["families"]
+    assert (row.family, row.method) == ("alternating", "tests")
     assert row.false.mean == pytest.approx(2.0)
     assert row.found == (0.0, 1.0)
     assert row.delay == (math.inf, 1.0)
