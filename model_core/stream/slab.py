@@ -43,7 +43,7 @@ STEP_BYTES = 128 << 20  # of the states that are stepped at once
 Overrides = Mapping[int, Sequence[tuple[int, float]]]
 NOT_FINITE = "an observation without a label: the model's numbers are not finite"
 NO_OVERRIDES: Overrides = MappingProxyType({})
-NOTHING_CORRECTED = np.empty((0, 0))
+NOTHING_CORRECTED = np.empty((0, 0, correction.APPLIED))
 
 
 class Refused(Exception):
@@ -134,19 +134,24 @@ class Step(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """Steps of rows by a kernel, as columns.
+    """Steps of rows, as columns.
 
     table: (B, ...) of `readout`, all 0 of a step that is not `ok`, where the row is as it was.
     predicted: of the labels, before they were seen, where that is wanted. anomaly: (B,) nan without
-    a label. uncorrected: (B, d) as of `Step`. memories: (B, ...) numbers of the rows' memories, if
-    they have any.
+    a label. applied: (B, d, 3) the corrections, see `correction`. memories: (B, ...) numbers of the
+    rows' memories, if they have any.
     """
 
     table: Floats
     predicted: Summary | None
     anomaly: Floats
-    uncorrected: Floats
+    applied: Floats
     memories: Floats | None = None
+
+    @property
+    def uncorrected(self) -> Floats:
+        """Medians (B, d) before they were corrected, as of `Step`."""
+        return self.applied[:, :, correction.MEDIAN]
 
     @property
     def ok(self) -> NDArray[np.bool_]:
@@ -159,7 +164,7 @@ class Stepped(NamedTuple):
             self.table[chosen],
             None if self.predicted is None else self.predicted.rows(chosen),
             self.anomaly[chosen],
-            self.uncorrected[chosen],
+            self.applied[chosen],
             None if self.memories is None else self.memories[chosen],
         )
 
@@ -452,12 +457,12 @@ class Slab:
         by_place: dict[int, Step] = {}
         for wanted in filter(len, (np.flatnonzero(compiled), np.flatnonzero(~compiled))):
             own = [rows[i] for i in wanted.tolist()]
+            part = packed.part(wanted)
             if compiled[wanted[0]]:
-                steps = self.stepped(own, packed.part(wanted), summarised).steps()
+                steps = self.stepped(own, part, summarised).steps()
             else:
                 details = [bool(detailed) and detailed[i] for i in wanted.tolist()]
-                part = seen.part(wanted)
-                steps = self._step_eagerly(own, part, inputs[wanted], details, summarised)
+                steps = self._step_eagerly(own, part, details, summarised)
             by_place.update(zip(wanted.tolist(), steps, strict=True))
         return [by_place[i] for i in range(len(rows))]
 
@@ -768,18 +773,31 @@ class Slab:
             for chunk, lying, at in groups
         ]
         table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
+        return self._answered(rows, packed, table, predicted, memories)
+
+    def _answered(
+        self,
+        rows: Sequence[int],
+        packed: Packed,
+        table: Floats,
+        predicted: Summary | None,
+        memories: Floats | None,
+    ) -> Stepped:
+        """Steps of rows, with anomalies and corrections, which learn from them.
+
+        table, predicted: undefined where a step is not `ok`; changed in place.
+        """
         refused = table[:, OK_COLUMN] <= 0
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
-        table[refused] = 0.0  # the rest of it is undefined
+        table[refused] = 0.0
         anomalies = self._anomalies(rows, packed.y, surprises)
-        uncorrected = NOTHING_CORRECTED
+        applied = NOTHING_CORRECTED
         if predicted is not None:
             if refused.any():
                 predicted.numbers[refused] = np.nan
             labels = packed.y, table[:, OUTLYING_COLUMN] > 0
             applied = self.corrected(rows, predicted, self.levels, labels, packed.offset)
-            uncorrected = applied[:, :, correction.MEDIAN]
-        return Stepped(table, predicted, anomalies, uncorrected, memories)
+        return Stepped(table, predicted, anomalies, applied, memories)
 
     def _settled(self, rows: Sequence[int], inputs: Floats) -> Floats | None:
         """Store the regimes whose ends were confirmed since the last steps of rows.
@@ -806,55 +824,46 @@ class Slab:
         return memories
 
     def _step_eagerly(
-        self,
-        rows: Sequence[int],
-        seen: Columns,
-        inputs: Floats,
-        detailed: Sequence[bool],
-        summarised: bool,
+        self, rows: Sequence[int], packed: Packed, detailed: Sequence[bool], summarised: bool
     ) -> list[Step]:
-        memories = self._settled(rows, inputs)
+        """Step distinct rows by one observation each, by torch; detailed: as of `step`."""
+        assert packed.offset is not None
+        memories = self._settled(rows, packed.inputs)
         with torch.inference_mode():
             held = self._chunks.read(rows)
             state = self._layout.state(*held)
             prior = self._layout.prior(*held)
-            observed = columns.inputs_of(self.model, inputs, seen.hazard, self.device)
+            observed = columns.inputs_of(self.model, packed.inputs, packed.hazard, self.device)
             state, info = moca.step(self.model, state, prior, observed)
-            watch = to_device(inputs[:, places.SETTLED : places.LABEL].copy(), self.device)
-            table = readout.table(state, info, observed.hazard, watch, RECENT_RUN_LENGTHS)
-            packed = self._layout.packed(state, prior)
+            watch = packed.inputs[:, places.SETTLED : places.LABEL].copy()
+            on_device = readout.table(
+                state, info, observed.hazard, to_device(watch, self.device), RECENT_RUN_LENGTHS
+            )
+            (table,) = to_arrays([on_device])
+            after = self._layout.packed(state, prior)
             self._chunks.write(
-                rows, packed if self.device != "cpu" else [tensor.numpy() for tensor in packed]
+                rows, after if self.device != "cpu" else [tensor.numpy() for tensor in after]
             )
-            readouts = readout.rows(table, memories)
-            scores = [-line.log_score if line.ok else math.nan for line in readouts]
-            anomalies = self._anomalies(rows, seen.y, np.array(scores)).tolist()
-            if self.model.typical:
-                regimes = readout.typical_regimes(self.model, state)
-                pairs = zip(readouts, regimes, strict=True)
-                readouts = [line._replace(regime=regime) for line, regime in pairs]
-            steps = [
-                Step(line, None, value) for line, value in zip(readouts, anomalies, strict=True)
-            ]
-            fine = [i for i, line in enumerate(readouts) if line.ok]
-            if not (summarised and self.levels and fine):
-                return steps
-            mixture = info.predictive
-            if len(fine) < len(rows):
-                mixture = mixture.rows(to_device(np.array(fine), self.device))
-            y = torch.from_numpy(seen.filtered[fine])
-            predicted = summary.of_mixture(mixture, y, self.levels)
-        stepped = [rows[i] for i in fine]
-        labels = seen.y[fine], np.array([readouts[i].outlying for i in fine])
-        applied = self.corrected(stepped, predicted, self.levels, labels, seen.offset[fine])
-        uncorrected = applied[:, :, correction.MEDIAN].tolist()
-        # Growth gave each slot the run length it has here: pruning only empties slots.
-        run_length = state.belief.run_length
-        for i, at in enumerate(fine):
-            own = MixtureRow(mixture, i, run_length[at], applied[i]) if detailed[at] else None
-            steps[at] = steps[at]._replace(
-                predictive=SummaryRow(predicted, i), mixture=own, uncorrected=uncorrected[i]
-            )
+            regimes = readout.typical_regimes(self.model, state) if self.model.typical else []
+            predicted = None
+            fine = table[:, OK_COLUMN] > 0
+            if summarised and self.levels and fine.any():
+                mixture = info.predictive.rows(to_device(np.flatnonzero(fine), self.device))
+                y = packed.y[fine] - packed.offset[fine, None]
+                own = summary.of_mixture(mixture, torch.from_numpy(y), self.levels)
+                numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
+                numbers[fine] = own.numbers
+                predicted = Summary(numbers, own.outputs, own.support)
+        stepped = self._answered(rows, packed, table, predicted, memories)
+        steps = stepped.steps()
+        for i, regime in enumerate(regimes):
+            steps[i] = steps[i]._replace(readout=steps[i].readout._replace(regime=regime))
+        if predicted is not None and any(detailed):
+            # Growth gave each slot the run length it has here: pruning only empties slots.
+            run_length = state.belief.run_length
+            for i in np.flatnonzero(fine & np.array(detailed)).tolist():
+                detail = MixtureRow(info.predictive, i, run_length[i], stepped.applied[i])
+                steps[i] = steps[i]._replace(mixture=detail)
         return steps
 
     def _advance(

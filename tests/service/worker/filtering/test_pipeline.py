@@ -28,9 +28,9 @@ def refusing(monkeypatch):
     """Have eager steps of ODD observations refused, with a label or without, until undone."""
     stepped = Slab._step_eagerly
 
-    def refused(self, rows, seen, inputs, *rest):
-        taken = stepped(self, rows, seen, inputs, *rest)
-        odd = inputs[:, compiled.ELAPSED] == ODD
+    def refused(self, rows, packed, *rest):
+        taken = stepped(self, rows, packed, *rest)
+        odd = packed.inputs[:, compiled.ELAPSED] == ODD
         return [
             step._replace(readout=step.readout._replace(ok=step.readout.ok and not bad))
             for step, bad in zip(taken, odd, strict=True)
