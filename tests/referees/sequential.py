@@ -214,9 +214,10 @@ class Life:
             return
         last = self.answers[-1]
         run_length = belief["run_length"]
-        assert (run_length is None) == (last["run_length"] is None)
-        if run_length is not None:
-            close({name: run_length[name] for name in last["run_length"]}, last["run_length"])
+        assert (run_length is None) == self._detector.warming_up
+        if last["run_length"] is None:  # the last of a warm-up is answered before its belief is
+            return
+        close({name: run_length[name] for name in last["run_length"]}, last["run_length"])
         for name in ("changed_probability", "evidence", "recent_change_probability"):
             close(belief.get(name), last[name], TOLERANCE, f"run-length, {name}")
 
