@@ -242,7 +242,7 @@ def evaluate(wanted: Study) -> Comparison:
         # Methods are compared on the same sequences, so at a hazard all have the same data.
         other = first.setdefault(setting, run)
         if other.config.data != run.config.data:
-            names = f"{other.run.folder.name} and {run.run.folder.name}"
+            names = f"{other.folder.name} and {run.folder.name}"
             raise BadRun(
                 f"{wanted.folder}: {names} have different data; use a folder or preset for each"
             )
@@ -288,7 +288,7 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
             raise BadRun(
                 f"{run.folder}: not finished; run moca train {wanted.experiment} --ablation {name}"
             )
-        done = Trained(run, run.config(), run.result())
+        done = Trained(run.folder, run.config(), run.result())
         splits = catalogue.splits(done.config, wanted.place)
         method = variation.method if len(shares) == 1 else f"told {share:g} in the test"
         mode = ablation.mode or done.config.objective.mode

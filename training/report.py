@@ -106,7 +106,7 @@ def _comparisons(
 
     others = [
         other
-        for other in trained.finished(run.run.folder.resolve().parent)
+        for other in trained.finished(run.folder.resolve().parent)
         if comparable(other) == comparable(run) and other.method != run.method
     ]
     comparisons = []

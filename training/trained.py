@@ -31,8 +31,7 @@ from training.errors import BadRun
 from training.figures import Chart
 from training.learners import Classifier, Learner, learner
 from training.meta_training.objective import labelled, measured, reveal
-from training.meta_training.runs import Run
-from training.meta_training.runs import finished as finished_runs
+from training.meta_training.runs import RESULT, Run
 from training.statistics import calibration_error, coverage, distance, reliability
 
 SEED = 20_200_107  # of test sequences, whatever the seed of the run
@@ -70,7 +69,7 @@ class Protocol(NamedTuple):
 class Trained(NamedTuple):
     """A finished run."""
 
-    run: Run
+    folder: Path
     config: Config
     result: dict[str, Any]
 
@@ -103,9 +102,10 @@ class Trained(NamedTuple):
 
 
 def finished(folder: Path) -> Iterator[Trained]:
-    """Every finished run under a folder; raises BadRun."""
-    for run in finished_runs(folder):
-        yield Trained(run, run.config(), run.result())
+    """Every finished run under a folder, by name; raises BadRun."""
+    for result in sorted(folder.rglob(RESULT)):
+        run = Run(result.parent)
+        yield Trained(run.folder, run.config(), run.result())
 
 
 def best(runs: Sequence[Trained]) -> dict[tuple[float | None, str], Trained]:
@@ -121,7 +121,7 @@ def best(runs: Sequence[Trained]) -> dict[tuple[float | None, str], Trained]:
 
 def load(trained: Trained, splits: Splits, dtype: torch.dtype = DTYPE) -> Learner:
     """A run's learner with its best parameters, in evaluation mode."""
-    progress, _ = trained.run.load()
+    progress, _ = Run(trained.folder).load()
     # In the precision of the training first: an offset may need it.
     config = trained.config
     best_learner = learner(config, splits).to(config.optimiser.precision)
@@ -144,7 +144,7 @@ def scores(
     share of switches that the test reveals. A failed score makes that of its sequence nan.
     """
     tested = objective or trained.config.objective
-    folder = trained.run.folder
+    folder = trained.folder
     file = folder / f"test-{trained.digest(str(protocol), tested.model_dump_json(), SEED)}.npy"
     if file.exists():
         cached: NDArray[np.float64] = np.load(file)

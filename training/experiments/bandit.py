@@ -433,18 +433,18 @@ def model(run: Trained, wanted: Study) -> Alpaca:
     """A run's best model; raises BadRun where its kind is not alpaca."""
     best_model = trained.load(run, catalogue.splits(run.config, wanted.place)).model()
     if not isinstance(best_model, Alpaca):
-        raise BadRun(f"{run.run.folder}: expected a model of kind alpaca, got {best_model.kind!r}")
+        raise BadRun(f"{run.folder}: expected a model of kind alpaca, got {best_model.kind!r}")
     return best_model
 
 
 def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
     """An agent's trials with its own model, cached in the run's folder."""
-    file = run.run.folder / f"regret-{run.digest(trials, STEPS, strategy, SEED)}.npz"
+    file = run.folder / f"regret-{run.digest(trials, STEPS, strategy, SEED)}.npz"
     if file.exists():
         cached = np.load(file)
         return Played(cached["percent"], cached["cumulative"])
     if run.hazard is None:
-        raise BadRun(f"{run.run.folder}: the run's data have no hazard setting")
+        raise BadRun(f"{run.folder}: the run's data have no hazard setting")
     with torch.no_grad():
         shared = world(seeded(), trials, STEPS, run.hazard)
         own = model(run, wanted)

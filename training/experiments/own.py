@@ -264,7 +264,7 @@ def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> HeldOutSc
     """Print the table, and write it as `table.json` and `table.md`; raises TrainingError."""
     torch.set_num_threads(1)
     console = Console()
-    folder = run.run.folder
+    folder = run.folder
     scores = compare(run, splits, console)
     printed = table(folder.name, scores)
     console.print(printed.for_terminal())
@@ -285,7 +285,7 @@ def finished(folder: Path, data: Path | None = None) -> Trained:
         raise BadRun(f"{folder}: run is not finished; continue it with moca train ... --resume")
     if config.objective.mode == "toe" and config.model.kind == "pcoc":
         raise BadRun(f"{folder}: a classifier of mode toe never adapts and cannot be served")
-    return Trained(run, config, run.result())
+    return Trained(folder, config, run.result())
 
 
 def compare(

@@ -142,9 +142,3 @@ class Run:
     def _write(self, name: str, text: str) -> None:
         with replacing(self.folder / name) as temporary:
             temporary.write_text(text + "\n")
-
-
-def finished(folder: Path) -> Iterator[Run]:
-    """Every finished run under a folder, by name."""
-    for result in sorted(folder.rglob(RESULT)):
-        yield Run(result.parent)

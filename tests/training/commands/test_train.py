@@ -15,7 +15,8 @@ from training.errors import BadConfig
 from training.experiments import own, players, sinusoid
 from training.experiments.regimes import RegimeSeries
 from training.jobs import LAGS
-from training.meta_training.runs import Run, finished
+from training.meta_training.runs import Run
+from training.trained import finished
 
 LENGTH = 240  # observations: the 15 % for validation hold a window of 15 and the 20 before it
 SINGLE = ["--set", 'optimiser.dtype="float32"']
@@ -79,7 +80,7 @@ def test_a_file_wins_over_the_preset_and_an_option_over_the_file(tmp_path, monke
     assert result.exit_code == 0, result.stderr
     (run,) = finished(tmp_path)
     assert run.folder == tmp_path / "sinusoid" / "quick" / "run"
-    config = run.config()
+    config = run.config
     assert (config.optimiser.learning_rate, config.optimiser.clip) == (0.1, 2.0)
     assert config.model.noise == "unknown"
     assert config.optimiser.schedule == "cosine"  # as in the preset
@@ -89,7 +90,7 @@ def test_a_grid_is_a_run_for_each_cell(tmp_path):
     asked = ["--hazard", 0.1, "--hazard", 0.2, "--mode", "moca", "--mode", "sw3"]
     result = moca("train", "sinusoid", "--runs", tmp_path, *asked, *small())
     assert result.exit_code == 0, result.stderr
-    runs = {run.folder.name: run.config() for run in finished(tmp_path)}
+    runs = {run.folder.name: run.config for run in finished(tmp_path)}
     assert runs.keys() == {f"hazard-{h}_{m}" for h in (0.1, 0.2) for m in ("moca", "sw3")}
     one = runs["hazard-0.2_sw3"]
     assert (one.data["hazard"], one.model.hazard, one.objective.mode) == (0.2, 0.2, "sw3")

@@ -19,7 +19,8 @@ from training.jobs import shown
 from training.learners import learner
 from training.meta_training import loop
 from training.meta_training.objective import Validation, log_scores
-from training.meta_training.runs import Progress, Run, finished
+from training.meta_training.runs import Progress, Run
+from training.trained import finished
 
 
 def test_it_learns_and_a_seed_decides_everything(tmp_path):
