@@ -21,14 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-import msgspec
-
 from moca_client import calls
 from moca_client.asynchronous import AsyncClient
 from moca_client.calls import Observed, path_of
-from moca_client.errors import InvalidRequest, problem_of
-from moca_client.outbox.sending import Delivered, Failed, Notice, Sender
-from moca_client.outbox.store import OutboxError, OutboxStore
+from moca_client.errors import InvalidRequest
+from moca_client.outbox.sending import Delivered, Notice, Sender
+from moca_client.outbox.store import Failed, OutboxError, OutboxStore
 from moca_client.retry import ONCE, Call
 from moca_client.sync import Client
 
@@ -151,19 +149,7 @@ class Box(ABC, Generic[C]):
     def failed(self) -> list[Failed]:
         """Return what was refused and set aside, oldest first; it stays until it is dealt with."""
         self._check_open()
-        return [
-            Failed(
-                item.id,
-                item.stream,
-                msgspec.json.decode(item.body),
-                problem_of(
-                    item.problem["status"],
-                    item.problem["document"],
-                    {"x-request-id": item.problem["request_id"]},
-                ),
-            )
-            for item in self._store.aside()
-        ]
+        return self._store.aside()
 
     def retry_failed(self, tickets: Collection[int]) -> list[int]:
         """Send what was set aside again, as new observations; returns their new tickets."""

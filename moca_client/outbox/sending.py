@@ -34,7 +34,7 @@ from moca_client.errors import (
     Unavailable,
     outcome_unknown,
 )
-from moca_client.outbox.store import OutboxItem, OutboxStore
+from moca_client.outbox.store import Failed, OutboxItem, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import KEY_MEMORY_S, Backoff, Call
 
@@ -49,15 +49,6 @@ class Delivered(NamedTuple):
     ticket: int
     stream: str
     answer: Answer
-
-
-class Failed(NamedTuple):
-    """An item was refused and set aside."""
-
-    ticket: int
-    stream: str
-    observation: dict[str, Any]
-    problem: Problem
 
 
 Notice = Delivered | Failed
@@ -281,8 +272,7 @@ class Sender:
 
     def _set_aside(self, item: OutboxItem, problem: Problem) -> None:
         self._notify(Failed(item.id, item.stream, msgspec.json.decode(item.body), problem))
-        kept = {"status": problem.status, "document": problem.document}
-        self._store.set_aside(item, {**kept, "request_id": problem.request_id})
+        self._store.set_aside(item, problem)
         self._pauses.work(item.stream)
 
 

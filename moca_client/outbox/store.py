@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from moca_client.errors import ClientError
+from moca_client.errors import ClientError, Problem, problem_of
 
 FORMAT = "1"
 LOCK_WAIT_S = 2.0
@@ -59,13 +59,13 @@ class OutboxItem(NamedTuple):
     first_sent: float | None
 
 
-class Aside(NamedTuple):
-    """One observation that was refused, as stored."""
+class Failed(NamedTuple):
+    """An item was refused and set aside."""
 
-    id: int
+    ticket: int
     stream: str
-    body: bytes
-    problem: dict[str, Any]
+    observation: dict[str, Any]
+    problem: Problem
 
 
 class OutboxStore:
@@ -220,22 +220,27 @@ class OutboxStore:
             db.execute(update, (item.id,))
             _put(db, item.stream, position)
 
-    def set_aside(self, item: OutboxItem, problem: dict[str, Any]) -> None:
+    def set_aside(self, item: OutboxItem, problem: Problem) -> None:
         """Keep an item, with its problem, out of the way of the others."""
+        kept = {"status": problem.status, "document": problem.document}
+        text = json.dumps({**kept, "request_id": problem.request_id})
         with self._transaction() as db:
-            update = "UPDATE items SET problem = ? WHERE id = ?"
-            db.execute(update, (json.dumps(problem), item.id))
+            db.execute("UPDATE items SET problem = ? WHERE id = ?", (text, item.id))
             self.waiting_count -= 1
             self.aside_count += 1
 
-    def aside(self) -> list[Aside]:
+    def aside(self) -> list[Failed]:
         """Return all items that were set aside, oldest first."""
         select = "SELECT id, stream, body, problem FROM items WHERE problem IS NOT NULL ORDER BY id"
         with self._lock:
             rows = self._db.execute(select).fetchall()
-        return [
-            Aside(number, stream, body, json.loads(text)) for number, stream, body, text in rows
-        ]
+        failed = []
+        for number, stream, body, text in rows:
+            kept = json.loads(text)
+            headers = {"x-request-id": kept["request_id"]}
+            problem = problem_of(kept["status"], kept["document"], headers)
+            failed.append(Failed(number, stream, json.loads(body), problem))
+        return failed
 
     def put_back(self, ids: Collection[int]) -> list[int]:
         """Have items that were set aside sent again, as new ones at the end; returns their ids.

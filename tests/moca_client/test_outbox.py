@@ -311,7 +311,7 @@ def test_too_large_a_batch_is_halved_and_a_single_one_set_aside(service, driver)
         driver.round()
     assert labels(service, "s") == [0.0, 1.0, 2.0, 3.0, 5.0]
     (aside,) = driver.store.aside()
-    assert aside.problem["status"] == 413
+    assert aside.problem.status == 413
     service.post = post
     for i in range(16):
         driver.add("s", float(i))
@@ -353,7 +353,7 @@ def test_a_fault_is_tried_again_and_what_is_quarantined_is_not(service, driver, 
     assert labels(service, "s") == [2.0]
     assert sum(item["y"] == 1.0 for items in service.seen for item in items) == tries
     (aside,) = driver.store.aside()
-    assert aside.problem["document"]["type"] == f"x/{kind}"
+    assert aside.problem.type == kind
 
 
 def test_tries_behind_a_refused_observation_do_not_count(service, driver):
@@ -474,7 +474,7 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
     assert store.add_once("s", b"{}", "other", 5)
     assert [item.body for item in store.waiting([], 9, 1)] == [b"{}"]  # one, however large
     assert len(store.waiting([], 9, 4)) == 2
-    store.set_aside(store.waiting([], 1, 100)[0], {})
+    store.set_aside(store.waiting([], 1, 100)[0], problem_of(422, {}))
     store.add("s", b"{}")
     for add in (lambda: store.add("s", b"{}"), lambda: store.add_once("s", b"{}", "topic", 6)):
         with pytest.raises(OutboxFull):  # what was set aside counts
