@@ -51,7 +51,7 @@ from moca_client.responses import (
     Window,
 )
 from moca_client.retry import DEFAULT_URL, Call, Pause, Policy, Repeat, Request
-from moca_client.subscriptions import ENDS, AsyncMessages, Ended, Feed, Followed, Missed, Patience
+from moca_client.subscriptions import ENDS, AsyncMessages, Ended, Feed, Followed, Missed
 
 if TYPE_CHECKING:
     from moca_client.frames import Answers, Source
@@ -84,7 +84,6 @@ class AsyncClient:
         """Connect lazily."""
         self.url = url.rstrip("/")
         self._policy = Policy(retries, retry_for_s)
-        self._timeout_s = timeout_s
         options = retry.http_options(self.url, api_key, timeout_s)
         self._http = httpx.AsyncClient(transport=transport, **options)
 
@@ -493,8 +492,7 @@ class AsyncClient:
         this long is closed. retry_for_s: raise `Unavailable` after failing to connect for this
         long; None: never.
         """
-        patience = Patience(silence_s, retry_for_s, self._timeout_s)
-        return self._messages(subscriptions.events(query, after, patience))
+        return self._messages(subscriptions.events(query, after, silence_s, retry_for_s))
 
     def follow(
         self,
@@ -512,8 +510,8 @@ class AsyncClient:
         Ends with an `Ended` when the stream is deleted or replaced. silence_s, retry_for_s: as of
         `events`.
         """
-        patience = Patience(silence_s, retry_for_s, self._timeout_s)
-        return self._messages(subscriptions.follow(stream, after, detail, patience))
+        feed = subscriptions.follow(stream, after, detail, silence_s, retry_for_s)
+        return self._messages(feed)
 
     # --- how calls are carried out: what to do next is decided by plans ----------------------
 
@@ -580,7 +578,7 @@ class AsyncClient:
                 await asyncio.sleep(feed.ended(ended))
 
     async def _connection(self, feed: Feed[T]) -> AsyncMessages[T]:
-        async with self._http.stream(**feed.request()) as response:
+        async with self._http.stream(**feed.request(self._http.timeout)) as response:
             if not response.is_success:
                 await response.aread()
             item = feed.opened(response)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import httpx
 import msgspec
@@ -58,19 +58,12 @@ class _Again(Exception):
 ENDS = (httpx.TransportError, SSEError, _Again)
 
 
-class Patience(NamedTuple):
-    """How long a silent connection, and a service that is away, are borne."""
-
-    silence_s: float
-    retry_for_s: float | None
-    timeout_s: float
-
-
 class Feed(Generic[T]):
     """One subscription, across reconnections.
 
     A reconnection resumes after the last message id: nothing is missed or repeated. readers: of
-    messages, by their kinds; unknown kinds, as of a later version, are left out.
+    messages, by their kinds; unknown kinds, as of a later version, are left out. silence_s,
+    retry_for_s: how long a silent connection, and a service that is away, are borne.
     """
 
     def __init__(
@@ -78,8 +71,9 @@ class Feed(Generic[T]):
         path: str,
         query: Mapping[str, Any],
         after: str | None,
-        patience: Patience,
         readers: Mapping[str, Callable[[str], T]],
+        silence_s: float,
+        retry_for_s: float | None,
     ) -> None:
         self._path = path
         self._readers = readers
@@ -87,16 +81,14 @@ class Feed(Generic[T]):
         self.cursor = after
         self.over = False  # whether the service has ended the subscription
         self._begun = False  # whether it was ever connected
-        self._retry_for_s = patience.retry_for_s
-        timeout_s = patience.timeout_s
-        connect_s = min(5.0, timeout_s)
-        self._timeout = httpx.Timeout(timeout_s, connect=connect_s, read=patience.silence_s)
+        self._silence_s = silence_s
+        self._retry_for_s = retry_for_s
         self._failing_since: float | None = None
         self._first_pause_s = FIRST_PAUSE_S
         self._backoff = Backoff()
 
-    def request(self) -> dict[str, Any]:
-        """Return the arguments of the next connection."""
+    def request(self, timeout: httpx.Timeout) -> dict[str, Any]:
+        """Return the arguments of the next connection; timeout: of the client."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         params = list(self._query)
         if self.cursor is not None:
@@ -107,7 +99,7 @@ class Feed(Generic[T]):
             "url": self._path,
             "params": params,
             "headers": headers,
-            "timeout": self._timeout,
+            "timeout": httpx.Timeout(**{**timeout.as_dict(), "read": self._silence_s}),
         }
 
     def opened(self, response: httpx.Response) -> T | None:
@@ -180,14 +172,16 @@ _OBSERVATIONS: dict[str, Callable[[str], Message]] = {
 
 
 def events(
-    query: EventsQuery, after: str | None, patience: Patience
+    query: EventsQuery, after: str | None, silence_s: float, retry_for_s: float | None
 ) -> Feed[StreamEvent | Incident | Gap]:
     """Subscribe to events as they are raised."""
-    return Feed("/v1/events", query, after, patience, _EVENTS)
+    return Feed("/v1/events", query, after, _EVENTS, silence_s, retry_for_s)
 
 
-def follow(stream: str, after: int | str | None, detail: str, patience: Patience) -> Feed[Message]:
+def follow(
+    stream: str, after: int | str | None, detail: str, silence_s: float, retry_for_s: float | None
+) -> Feed[Message]:
     """Subscribe to one stream's observations, from a place on."""
     path = path_of(stream, "/observations/live")
     place = None if after is None else str(after)
-    return Feed(path, {"detail": detail}, place, patience, _OBSERVATIONS)
+    return Feed(path, {"detail": detail}, place, _OBSERVATIONS, silence_s, retry_for_s)

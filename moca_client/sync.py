@@ -50,7 +50,7 @@ from moca_client.responses import (
     Window,
 )
 from moca_client.retry import DEFAULT_URL, Call, Pause, Policy, Repeat, Request
-from moca_client.subscriptions import ENDS, Ended, Feed, Followed, Messages, Missed, Patience
+from moca_client.subscriptions import ENDS, Ended, Feed, Followed, Messages, Missed
 
 if TYPE_CHECKING:
     from moca_client.frames import Answers, Source
@@ -83,7 +83,6 @@ class Client:
         """Connect lazily."""
         self.url = url.rstrip("/")
         self._policy = Policy(retries, retry_for_s)
-        self._timeout_s = timeout_s
         options = retry.http_options(self.url, api_key, timeout_s)
         self._http = httpx.Client(transport=transport, **options)
 
@@ -488,8 +487,7 @@ class Client:
         this long is closed. retry_for_s: raise `Unavailable` after failing to connect for this
         long; None: never.
         """
-        patience = Patience(silence_s, retry_for_s, self._timeout_s)
-        return self._messages(subscriptions.events(query, after, patience))
+        return self._messages(subscriptions.events(query, after, silence_s, retry_for_s))
 
     def follow(
         self,
@@ -507,8 +505,8 @@ class Client:
         Ends with an `Ended` when the stream is deleted or replaced. silence_s, retry_for_s: as of
         `events`.
         """
-        patience = Patience(silence_s, retry_for_s, self._timeout_s)
-        return self._messages(subscriptions.follow(stream, after, detail, patience))
+        feed = subscriptions.follow(stream, after, detail, silence_s, retry_for_s)
+        return self._messages(feed)
 
     # --- how calls are carried out: what to do next is decided by plans ----------------------
 
@@ -575,7 +573,7 @@ class Client:
                 time.sleep(feed.ended(ended))
 
     def _connection(self, feed: Feed[T]) -> Messages[T]:
-        with self._http.stream(**feed.request()) as response:
+        with self._http.stream(**feed.request(self._http.timeout)) as response:
             if not response.is_success:
                 response.read()
             item = feed.opened(response)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -28,6 +30,16 @@ def show_all(context: typer.Context, wanted: bool) -> None:
         part.hidden = part.help is None  # what processes pass to one another
     typer.echo(command.get_help(context))
     raise typer.Exit
+
+
+def with_parameters(
+    run: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Have `run` stand for a command, with its name and help, and with these parameters."""
+    functools.update_wrapper(run, command)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 HELP_ALL = inspect.Parameter(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, signature
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -20,7 +19,7 @@ from rich.table import Table
 
 from moca_client.tables import describe_evidence
 from model_core.suggestions import did_you_mean
-from service.commands.common import fail
+from service.commands.common import fail, with_parameters
 
 if TYPE_CHECKING:
     from moca_client import Client
@@ -133,14 +132,11 @@ def with_client(
             for parameter in (*own.values(), *added, *json_last)
         ]
 
-        @functools.wraps(command)
         def run(url: str, api_key: str | None, retry_for: float = 10.0, **values: Any) -> None:
             with connected(url, api_key, retry_for) as client:
                 command(client, **values)
 
-        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
+        return with_parameters(run, command, parameters)
 
     return decorate
 

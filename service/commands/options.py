@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -15,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from model_core import wording
 from model_core.suggestions import did_you_mean
-from service.commands.common import HELP_ALL, fail
+from service.commands.common import HELP_ALL, fail, with_parameters
 from service.problems import StartupError
 from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings
@@ -77,7 +76,6 @@ def with_settings(
         own = inspect.signature(command, eval_str=True).parameters
         options = [_option(name) for name in Settings.model_fields if name in names]
 
-        @functools.wraps(command)
         def run(**values: Any) -> None:
             del values[HELP_ALL.name]
             chosen = {option.name: values.pop(option.name) for option in options}
@@ -85,9 +83,7 @@ def with_settings(
 
         others = [parameter for parameter in own.values() if parameter.name != "settings"]
         parameters = sorted([*others, *options, HELP_ALL], key=lambda parameter: parameter.kind)
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
+        return with_parameters(run, command, parameters)
 
     return decorate
 
