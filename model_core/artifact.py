@@ -571,25 +571,18 @@ def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
         raise BadArtifact(f"{DESCRIPTION}: {error}") from error
     if not isinstance(description, dict):
         raise BadArtifact(f"{DESCRIPTION}: expected an object")
-    parts = Parts(description, _tensors(folder / TENSORS, device), device, folder)
+    path = folder / TENSORS
+    try:
+        tensors = load_file(path) if path.exists() else {}  # some kinds need none
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BadArtifact(f"{TENSORS}: {error}") from error
+    on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
+    parts = Parts(description, on_device, device, folder)
     if parts.field("format", int) != FORMAT:
         raise BadArtifact(f"{DESCRIPTION}: format is {description['format']}, expected {FORMAT}")
     kind = parts.field("kind", str)
     if kind not in _BUILDERS:
         raise BadArtifact(f"{DESCRIPTION}: unknown kind {kind!r}, expected one of {kinds()}")
-    return _built(kind, parts)
-
-
-def _tensors(path: Path, device: str | torch.device) -> dict[str, Tensor]:
-    """Tensors of a file; empty without a file, for a kind that needs no tensors."""
-    try:
-        tensors = load_file(path) if path.exists() else {}
-    except (OSError, ValueError, SafetensorError) as error:
-        raise BadArtifact(f"{TENSORS}: {error}") from error
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
-
-
-def _built(kind: str, parts: Parts) -> UnderlyingModel:
     try:
         model = _BUILDERS[kind](parts)
     except _MISTAKES as error:

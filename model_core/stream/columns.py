@@ -64,7 +64,8 @@ class Packed(NamedTuple):
     """Observations as a kernel takes them.
 
     y: (B, d) labels. offset: (B,) their seasons; None: they have none. hazard: (B, H) as of
-    `Columns`. inputs: (B, 7 + d + x) as of `packed`, of labels less their seasons.
+    `Columns`. inputs: (B, 7 + d + x) as of `compiled.kernel.Kernel.advance`, of labels less their
+    seasons.
     """
 
     y: Floats
@@ -140,11 +141,8 @@ def packed(
     model: UnderlyingModel,
     seen: Columns,
     watched: Sequence[Watch] | Watch | Floats = NOTHING_WATCHED,
-) -> Floats:
-    """Inputs of a step (B, 7 + d + x): see `compiled.kernel.Kernel.advance`.
-
-    watched: of each, or of all; also as numbers (B, 3).
-    """
+) -> Packed:
+    """Observations as a kernel takes them; watched: of each, or of all; also as numbers (B, 3)."""
     label = places.LABEL
     x = label + model.y_dim
     inputs = np.empty((seen.rows, x + model.x_dim))
@@ -156,11 +154,11 @@ def packed(
     inputs[:, places.SETTLED : places.THRESHOLD + 1] = watched
     inputs[:, label:x] = np.where(there[:, None], seen.filtered, 0.0)
     inputs[:, x:] = seen.x
-    return inputs
+    return Packed(seen.y, seen.offset, seen.hazard, inputs)
 
 
 def plain(y: Floats, elapsed: Floats, rates: Floats) -> Floats:
-    """Inputs (B, 8) of a step, as of `packed`, by single numbers of which nothing is stated.
+    """Inputs (B, 8) of a step, as of `Packed`, by single numbers of which nothing is stated.
 
     y, elapsed: (B,). rates: (B, 4) outlier rate and numbers of `Watch`.
     """
@@ -173,18 +171,16 @@ def plain(y: Floats, elapsed: Floats, rates: Floats) -> Floats:
     return inputs
 
 
-def inputs_of(
-    model: UnderlyingModel, packed: Floats, hazard: Floats, device: torch.device | str = "cpu"
-) -> Inputs:
-    """Inputs of the eager filter from rows as kernels take them; hazard: (B, H)."""
-    rows: Tensor = to_device(packed, device)
+def inputs_of(model: UnderlyingModel, packed: Packed, device: torch.device | str = "cpu") -> Inputs:
+    """Inputs of the eager filter from observations as kernels take them."""
+    rows: Tensor = to_device(packed.inputs, device)
     label = places.LABEL
     x = label + model.y_dim
     return Inputs(
         rows[:, x:] if model.x_dim else None,
         rows[:, label:x],
         rows[:, places.LABELLED] > 0,
-        to_device(np.array(hazard), device),
+        to_device(np.array(packed.hazard), device),
         rows[:, places.ELAPSED],
         rows[:, places.CHANGEPOINT],
         rows[:, places.OUTLIER_RATE],

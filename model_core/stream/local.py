@@ -316,7 +316,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
     def coming(self, count: int = 1) -> Inputs:
         """Inputs of a step over the observation to come, of `count` copies of a row."""
         seen = self._columns([self._unlabelled()] * count)
-        return columns.inputs_of(self.model, columns.packed(self.model, seen), seen.hazard)
+        return columns.inputs_of(self.model, columns.packed(self.model, seen))
 
     def path(self, row: int) -> list[Segment]:
         """Best path of the filter through what is retained."""

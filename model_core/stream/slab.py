@@ -446,8 +446,7 @@ class Slab:
         """
         if not rows:
             return []
-        inputs = columns.packed(self.model, seen, watched)
-        packed = Packed(seen.y, seen.offset, seen.hazard, inputs)
+        packed = columns.packed(self.model, seen, watched)
         # Not those of details, and of labels with missing outputs.
         compiled = self.whole(seen.y) if self._kernel is not None else np.zeros(len(rows), bool)
         if any(detailed):
@@ -555,13 +554,13 @@ class Slab:
         In few calls for all of them. Returns which took all; another is undefined.
         """
         took = [True] * len(rows)
-        every = columns.joined(seen)
-        inputs = columns.packed(self.model, every)
+        packed = columns.packed(self.model, columns.joined(seen))
         owner = np.repeat(np.arange(len(rows)), [own.rows for own in seen])
         for chunk, lying, at in self._chunks.places([rows[i] for i in owner.tolist()]):
             place = np.array(lying, dtype=np.int64)
-            self._settled([rows[i] for i in owner[at].tolist()], inputs[at])
-            table, _ = self._advance(chunk, place, inputs[at], every.hazard[at], False)
+            inputs = packed.inputs[at]
+            self._settled([rows[i] for i in owner[at].tolist()], inputs)
+            table, _ = self._advance(chunk, place, inputs, packed.hazard[at], False)
             for i in owner[at][table[:, OK_COLUMN] <= 0].tolist():
                 took[i] = False
         return took
@@ -639,34 +638,24 @@ class Slab:
         """
         start = watched()
         before = self.read([row])
-        inputs = columns.packed(self.model, seen, start)
-        packed = Packed(seen.y, seen.offset, seen.hazard, inputs)
-        used = 0
-        for step in self._advance_series(row, packed, summarised, believed):
-            if watched() != start:
-                break
-            used += 1
-            yield step
-        if used < seen.rows:
-            self.write([row], before)
-            if used:  # errors are of what was answered, hence with summaries again
-                self._advance_series(row, packed.part(slice(used)), summarised, False)
-        return used
-
-    def _advance_series(
-        self, row: int, packed: Packed, summarised: bool, believed: bool
-    ) -> list[Step]:
-        """Steps of a row by the kernel, before the first that it refuses; all are made."""
-        count = len(packed.y)
+        packed = columns.packed(self.model, seen, start)
+        count = seen.rows
         room = self.room(count if believed else 0)
         stepped = self.stepped([row] * count, packed, summarised, room)
         ok = stepped.ok
         fine = count if ok.all() else int(ok.argmin())
-        steps = stepped.part(slice(fine)).steps()
-        if not believed:
-            return steps
-        held = beliefs.of_room(room[:fine])
-        return [step._replace(belief=belief) for step, belief in zip(steps, held, strict=True)]
+        held = beliefs.of_room(room[:fine]) if believed else repeat(None)
+        used = 0
+        for step, belief in zip(stepped.part(slice(fine)).steps(), held, strict=False):
+            if watched() != start:
+                break
+            used += 1
+            yield step if belief is None else step._replace(belief=belief)
+        if used < count:
+            self.write([row], before)
+            if used:  # errors are of what was answered, hence with summaries again
+                self.stepped([row] * used, packed.part(slice(used)), summarised)
+        return used
 
     def _anomalies(self, rows: Sequence[int], y: Floats, surprises: Floats) -> Floats:
         """Take observations in, in order; returns their anomalies (B,).
@@ -833,7 +822,7 @@ class Slab:
             held = self._chunks.read(rows)
             state = self._layout.state(*held)
             prior = self._layout.prior(*held)
-            observed = columns.inputs_of(self.model, packed.inputs, packed.hazard, self.device)
+            observed = columns.inputs_of(self.model, packed, self.device)
             state, info = moca.step(self.model, state, prior, observed)
             watch = packed.inputs[:, places.SETTLED : places.LABEL].copy()
             on_device = readout.table(

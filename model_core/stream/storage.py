@@ -120,16 +120,12 @@ def _check_retained(rows: NDArray[Any], first: int, width: int, name: str) -> No
         raise ValueError(f"array {name!r} has a path that does not lead back")
 
 
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON has them."""
-    return {name: _plain(value) for name, value in settings.items()}
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Settings, or a part of them, as JSON has them."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

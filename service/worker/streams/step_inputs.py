@@ -120,7 +120,7 @@ def recall_errors(
 def inputs(slab: Slab, records: Sequence[Record]) -> Inputs:
     """Tensors of one observation of each stream, where the slab is."""
     seen = columns_of(slab.model, records)
-    return columns.inputs_of(slab.model, columns.packed(slab.model, seen), seen.hazard, slab.device)
+    return columns.inputs_of(slab.model, columns.packed(slab.model, seen), slab.device)
 
 
 def number(y: Label) -> float:
