@@ -133,26 +133,23 @@ class Restore:
         leases.start()
         self._log = log
         try:
-            self._acquire(log, leases)
+            # As long as a lease of somebody killed can last.
+            give_up = time.monotonic() + log.ttl_ms / 1000 + 1
+            for partition in range(self._partitions):
+                while (lease := log.acquire(partition, blame=False)) is None:
+                    leases.tick()
+                    if log.declined:
+                        raise BackupError(f"partition {partition} is of another format or damaged")
+                    if time.monotonic() > give_up:
+                        raise BackupError(f"partition {partition} has an owner: stop the service")
+                    time.sleep(PAUSE_S)
+                self._held[partition] = lease
+                leases.hold(lease)
             yield leases
         finally:
             leases.stop()
             for lease in self._held.values():
                 log.release(lease, clean=False)
-
-    def _acquire(self, log: Log, leases: Leases) -> None:
-        # As long as a lease of somebody killed can last.
-        give_up = time.monotonic() + log.ttl_ms / 1000 + 1
-        for partition in range(self._partitions):
-            while (lease := log.acquire(partition, blame=False)) is None:
-                leases.tick()
-                if log.declined:
-                    raise BackupError(f"partition {partition} is of another format or damaged")
-                if time.monotonic() > give_up:
-                    raise BackupError(f"partition {partition} has an owner: stop the service")
-                time.sleep(PAUSE_S)
-            self._held[partition] = lease
-            leases.hold(lease)
 
     def _empty(self, leases: Leases) -> None:
         """Remove what an unended restore left, or what is to be replaced."""

@@ -41,7 +41,10 @@ if MULTIPROCESS_DIR in os.environ:
     values.ValueClass = values.MultiProcessValue(lambda: _process)  # type: ignore[no-untyped-call]
 REGISTRY = CollectorRegistry()
 _counter = partial(Counter, registry=REGISTRY)
-_gauge = partial(Gauge, registry=REGISTRY)
+# Of the values of living processes: the newest, the sum, the largest.
+_newest = partial(Gauge, registry=REGISTRY, multiprocess_mode="livemostrecent")
+_sum = partial(Gauge, registry=REGISTRY, multiprocess_mode="livesum")
+_largest = partial(Gauge, registry=REGISTRY, multiprocess_mode="livemax")
 _histogram = partial(Histogram, registry=REGISTRY)
 EXEMPLAR_LENGTH = 128  # characters of names and values, by OpenMetrics
 
@@ -92,61 +95,42 @@ REMOTE_WRITE_IGNORED = _counter(
     "Histograms and exemplars of Prometheus remote writes, which are ignored.",
     ["kind"],
 )
-REDIS_UP = _gauge(
-    "moca_redis_up", "1 while the API can reach Redis, else 0.", multiprocess_mode="livemostrecent"
-)  # workers, which know nothing of it, have a 0 there
-REDIS_MEMORY_RATIO = _gauge(
-    "moca_redis_memory_ratio",
-    "Redis memory in use, as a share of maxmemory; 0 without a limit.",
-    multiprocess_mode="livemostrecent",
+# Workers, which know nothing of it, have a 0 there.
+REDIS_UP = _newest("moca_redis_up", "1 while the API can reach Redis, else 0.")
+REDIS_MEMORY_RATIO = _newest(
+    "moca_redis_memory_ratio", "Redis memory in use, as a share of maxmemory; 0 without a limit."
 )
-CONNECTIONS = _gauge(
-    "moca_http_connections",
-    "Open connections to API processes, including idle ones.",
-    multiprocess_mode="livesum",
+CONNECTIONS = _sum(
+    "moca_http_connections", "Open connections to API processes, including idle ones."
 )
 LOAD_SHED = _counter(
     "moca_load_shed_total", "Requests shed (rejected under overload), by reason.", ["reason"]
 )
-PARTITION_LAG = _gauge(
+PARTITION_LAG = _newest(
     "moca_partition_lag_observations",
     "Observations accepted and not yet applied, by partition.",
     ["partition"],
-    multiprocess_mode="livemostrecent",
 )
-OLDEST_PENDING = _gauge(
+OLDEST_PENDING = _newest(
     "moca_oldest_pending_seconds",
     "Age of the oldest accepted command that is not applied yet, in seconds; 0: none.",
-    multiprocess_mode="livemostrecent",
 )
-REDIS_USED_MEMORY = _gauge(
-    "moca_redis_used_memory_bytes",
-    "Redis memory in use, in bytes.",
-    multiprocess_mode="livemostrecent",
+REDIS_USED_MEMORY = _newest("moca_redis_used_memory_bytes", "Redis memory in use, in bytes.")
+REDIS_APPEND_ONLY = _newest(
+    "moca_redis_append_only", "1 while the Redis append-only file is enabled, else 0."
 )
-REDIS_APPEND_ONLY = _gauge(
-    "moca_redis_append_only",
-    "1 while the Redis append-only file is enabled, else 0.",
-    multiprocess_mode="livemostrecent",
-)
-REDIS_APPEND_ONLY_FAILING = _gauge(
+REDIS_APPEND_ONLY_FAILING = _newest(
     "moca_redis_append_only_failing",
     "1 while the last write or rewrite of the Redis append-only file failed, else 0.",
-    multiprocess_mode="livemostrecent",
 )
-UNOWNED_PARTITIONS = _gauge(
-    "moca_unowned_partitions",
-    "Partitions without an owning worker.",
-    multiprocess_mode="livemostrecent",
-)
+UNOWNED_PARTITIONS = _newest("moca_unowned_partitions", "Partitions without an owning worker.")
 
 # --- both -----------------------------------------------------------------------------------
 
-BUILD_INFO = _gauge(
+BUILD_INFO = _largest(
     "moca_build_info",
     "1, with the versions of the service and of Python as labels.",
     ["version", "python"],
-    multiprocess_mode="livemax",
 )
 
 STAGE_DURATION = _histogram(
@@ -173,18 +157,13 @@ OBSERVATIONS = _counter(
 BATCH_SIZE = _histogram(
     "moca_batch_size_observations", "Observations per device step (batch size).", buckets=_COUNTS
 )
-OWNED_PARTITIONS = _gauge(
-    "moca_owned_partitions", "Partitions owned by living workers.", multiprocess_mode="livesum"
-)
-RESIDENT_BYTES = _gauge(
+OWNED_PARTITIONS = _sum("moca_owned_partitions", "Partitions owned by living workers.")
+RESIDENT_BYTES = _sum(
     "moca_resident_bytes",
     "Memory held for streams and models, on device and host, including one step, in bytes.",
-    multiprocess_mode="livesum",
 )
-RESIDENT_STREAMS = _gauge(
-    "moca_resident_streams",
-    "Resident streams: their state is in the worker's memory.",
-    multiprocess_mode="livesum",
+RESIDENT_STREAMS = _sum(
+    "moca_resident_streams", "Resident streams: their state is in the worker's memory."
 )
 FENCED_COMMITS = _counter(
     "moca_fenced_commits_total",
@@ -197,15 +176,13 @@ QUARANTINED_COMMANDS = _counter(
 LOG_ROLLBACKS = _counter(
     "moca_log_rollbacks_total", "Logs that ended before their committed offset and were repaired."
 )
-CHECKPOINT_AGE = _gauge(
+CHECKPOINT_AGE = _largest(
     "moca_checkpoint_age_seconds",
     "Age of the oldest checkpoint among resident streams that have advanced since, in seconds.",
-    multiprocess_mode="livemax",
 )
-CHECKPOINT_LAG = _gauge(
+CHECKPOINT_LAG = _largest(
     "moca_checkpoint_lag_observations",
     "Largest number of observations applied to a resident stream since its checkpoint.",
-    multiprocess_mode="livemax",
 )
 CHANGEPOINTS = _counter(
     "moca_changepoints_total",
@@ -233,11 +210,7 @@ CHANGEPOINT_PROBABILITY = _histogram(
 CORRUPT_STATES = _counter(
     "moca_corrupt_states_total", "Damaged or missing stored parts, counted each time one is read."
 )
-CHANGED_MODELS = _gauge(
-    "moca_changed_models",
-    "Loaded artifacts whose files changed on disk.",
-    multiprocess_mode="livemax",
-)
+CHANGED_MODELS = _largest("moca_changed_models", "Loaded artifacts whose files changed on disk.")
 NUMERICAL_FAULTS = _counter(
     "moca_numerical_faults_total", "Steps discarded because they gave a non-finite number."
 )
@@ -289,11 +262,10 @@ EVIDENCE = _histogram(
 
 # --- subscribers: connections to events and observations, webhooks ---------------------------
 
-SUBSCRIBERS = _gauge(
+SUBSCRIBERS = _sum(
     "moca_subscribers",
     "Open connections that follow the `events` of all streams, or the `observations` of one.",
     ["kind"],
-    multiprocess_mode="livesum",
 )
 SUBSCRIBERS_DROPPED = _counter(
     "moca_subscribers_dropped_total",
@@ -319,11 +291,10 @@ WEBHOOK_EVICTED = _counter(
 WEBHOOK_GAPS = _counter(
     "moca_webhook_gaps_total", "Webhook gaps: events trimmed before they were delivered.", ["hook"]
 )
-WEBHOOK_LAG = _gauge(
+WEBHOOK_LAG = _largest(
     "moca_webhook_lag_seconds",
     "Age of the oldest undelivered event of a webhook, in seconds; 0: none.",
     ["hook"],
-    multiprocess_mode="livemax",
 )
 
 
@@ -392,13 +363,7 @@ def know_hook(hook: str) -> None:
     """Show a hook's metrics from the start: a counter that appears with its first count at 1
     has no increase for Prometheus, and an alert would miss it.
     """
-    for counter in (
-        WEBHOOK_DELIVERED,
-        WEBHOOK_FAILED,
-        WEBHOOK_DEAD,
-        WEBHOOK_EVICTED,
-        WEBHOOK_GAPS,
-    ):
+    for counter in (WEBHOOK_DELIVERED, WEBHOOK_FAILED, WEBHOOK_DEAD, WEBHOOK_EVICTED, WEBHOOK_GAPS):
         counter.labels(hook)
     WEBHOOK_LAG.labels(hook).set(0)
 

@@ -177,7 +177,12 @@ def parse(url: str) -> Address:
     parts = _split(url)
     kind = kind_of(url)
     user, _, hosts = parts.netloc.rpartition("@")
-    places = [_one_place(text, kind) for text in hosts.split(",")]
+    places = []
+    for text in hosts.split(","):
+        match = _place(text)
+        if match is None:
+            raise ValueError(f"expected comma-separated HOST[:PORT], got {text!r}")
+        places.append((match[1].strip("[]"), int(match[2] or PORTS[kind])))
     path = parts.path.strip("/").split("/")
     query = dict(parse_qsl(parts.query))
     mine = {key: query.pop(key) for key in _secret if key in query}
@@ -198,13 +203,6 @@ def parse(url: str) -> Address:
     theirs = {key.removeprefix("sentinel_"): value for key, value in mine.items()}
     theirs |= {key: options[key] for key in options if key.startswith("ssl")}
     return Address(kind, places, options, path[0], theirs)
-
-
-def _one_place(text: str, kind: str) -> tuple[str, int]:
-    match = _place(text)
-    if match is None:
-        raise ValueError(f"expected comma-separated HOST[:PORT], got {text!r}")
-    return match[1].strip("[]"), int(match[2] or PORTS[kind])
 
 
 def with_password(url: str, password: str) -> str:

@@ -289,8 +289,12 @@ class Log:
         }
         if block_ms > 0:
             self._pipe.flush()  # what is read first may depend on what waits to be sent
-            if not self._wait(after, block_ms):
-                return {}
+            try:
+                if not self._waits.wait(after, block_ms):
+                    return {}
+            except LOST:
+                self._pipe.close()  # its connections went the same way
+                raise
         # The first of several entries wakes a waiting reader; the others are here by now.
         groups = self.client.shards.groups(after)
         commands = [read_of({name: after[name] for name in group}, count) for group in groups]
@@ -301,13 +305,6 @@ class Log:
             ]
             for name, entries in entries_of(self._pipe.call(commands))
         }
-
-    def _wait(self, after: Mapping[str, str], block_ms: int) -> bool:
-        try:
-            return self._waits.wait(after, block_ms)
-        except LOST:
-            self._pipe.close()  # its connections went the same way
-            raise
 
     def commit(self, commits: Sequence[Commit]) -> list[str]:
         """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).

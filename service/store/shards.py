@@ -814,7 +814,11 @@ class Script:
         if results is None:
             results = await client._run(self.commands(calls))
         if unknown := [i for i, r in enumerate(results) if isinstance(r, NoScriptError)]:
-            again = await client._run(self._texts([calls[i] for i in unknown]))
+            texts = [
+                ("EVAL", self.source, len(call.keys), *call.keys, *call.arguments)
+                for call in (calls[i] for i in unknown)
+            ]
+            again = await client._run(texts)
             for i, result in zip(unknown, again, strict=True):
                 results[i] = result
         return results
@@ -822,6 +826,3 @@ class Script:
     def commands(self, calls: Sequence[ScriptCall]) -> list[Words]:
         """Return the commands that run the script where the server knows it."""
         return [("EVALSHA", self.digest, len(c.keys), *c.keys, *c.arguments) for c in calls]
-
-    def _texts(self, calls: Sequence[ScriptCall]) -> list[Words]:
-        return [("EVAL", self.source, len(c.keys), *c.keys, *c.arguments) for c in calls]

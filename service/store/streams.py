@@ -172,11 +172,12 @@ class Store:
             return []
         parts: Any = self._client.hmget(keys.heads(partition), keys.head_fields(streams))
         heads = list(map(stored_head, parts[::2], parts[1::2]))
+        fields = list(map(checkpoint_field, streams, heads))
         commands: list[Words] = []
-        for stream, head in zip(streams, heads, strict=True):
+        for stream, named in zip(streams, fields, strict=True):
             states = keys.checkpoint(partition, stream)
             commands += (
-                ("HGET", states, checkpoint_field(stream, head)),
+                ("HGET", states, named),
                 ("LRANGE", keys.tail(partition, stream), 0, -1),
                 ("HGETALL", keys.idempotency(partition, stream)),
                 ("HKEYS", states),
@@ -184,10 +185,9 @@ class Store:
             )
         replies = self._client.all(commands)
         loaded = []
-        for i, (stream, head) in enumerate(zip(streams, heads, strict=True)):
-            checkpoint, tail, idempotency, fields, score = replies[5 * i : 5 * i + 5]
-            named = checkpoint_field(stream, head).encode()
-            stale = tuple(field for field in fields if named and field != named)
+        for i, (head, named) in enumerate(zip(heads, fields, strict=True)):
+            checkpoint, tail, idempotency, present, score = replies[5 * i : 5 * i + 5]
+            stale = tuple(field for field in present if named and field != named.encode())
             living = score is not None
             loaded.append(Stored(head, checkpoint, tail, idempotency, stale, living))
         return loaded

@@ -183,7 +183,11 @@ class _Link:
         self._asked.extend(sent)
         if not sent:
             return
-        await connection.send_packed_command(connection.pack_commands(map(_command, sent)))
+        commands = [
+            ("PING",) if asked == _PING else ("SSUBSCRIBE" if "{" in asked else "SUBSCRIBE", asked)
+            for asked in sent
+        ]
+        await connection.send_packed_command(connection.pack_commands(commands))
 
     async def _next(self) -> Any:
         """What comes next; after silence the answer to a PING."""
@@ -233,9 +237,3 @@ class _Link:
         if channel in self.channels:
             self.drop(channel)
             self._owner.changed.set()
-
-
-def _command(asked: str) -> tuple[str, ...]:
-    if asked == _PING:
-        return ("PING",)
-    return ("SSUBSCRIBE" if "{" in asked else "SUBSCRIBE", asked)

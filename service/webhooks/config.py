@@ -132,21 +132,17 @@ def webhooks_of(settings: Settings, environ: Mapping[str, str]) -> Webhooks:
     if path is None:
         return Webhooks([], Delivery())
     allowed = Allowed.parse(settings.webhook_hosts)
-    file = _read(path)
+    try:
+        file = File.model_validate(read_toml(path, "the webhooks file"))
+    except ValidationError as error:
+        raise StartupError(
+            "; ".join(f"{path}: {_fault(details)}" for details in error.errors())
+        ) from None
     names = [form.name for form in file.hook]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise StartupError(f"{path}: duplicate hook name {twice[0]!r}")
     hooks = [_hook(path, form, file.console_url, allowed, environ) for form in file.hook]
     return Webhooks(hooks, file)
-
-
-def _read(path: Path) -> File:
-    try:
-        return File.model_validate(read_toml(path, "the webhooks file"))
-    except ValidationError as error:
-        raise StartupError(
-            "; ".join(f"{path}: {_fault(details)}" for details in error.errors())
-        ) from None
 
 
 def _fault(error: Any) -> str:

@@ -99,7 +99,8 @@ def parse(text: str) -> Selector:
     if head[2] is not None:
         while (condition := _matcher.match(text, at)) is not None:
             name, operator, quoted = condition.group(1, 2, 3)
-            matchers.append(_new_matcher(name, operator, _unquoted(quoted)))
+            value = _escape.sub(lambda escape: _ESCAPES.get(escape[1], escape[0]), quoted[1:-1])
+            matchers.append(_new_matcher(name, operator, value))
             at = condition.end()
         end = _end.match(text, at)
         if end is None:
@@ -114,10 +115,6 @@ def parse(text: str) -> Selector:
 
 def _unreadable(text: str, at: int) -> ValueError:
     return ValueError(f"expected a selector such as {EXAMPLE}, cannot read {text[at : at + 50]!r}")
-
-
-def _unquoted(quoted: str) -> str:
-    return _escape.sub(lambda escape: _ESCAPES.get(escape[1], escape[0]), quoted[1:-1])
 
 
 def _new_matcher(name: str, operator: str, value: str) -> Matcher:
