@@ -265,8 +265,8 @@ class Bench:
     def stored(self, stream):
         """Every key of a stream: head, tail, history, checkpoint, events, idempotency."""
         p = self.partition(stream)
-        hashes = (keys.history, keys.checkpoint, keys.events, keys.idempotency)
-        stored = {key.__name__: self.client.hgetall(key(p, stream)) for key in hashes}
+        hashes = ("history", "checkpoint", "events", "idempotency")
+        stored = {name: self.client.hgetall(keys.HASHES[name](p, stream)) for name in hashes}
         stored["tail"] = self.tail(stream)
         stored["head"] = self._stored_head(stream)
         stored["named"] = self.client.zscore(keys.names(p), stream) is not None
