@@ -228,7 +228,6 @@ class ServiceMachine(RuleBasedStateMachine):
     def post(self, slot: int, api: int, count: int, level: int, wait: bool) -> None:
         """Post one observation or a list, and perhaps leave it under way."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         self._post(stream, api, self._labels(count if count > 8 else 1, level))
         if wait:
             self._settle(stream)
@@ -237,7 +236,6 @@ class ServiceMachine(RuleBasedStateMachine):
     def post_table(self, slot: int, api: int, count: int, level: int) -> None:
         """Post an Arrow table, and leave it under way."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         self._post(stream, api, self._labels(count, level), arrow=True)
 
     @rule(slot=slots, api=apis, more=st.sampled_from(["elapsed", "changepoint", "missing"]))
@@ -251,14 +249,12 @@ class ServiceMachine(RuleBasedStateMachine):
             seen = seen._replace(changepoint=0.75)
         else:
             seen = seen._replace(y=None)
-        self._settle(stream)
         self._post(stream, api, [seen])
 
     @rule(slot=slots, api=apis, counts=st.sampled_from([(1, 1), (1, 5), (40, 1), (40, 40)]))
     def race(self, slot: int, api: int, counts: tuple[int, int]) -> None:
         """Post twice to one stream, by both APIs at once."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         for i, count in enumerate(counts):
             self._post(stream, api + i, self._labels(count, i))
         self._settle(stream)
@@ -270,7 +266,6 @@ class ServiceMachine(RuleBasedStateMachine):
         posted: list[tuple[Stream, Seen]] = []
         for slot, count in enumerate(counts):
             stream = self._alive(slot, api)
-            self._settle(stream)
             for seen in self._labels(count, slot):
                 items.append({"stream": stream.name, "key": self._key(), "y": seen.y})
                 posted.append((stream, seen))
@@ -338,7 +333,6 @@ class ServiceMachine(RuleBasedStateMachine):
     def again(self, slot: int, api: int, pick: int, same: bool) -> None:
         """Repeat a post of before under its key, or post another body under that key."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         if not stream.posted:
             return
         posted = stream.posted[-1 - pick % len(stream.posted)]
@@ -356,7 +350,6 @@ class ServiceMachine(RuleBasedStateMachine):
     def refused(self, slot: int, api: int, seq: bool) -> None:
         """Post what no stream takes: nothing is changed."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         assert stream.life is not None
         body = {"y": 0.5, "seq": stream.life.seq + 3} if seq else {"y": [0.5, 0.5]}
         if not (seq or stream.life.labelled):
@@ -371,7 +364,6 @@ class ServiceMachine(RuleBasedStateMachine):
     def post_inputs(self, slot: int, api: int, count: int) -> None:
         """Post observations whose labels are to come."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         self._post(stream, api, [Seen(None, pending=True) for _ in range(count)])
         self._settle(stream)
 
@@ -379,7 +371,6 @@ class ServiceMachine(RuleBasedStateMachine):
     def post_late(self, slot: int, api: int, pick: int) -> None:
         """Post a label that was to come."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         life = stream.life
         assert life is not None
         awaited = [i for i, seen in enumerate(life.waiting, len(life.applied)) if seen.pending]
@@ -398,7 +389,6 @@ class ServiceMachine(RuleBasedStateMachine):
     def delete(self, slot: int, api: int) -> None:
         """Delete a stream; the next life of its name begins at 0."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         result = self._ask(api, "DELETE", f"/v1/streams/{stream.name}", {204, 404})
         assert result.tries > 1 or result.answer.status_code == 204
         if result.tries > 1 or stream.unsure:
@@ -410,9 +400,8 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule(source=slots, goal=slots, api=apis)
     def snapshot(self, source: int, goal: int, api: int) -> None:
         """Export a stream, and import it under another name, or its own."""
-        first, second = self._alive(source, api), self._alive(goal, api)
-        self._settle(first)
-        self._settle(second)
+        first = self._alive(source, api)
+        second = self._alive(goal, api)
         path = f"/v1/streams/{first.name}/snapshot"
         content = self._ask(api, "GET", path, {200}).answer.content
         assert first.life is not None
@@ -431,18 +420,15 @@ class ServiceMachine(RuleBasedStateMachine):
         life = stream.life
         if life is None:
             return
-        path = f"/v1/streams/{stream.name}/changepoints"
         events = [] if life.rerun else [event for event in life.events if event["start"] > 0]
         if change is None or not events:
             start = 1 + pick % (life.seq - 1)
-            result = self._ask(api, "POST", path, {200}, json={"start": start})
+            self._rerun(stream, api, "POST", "changepoints", {"start": start})
             life.judge(start, True)
         else:
             event = events[pick % len(events)]
-            path = f"{path}/{event['id']}"
-            result = self._ask(api, "PUT", path, {200}, json={"change": change})
+            self._rerun(stream, api, "PUT", f"changepoints/{event['id']}", {"change": change})
             life.judge(event["start"], change)
-        self._sure(stream, result)
 
     @rule(slot=slots, api=apis, pick=st.integers(0, 99), count=st.integers(1, 9), out=st.booleans())
     def exclude(self, slot: int, api: int, pick: int, count: int, out: bool) -> None:
@@ -454,38 +440,29 @@ class ServiceMachine(RuleBasedStateMachine):
         start = 1 + pick % (life.seq - 1)
         end = min(start + count, life.seq)
         body = {"start": start, "end": end, "excluded": out}
-        path = f"/v1/streams/{stream.name}/exclusions"
-        result = self._ask(api, "POST", path, {200}, json=body)
+        self._rerun(stream, api, "POST", "exclusions", body)
         life.exclude(start, end, out)
-        self._sure(stream, result)
 
     @rule(slot=slots, api=apis, model=st.sampled_from(MODELS))
     def move(self, slot: int, api: int, model: str) -> None:
         """Move a stream to another model: it is rerun."""
         stream = self._rerunnable(slot, api)
-        if stream.life is None:
-            return
-        path = f"/v1/streams/{stream.name}/model"
-        result = self._ask(api, "POST", path, {200}, json={"model": model})
-        stream.life.move(model)
-        self._sure(stream, result)
+        if (life := stream.life) is not None:
+            self._rerun(stream, api, "POST", "model", {"model": model})
+            life.move(model)
 
     @rule(slot=slots, api=apis, probability=st.sampled_from([0.0, 0.5, 1.0]))
     def supervise(self, slot: int, api: int, probability: float) -> None:
         """Say how probable a change is before the next observation."""
         stream = self._rerunnable(slot, api)
-        if stream.life is None:
-            return
-        path = f"/v1/streams/{stream.name}/run-length"
-        result = self._ask(api, "PUT", path, {200}, json={"changepoint": probability})
-        stream.life.supervised = probability
-        self._sure(stream, result)
+        if (life := stream.life) is not None:
+            self._rerun(stream, api, "PUT", "run-length", {"changepoint": probability})
+            life.supervised = probability
 
     @rule(slot=slots, api=apis, part=st.sampled_from(["belief", "prediction", "what-if", "head"]))
     def read(self, slot: int, api: int, part: str) -> None:
         """Read something: it is as of the last answer."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         life = stream.life
         assert life is not None
         path = f"/v1/streams/{stream.name}"
@@ -583,8 +560,9 @@ class ServiceMachine(RuleBasedStateMachine):
     # --- helpers ----------------------------------------------------------------------------------
 
     def _alive(self, slot: int, api: int) -> Stream:
-        """A stream that exists."""
+        """A stream that exists, with no post under way."""
         stream = self._streams[slot]
+        self._settle(stream)
         if stream.life is None:
             settings = KINDS[slot % len(KINDS)]
             path = f"/v1/streams/{stream.name}"
@@ -597,7 +575,6 @@ class ServiceMachine(RuleBasedStateMachine):
     def _rerunnable(self, slot: int, api: int) -> Stream:
         """A stream of a known scale, with observations and no label to come; else without life."""
         stream = self._alive(slot, api)
-        self._settle(stream)
         life = stream.life
         assert life is not None
         fit = life.known_scale and not life.waiting and len(life.applied) > 1
@@ -609,6 +586,11 @@ class ServiceMachine(RuleBasedStateMachine):
         self._all.append(new)
         stream.life = None
         self.service.counts["retired"] += 1
+
+    def _rerun(self, stream: Stream, api: int, method: str, part: str, body: Any) -> None:
+        """Send a command that has no key."""
+        path = f"/v1/streams/{stream.name}/{part}"
+        self._sure(stream, self._ask(api, method, path, {200}, json=body))
 
     def _sure(self, stream: Stream, result: Result) -> None:
         """Retire a stream after a command without a key that was sent more than once."""

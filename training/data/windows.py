@@ -266,6 +266,12 @@ def below(generator: torch.Generator, bound: Tensor) -> Tensor:
     return (share * bound).long().clamp(max=bound - 1)
 
 
+def member(generator: torch.Generator, count: Tensor, group: Tensor) -> Tensor:
+    """One of each group, uniformly, where groups of `count` (n,) items lie one after the other."""
+    first = torch.cumsum(count, 0) - count
+    return first[group] + below(generator, count[group])
+
+
 def _joined(series: Sequence[Series]) -> Series:
     """All series one after the other; a field that some of them lack is left out."""
     joined: dict[str, Any] = {}

@@ -28,7 +28,7 @@ from rich.progress import track
 from torch import Tensor
 
 from training.data.files import Place, arrays, replacing, save
-from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
+from training.data.windows import Batch, Splits, checked_hazard, held, member, switches
 from training.errors import BadData
 from training.paper import classifier_charts as draw
 from training.trained import Protocol
@@ -167,8 +167,7 @@ class MiniImageNet:
         self._order = torch.from_numpy(np.argsort(label, kind="stable"))
         classes, first, count = np.unique(label, return_index=True, return_counts=True)
         self._count = torch.from_numpy(count)
-        self._first = torch.cumsum(self._count, 0) - self._count
-        # Classes of each super-class one after the other: where they begin and how many they are.
+        # Classes of each super-class one after the other, and how many they are.
         parent = torch.from_numpy(superclass[first].astype(np.int64))
         self._members = torch.argsort(parent, stable=True)
         self._classes = torch.bincount(parent, minlength=SUPERCLASSES)
@@ -177,16 +176,16 @@ class MiniImageNet:
                 f"expected classes of super-classes 0 to {SUPERCLASSES - 1}, "
                 f"got {self._classes.tolist()} classes of them"
             )
-        self._begin = torch.cumsum(self._classes, 0) - self._classes
 
     def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
         """`count` independent streams of `length`, each from the start of a regime."""
         switch = switches(generator, count, length, self.hazard)
-        offered = self._begin + below(generator, self._classes.expand(count, length, -1))
+        every = torch.arange(SUPERCLASSES).expand(count, length, -1)
+        offered = member(generator, self._classes, every)
         regime = held(self._members[offered], switch)
         y = torch.randint(SUPERCLASSES, (count, length, 1), generator=generator)
         chosen = regime.gather(2, y)[..., 0]
-        image = self._order[self._first[chosen] + below(generator, self._count[chosen])]
+        image = self._order[member(generator, self._count, chosen)]
         x = torch.from_numpy(self._images[image.flatten().numpy()]).float().div_(255)
         if self.augment:
             x = augmented(x, generator)

@@ -26,7 +26,7 @@ from rich.progress import track
 from torch import Tensor
 
 from training.data.files import Place, arrays, save
-from training.data.windows import Batch, Splits, below, checked_hazard, held, switches
+from training.data.windows import Batch, Splits, checked_hazard, held, member, switches
 from training.errors import BadData
 from training.paper import classifier_charts as draw
 from training.trained import Protocol
@@ -159,14 +159,13 @@ class Rainbow:
         self._y = torch.from_numpy(np.concatenate([task.y for task in tasks]))
         self._rgb = torch.from_numpy(np.stack([task.rgb for task in tasks]))
         self._count = torch.tensor([len(task.y) for task in tasks])
-        self._first = torch.cumsum(self._count, 0) - self._count
 
     def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
         """`count` independent streams of `length`, each from the start of a regime."""
         switch = switches(generator, count, length, self.hazard)
         drawn = torch.randint(len(self._count), (count, length), generator=generator)
         task = held(drawn, switch)
-        image = self._first[task] + below(generator, self._count[task])
+        image = member(generator, self._count, task)
         x = coloured(self._gray[image], self._rgb[task]).flatten(2)
         return Batch(x, self._y[image][..., None].float(), switch)
 
