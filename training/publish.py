@@ -6,29 +6,30 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from model_core import artifact
 from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
-from training import catalogue, trained
-from training import report as reporting
-from training.config import OWN, Config
+from training import catalogue, results, trained
+from training.config import OWN, Config, Objective
 from training.data.files import Place
 from training.data.windows import Batch, Splits
-from training.errors import BadConfig, BadData, BadRun
+from training.errors import BadConfig, BadData, BadRun, TrainingError
 from training.experiments import own
-from training.report import Report
-from training.statistics import MethodComparison
-from training.trained import DTYPE, Trained
+from training.figures import Chart
+from training.statistics import Estimate, MethodComparison, estimate, paired
+from training.trained import DTYPE, METRICS, Calibration, Protocol, Trained
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"
@@ -36,6 +37,9 @@ TOLERANCE = 1e-5  # nats between the scores of the written artifact and of the r
 CHECKED = 4  # test sequences of that comparison
 STEPS = 100  # their first observations
 COMPARED = 2000  # first observations of each held-out series that built-in models forecast, too
+
+VERSION = 1  # of the layout of report.json
+SERVED = Objective()  # the service's conditioning, for any mode of training
 
 
 class Publication(NamedTuple):
@@ -60,6 +64,35 @@ class Publication(NamedTuple):
     regimes: Sequence[str] = ()
 
 
+class Metric(NamedTuple):
+    """A measured metric with its unit."""
+
+    name: str
+    estimate: Estimate
+    unit: str = ""
+
+
+class Report(NamedTuple):
+    """Report of a trained model.
+
+    environment: that of the training, with its duration. untrained: built-in models on the
+    held-out part of own data, by log score (more is better); empty: not compared. history: one
+    record for each validation, in the JSON only; on the page a figure shows it.
+    """
+
+    name: str
+    kind: str
+    data_digest: str
+    configuration: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    metrics: tuple[Metric, ...]
+    comparisons: tuple[MethodComparison, ...] = ()
+    untrained: tuple[MethodComparison, ...] = ()
+    calibration: Calibration | None = None
+    figures: tuple[Chart, ...] = ()
+    history: tuple[Mapping[str, float], ...] = ()
+
+
 def publish(wanted: Publication, console: Console | None = None) -> Path:
     """Write the artifact and its report; returns the folder, which appears atomically.
 
@@ -78,10 +111,8 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
     run = own.finished(wanted.run, wanted.data)
     _check_regimes(wanted.regimes, run.config.model.priors)
     splits = catalogue.splits(run.config, wanted.place)
-    untrained = _untrained(wanted, run, splits, console)
     batch = trained.sequences(splits, run.protocol)
-    report = reporting.measured(wanted.name, run, splits, digest(run.config, batch))
-    report = report._replace(untrained=untrained)
+    report = measured(wanted, run, splits, batch, console)
     temporary = folder / f".publish-{os.getpid()}"
     try:
         _write(temporary, wanted, run, splits, report)
@@ -92,52 +123,6 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         with suppress(OSError):
             folder.rmdir()  # of a model without any version
-
-
-def _untrained(
-    wanted: Publication, run: Trained, splits: Splits, console: Console
-) -> tuple[MethodComparison, ...]:
-    """Built-in models on the run's held-out data; raises BadRun where one is clearly ahead."""
-    if run.config.experiment != OWN:
-        return ()
-    try:
-        scores = own.compare(run, splits, console, COMPARED)
-    except BadData as error:
-        console.print(
-            f"Warning: this model is published without a comparison with the built-in ones, which "
-            f"may forecast better: {error}. Hold whole streams out (moca train --hold-out stream), "
-            "or train on longer series.",
-            style="yellow",
-        )
-        return ()
-    console.print(own.table(wanted.name, scores).for_terminal())
-    clear = [other for other in scores.untrained if other.difference.high < 0]
-    best = min(clear or scores.untrained, key=lambda other: other.difference.mean)
-    lead = best.difference
-    if lead.mean < 0:
-        ahead = lead._replace(mean=-lead.mean, low=-lead.high, high=-lead.low)
-        text = (
-            f"the built-in model {best.method!r} is ahead of this one by {ahead} nats an "
-            "observation on the held-out data"
-        )
-        if clear and not wanted.anyway:
-            raise BadRun(
-                f"{wanted.run}: {text}: use that, train longer or on more series, or publish this "
-                "with --anyway"
-            )
-        console.print(f"Warning: {text}.", style="yellow")
-    return scores.untrained
-
-
-def digest(config: Config, batch: Batch) -> str:
-    """Digest of the data: of own files, else of the test sequences."""
-    if config.experiment == OWN:
-        return str(config.data["digest"])
-    content = hashlib.sha256()
-    for values in (batch.x, batch.y):
-        if values is not None:
-            content.update(values.contiguous().numpy().tobytes())
-    return f"sha256:{content.hexdigest()} (test sequences)"
 
 
 def summary(run: Trained, report: Report, date: str | None) -> dict[str, Any]:
@@ -196,7 +181,7 @@ def _write(folder: Path, wanted: Publication, run: Trained, splits: Splits, repo
     artifact.save(folder, {**description, **about, **training}, tensors)
     # The service runs under its own user: it may read the tensors if it may read the description.
     (folder / TENSORS).chmod((folder / DESCRIPTION).stat().st_mode)
-    reporting.write(folder, report, page=wanted.page)
+    write_report(folder, report, page=wanted.page)
 
 
 @torch.no_grad()
@@ -224,3 +209,170 @@ def _placed(temporary: Path, folder: Path, version: str) -> Path:
             if not target.exists():
                 raise
     raise BadConfig(f"{folder}: other processes keep taking the next version; try again")
+
+
+# --- the report: test scores, other methods, calibration; as a page and as JSON -----------------
+
+
+def measured(
+    wanted: Publication, run: Trained, splits: Splits, batch: Batch, console: Console
+) -> Report:
+    """Report of a run's model, measured on the test split, whose sequences are the batch."""
+    untrained = _untrained(wanted, run, splits, console)
+    protocol = run.protocol
+    first = protocol.metric
+    other = [metric for metric in METRICS if metric != first and splits.classes]
+    values = {
+        metric: trained.scores(run, splits, protocol._replace(metric=metric), SERVED)
+        for metric in (first, *other)
+    }
+    configuration = run.config.model_dump(mode="json")
+    if run.config.experiment == OWN:  # of own files only the name, as their path is private
+        configuration["data"]["path"] = Path(configuration["data"]["path"]).name
+    numbers, chart = trained.calibration(run, splits)
+    return Report(
+        name=wanted.name,
+        kind=run.config.model.kind,
+        data_digest=digest(run.config, batch),
+        configuration=configuration,
+        environment={
+            "torch": run.result["torch"],
+            "device": run.result["device"],
+            "seed": run.config.seed,
+            "wall_time_s": run.result["elapsed_s"],
+        },
+        metrics=tuple(
+            Metric(METRICS[metric][0], _estimate(of_metric), METRICS[metric][1])
+            for metric, of_metric in values.items()
+        ),
+        comparisons=_comparisons(run, splits, protocol, values[first]),
+        untrained=untrained,
+        calibration=numbers,
+        figures=(trained.validations(run), chart),
+        history=tuple(run.result["history"]),
+    )
+
+
+def _estimate(values: NDArray[np.float64]) -> Estimate:
+    """Estimate over sequences that have a label."""
+    return estimate(values[~np.isnan(values)])
+
+
+def _comparisons(
+    run: Trained, splits: Splits, protocol: Protocol, ours: NDArray[np.float64]
+) -> tuple[MethodComparison, ...]:
+    """Other methods trained on the same data, of each the run with the best validation."""
+
+    def comparable(one: Trained) -> tuple[Any, ...]:
+        config = one.config
+        # Own files count by their digest, at any path.
+        data = {**config.data, "path": ""} if config.experiment == OWN else config.data
+        return data, config.experiment, config.model.kind, config.optimiser.length
+
+    others = [
+        other
+        for other in trained.finished(run.folder.resolve().parent)
+        if comparable(other) == comparable(run) and other.method != run.method
+    ]
+    comparisons = []
+    for (_, method), other in trained.best(others).items():
+        try:
+            theirs = trained.scores(other, splits, protocol)
+        except (TrainingError, ValueError, RuntimeError):  # another shape, or switches unknown
+            continue
+        present = ~(np.isnan(ours) | np.isnan(theirs))
+        difference = paired(ours[present], theirs[present])
+        comparisons.append(
+            MethodComparison(method, METRICS[protocol.metric][0], _estimate(theirs), difference)
+        )
+    return tuple(comparisons)
+
+
+def write_report(folder: Path, report: Report, page: bool = True) -> list[Path]:
+    """Write `report.json`, which has the texts of figures alone, and, as a page, `report.html`.
+
+    Returns the files.
+    """
+    numbers = folder / "report.json"
+    drawn = [{"title": f.title, "description": f.description} for f in report.figures]
+    results.write(numbers, {"version": VERSION, **report._asdict(), "figures": drawn})
+    if not page:
+        return [numbers]
+    document = folder / "report.html"
+    text = results.rendered(
+        "training.html",
+        title=f"Training report: {report.name}",
+        report=report,
+        metrics=[(one.name, one.unit, one.estimate, one.estimate.count) for one in report.metrics],
+        compared=("method", "metric", "mean", "model less method", "sequences"),
+        comparisons=_compared(report.comparisons),
+        untrained=_compared(report.untrained),
+        levels=[
+            (f"{level:.0%}", f"{inside:.1%}")
+            for level, inside in (report.calibration.coverage if report.calibration else ())
+        ],
+        configuration=list(_flat(report.configuration)),
+    )
+    document.write_text(text, "utf-8")
+    return [numbers, document]
+
+
+def _compared(comparisons: Iterable[MethodComparison]) -> list[tuple[Any, ...]]:
+    return [
+        (one.method, one.metric, one.estimate, one.difference, one.estimate.count)
+        for one in comparisons
+    ]
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", str(value)
+
+
+def _untrained(
+    wanted: Publication, run: Trained, splits: Splits, console: Console
+) -> tuple[MethodComparison, ...]:
+    """Built-in models on the run's held-out data; raises BadRun where one is clearly ahead."""
+    if run.config.experiment != OWN:
+        return ()
+    try:
+        scores = own.compare(run, splits, console, COMPARED)
+    except BadData as error:
+        console.print(
+            f"Warning: this model is published without a comparison with the built-in ones, which "
+            f"may forecast better: {error}. Hold whole streams out (moca train --hold-out stream), "
+            "or train on longer series.",
+            style="yellow",
+        )
+        return ()
+    console.print(own.table(wanted.name, scores).for_terminal())
+    clear = [other for other in scores.untrained if other.difference.high < 0]
+    best = min(clear or scores.untrained, key=lambda other: other.difference.mean)
+    lead = best.difference
+    if lead.mean < 0:
+        ahead = lead._replace(mean=-lead.mean, low=-lead.high, high=-lead.low)
+        text = (
+            f"the built-in model {best.method!r} is ahead of this one by {ahead} nats an "
+            "observation on the held-out data"
+        )
+        if clear and not wanted.anyway:
+            raise BadRun(
+                f"{wanted.run}: {text}: use that, train longer or on more series, or publish this "
+                "with --anyway"
+            )
+        console.print(f"Warning: {text}.", style="yellow")
+    return scores.untrained
+
+
+def digest(config: Config, batch: Batch) -> str:
+    """Digest of the data: of own files, else of the test sequences."""
+    if config.experiment == OWN:
+        return str(config.data["digest"])
+    content = hashlib.sha256()
+    for values in (batch.x, batch.y):
+        if values is not None:
+            content.update(values.contiguous().numpy().tobytes())
+    return f"sha256:{content.hexdigest()} (test sequences)"

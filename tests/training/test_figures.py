@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from training import figures, report
+from training import figures, publish
 from training.data.windows import Batch
 from training.experiments import bandit, players, sinusoid
 from training.figures import DPI, METHODS, Dots
@@ -159,24 +159,24 @@ def test_text_is_no_mathematics(charts):
 @pytest.fixture
 def measured(charts):
     ahead = Estimate(-0.3, -0.4, -0.2, 200)
-    return report.Report(
+    return publish.Report(
         name=f"sinusoid {EVIL}",
         kind="alpaca",
         data_digest="sha256:12",
         configuration={"hazard": 0.05, "encoder": {"layers": [128, 128], EVIL: EVIL}},
         environment={"torch": "2.13.0", "device": "cpu", "seed": 7, "wall_time_s": 12.34},
-        metrics=(report.Metric("NLL", Estimate(-3.291, -3.365, -3.217, 200), "nats"),),
+        metrics=(publish.Metric("NLL", Estimate(-3.291, -3.365, -3.217, 200), "nats"),),
         comparisons=(
             MethodComparison("SW5", "NLL", Estimate(-3.0, -3.1, -2.9, 200), ahead),
             MethodComparison(EVIL, "NLL", Estimate(1.0, math.nan, math.nan, 1), ahead),
         ),
-        calibration=report.Calibration(0.021, ((0.5, 0.493), (0.9, 0.907))),
+        calibration=publish.Calibration(0.021, ((0.5, 0.493), (0.9, 0.907))),
         figures=(charts["validation"], charts["pit"]),
     )
 
 
 def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, tmp_path):
-    numbers, document = report.write(tmp_path / "new", measured)
+    numbers, document = publish.write_report(tmp_path / "new", measured)
     text = document.read_text("utf-8")
     pictures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)"', text)
     assert [alt for _, alt in pictures] == [chart.description for chart in measured.figures]
@@ -187,12 +187,12 @@ def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, 
         assert shown in own
     assert text.count("<table>") == text.count("<caption>") >= 5
     content = json.loads(numbers.read_text("utf-8"), parse_constant=pytest.fail)
-    assert content["version"] == report.VERSION
+    assert content["version"] == publish.VERSION
     assert [*content["metrics"][0]["estimate"].values()] == [-3.291, -3.365, -3.217, 200]
     assert content["comparisons"][1]["estimate"]["low"] is None
     assert content["calibration"]["coverage"] == [[0.5, 0.493], [0.9, 0.907]]
     assert [set(chart) for chart in content["figures"]] == [{"title", "description"}] * 2
-    _, bare = report.write(
+    _, bare = publish.write_report(
         tmp_path, measured._replace(figures=(), calibration=None, comparisons=())
     )
     for heading in ("Figures", "Calibration", "Comparison"):
