@@ -1,8 +1,8 @@
-"""Whether a store can be used: checks before the service starts, and its state while it runs."""
+"""Whether a store can be used: checks before the service starts."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import cast
 
 import redis
 
@@ -90,26 +90,3 @@ def stored_streams(client: StoreClient, partitions: int) -> int:
     """Number of streams that have a head, deleted ones among them."""
     fields: int = sum(client.all(("HLEN", keys.heads(p)) for p in range(partitions)))
     return -(-fields // 2)  # a head has two; half of one counts
-
-
-class Health(NamedTuple):
-    """State of the store; lists are by partition."""
-
-    unowned: list[int]  # partitions without a lease
-    pending: list[int]  # observations appended and not yet done
-    used_memory: int
-    maxmemory: int  # 0: no limit
-    streams: int  # that live
-
-
-class Condition(NamedTuple):
-    """State of the log and of what keeps it."""
-
-    oldest_pending_s: float  # 0: nothing waits
-    append_only: bool  # on every server
-    append_only_failing: bool  # the last write or rewrite of the file failed
-
-
-def counter(value: bytes | None) -> int:
-    """Return a counter; what is none counts nothing, until its partition is next acquired."""
-    return int(value) if value and value.isdigit() else 0

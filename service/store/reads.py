@@ -13,7 +13,6 @@ from moca_client.responses import Window
 from service import calendar, wire
 from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.store import keys
-from service.store.health import Condition, Health, counter
 from service.store.shards import LOST, AsyncStoreClient, Script, ScriptCall, Words
 from service.store.streams import (
     StoredHead,
@@ -60,6 +59,24 @@ class Last(NamedTuple):
     stream: str
     head: wire.Head
     record: wire.Record | None
+
+
+class Health(NamedTuple):
+    """State of the store; lists are by partition."""
+
+    unowned: list[int]  # partitions without a lease
+    pending: list[int]  # observations appended and not yet done
+    used_memory: int
+    maxmemory: int  # 0: no limit
+    streams: int  # that live
+
+
+class Condition(NamedTuple):
+    """State of the log and of what keeps it."""
+
+    oldest_pending_s: float  # 0: nothing waits
+    append_only: bool  # on every server
+    append_only_failing: bool  # the last write or rewrite of the file failed
 
 
 class AsyncStore:
@@ -432,11 +449,16 @@ class AsyncStore:
         memory = await self._client.info("memory")
         return Health(
             unowned=[partition for partition in every if not answers[3 * partition]],
-            pending=[counter(appended) - counter(done) for appended, done in answers[1::3]],
+            pending=[_count(appended) - _count(done) for appended, done in answers[1::3]],
             used_memory=int(memory["used_memory"]),
             maxmemory=int(memory["maxmemory"]),
             streams=sum(answers[2::3]),
         )
+
+
+def _count(value: bytes | None) -> int:
+    """Return a counter; what is none counts nothing, until its partition is next acquired."""
+    return int(value) if value and value.isdigit() else 0
 
 
 def _check_complete(

@@ -11,8 +11,7 @@ from service.calendar import Calendar
 from service.models.catalogue import Canary
 from service.observability import metrics
 from service.settings import Settings
-from service.store.health import Health
-from service.store.reads import AsyncStore
+from service.store.reads import AsyncStore, Health
 from service.store.shards import UNREACHABLE
 from service.tasks import bounded
 

@@ -14,7 +14,7 @@ from service.api.http import Context, context_of, json_response
 from service.observability import metrics
 from service.problems import InternalError, NotReady
 from service.schema.queries import ReadyQuery
-from service.store.health import Health
+from service.store.reads import Health
 
 NAMED = 10  # partitions named in a reason
 

@@ -10,8 +10,7 @@ import pytest
 from service import wire
 from service.store import keys
 from service.store.connection import connect, connect_async
-from service.store.health import Health
-from service.store.reads import AsyncStore
+from service.store.reads import AsyncStore, Health
 from service.store.streams import (
     CHUNK,
     Store,
