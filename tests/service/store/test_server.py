@@ -29,13 +29,13 @@ from service.store.connection import (
     with_password,
 )
 from service.store.health import (
-    Health,
     check_formats,
     check_server,
     fix_partitions,
     stored_partitions,
 )
 from service.store.log import DONE, START, Log, Offset, Pipe
+from service.store.reads import Health
 from service.store.shards import send_async
 from service.wire import FORMAT
 from tests.faults import REPLIES, REQUESTS, Proxy
