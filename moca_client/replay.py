@@ -37,12 +37,12 @@ from moca_client.errors import ClientError, Problem, SeqConflict
 from moca_client.responses import (
     Answer,
     BeliefColumns,
-    Changepoints,
     Event,
     Hindsight,
     Segment,
     StreamChange,
 )
+from moca_client.retry import DEFAULT_URL
 from moca_client.series import Series, notices_of, read_series
 from moca_client.stream_settings import StreamSettings
 from moca_client.sync import Client
@@ -181,7 +181,7 @@ class ReplayedChange(NamedTuple):
 def replay(
     file: Path,
     *,
-    url: str = "http://127.0.0.1:8000",
+    url: str = DEFAULT_URL,
     api_key: str | None = None,
     stream: str | None = None,
     model: str | None = None,
@@ -245,7 +245,7 @@ def replay_many(
     file: Path,
     streams: Mapping[str, Series],
     *,
-    url: str = "http://127.0.0.1:8000",
+    url: str = DEFAULT_URL,
     api_key: str | None = None,
     model: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -392,7 +392,10 @@ def write_table(
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix.lower() == ".csv":
-            _write_csv(columns, file)
+            rows = zip(*map(_cells, columns.values()), strict=True)
+            with file.open("w", newline="", encoding="utf-8") as handle:
+                csv.writer(handle).writerow(columns)
+                handle.writelines(f"{','.join(row)}\r\n" for row in rows)
         else:
             import pyarrow as pa
             from pyarrow import parquet
@@ -400,13 +403,6 @@ def write_table(
             # Hardly a number is there twice: to look for that takes longer than all else.
             table = pa.table({**columns, **lists()})
             parquet.write_table(table, file, use_dictionary=False)
-
-
-def _write_csv(columns: Columns, file: Path) -> None:
-    rows = zip(*map(_cells, columns.values()), strict=True)
-    with file.open("w", newline="", encoding="utf-8") as handle:
-        csv.writer(handle).writerow(columns)
-        handle.writelines(f"{','.join(row)}\r\n" for row in rows)
 
 
 def _cells(column: list[Any]) -> list[str]:
@@ -575,25 +571,20 @@ def progress_bar(console: Console, unit: str) -> Progress:
 
 
 def ask_changes(client: Client, replayed: Replayed) -> None:
-    """Fill events and segmentation in."""
-    try:
-        changepoints = _changepoints(client, replayed.stream)
-    except ClientError as error:
-        raise ReplayError(f"changepoints: {error}") from error
-    replayed.events = list(changepoints.events)
-    replayed.segmentation = changepoints.segmentation
-    replayed.hindsight = changepoints.hindsight
-
-
-def _changepoints(client: Client, stream: str) -> Changepoints:
-    """Ask until the segmentation in hindsight is there, for a while."""
+    """Fill events and segmentation in; that in hindsight is waited for, for a while."""
     give_up = time.monotonic() + HINDSIGHT_WAIT_S
     while True:
-        answer = client.changepoints(stream)
+        try:
+            answer = client.changepoints(replayed.stream)
+        except ClientError as error:
+            raise ReplayError(f"changepoints: {error}") from error
         pending = answer.hindsight is not None and answer.hindsight.status == "pending"
         if not pending or time.monotonic() > give_up:
-            return answer
+            break
         time.sleep(HINDSIGHT_POLL_S)
+    replayed.events = list(answer.events)
+    replayed.segmentation = answer.segmentation
+    replayed.hindsight = answer.hindsight
 
 
 def _table(headings: Sequence[str], **options: Any) -> Table:

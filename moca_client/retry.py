@@ -146,17 +146,13 @@ def plan(call: Call[T], policy: Policy) -> Plan[T]:
             if time.monotonic() + wait_s <= end:
                 yield Pause(wait_s)
                 continue
-        raise _given_up(call, doubtful, reason, problem)
+        unknown = doubtful and call.changes
+        kind = OutcomeUnknown if unknown else Unavailable
+        note = "; it may or may not have been applied" if unknown else ""
+        raise kind(f"{call.request.method} {call.request.path}: {reason}{note}", problem)
 
 
 def _answer(call: Call[T], response: httpx.Response, repeated: bool) -> T:
     if response.is_success or (call.gone_is_done and repeated and response.status_code == 404):
         return call.read(response)
     raise problem_in(response)
-
-
-def _given_up(call: Call[Any], doubtful: bool, reason: str, problem: Problem | None) -> Unavailable:
-    text = f"{call.request.method} {call.request.path}: {reason}"
-    if doubtful and call.changes:
-        return OutcomeUnknown(f"{text}; it may or may not have been applied", problem)
-    return Unavailable(text, problem)

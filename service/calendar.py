@@ -115,10 +115,7 @@ def check(window: Window) -> None:
         )
     _checked("time_zone", zone, window.time_zone)
     if window.repeat:
-        try:
-            rule = recurrence(window.repeat, start)
-        except ValueError as error:
-            raise ValueError(f"repeat: {error}") from None
+        rule = _checked("repeat", lambda text: recurrence(text, start), window.repeat)
         if next(iter(rule), None) != start:
             raise ValueError("start: expected the first time of the rule")
 

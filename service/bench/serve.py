@@ -59,12 +59,12 @@ class ServePlan(NamedTuple):
     stream and of many. replay: rows of a replay in each round. 0: none of these.
     """
 
-    seconds: float = 30.0
-    connections: int = 32
-    streams: int = 500
-    rounds: int = 3
-    lists: int = 0
-    replay: int = 0
+    seconds: float
+    connections: int
+    streams: int
+    rounds: int
+    lists: int
+    replay: int
 
     @property
     def slice_s(self) -> float:

@@ -41,12 +41,12 @@ ANSWERED = {False: "", True: ", with mean, variance and quantiles"}
 
 def bench_step(
     *,
-    models: Sequence[str] | None = None,
-    batches: Sequence[int] = (1, 16, 256),
-    max_hypotheses: int = 50,
-    early: int = 500,
-    late: int = 20_000,
-    rounds: int = 11,
+    models: Sequence[str] | None,
+    batches: Sequence[int],
+    max_hypotheses: int,
+    early: int,
+    late: int,
+    rounds: int,
     console: Console | None = None,
 ) -> dict[str, Rounds]:
     """Measure the compiled steps of models, in microseconds of a thread for a stream; print them.

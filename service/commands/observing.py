@@ -44,7 +44,7 @@ from service.commands.connection import (
 
 if TYPE_CHECKING:
     from moca_client import Client
-    from moca_client.subscriptions import Followed, Message
+    from moca_client.subscriptions import Message
 
 FILE_BATCH = 500
 MISSING = frozenset({"null", "none", "nan", "na"})  # labels, or outputs, in words
@@ -203,19 +203,17 @@ def _tell_followed(message: Message) -> None:
     elif isinstance(message, Ended):
         typer.secho(message.detail or message.reason, err=True, fg="yellow")
     else:
-        typer.echo(_followed(message))
-
-
-def _followed(seen: Followed) -> str:
-    predictive = seen.predictive
-    expected = "" if predictive is None else _forecast(predictive)
-    score = number(seen.log_score)
-    changed = number(seen.changed_probability)
-    evidence = number(seen.evidence, 3)
-    line = _LIVE.format(
-        seen.seq, number(seen.y), expected, score, changed, evidence, seen.time or ""
-    )
-    return line.rstrip()
+        expected = "" if message.predictive is None else _forecast(message.predictive)
+        line = _LIVE.format(
+            message.seq,
+            number(message.y),
+            expected,
+            number(message.log_score),
+            number(message.changed_probability),
+            number(message.evidence, 3),
+            message.time or "",
+        )
+        typer.echo(line.rstrip())
 
 
 @with_client()

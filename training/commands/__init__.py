@@ -31,6 +31,11 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+def names(text: str | None) -> list[str] | None:
+    """Read comma-separated names; None where no text is given."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
 @contextmanager
 def refusals(before: str = "", also: type[Exception] = OSError) -> Iterator[None]:
     """Exit with status 2 and the message of an error that the user can correct."""

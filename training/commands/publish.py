@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from training.commands import Data, Datasets, Run, refusals
+from training.commands import Data, Datasets, Run, names, refusals
 
 
 def publish(
@@ -69,7 +69,7 @@ def publish(
         date=date,
         page=page,
         anyway=anyway,
-        regimes=[regime.strip() for regime in regimes.split(",")] if regimes else [],
+        regimes=names(regimes) or [],
     )
     with refusals("", ModelCoreError):
         folder = run_publish(publication, Console())

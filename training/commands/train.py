@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from training.commands import Datasets, Runs, fail, refusals
+from training.commands import Datasets, Runs, fail, names, refusals
 
 
 def _own(text: str, default: str | bool, *names: str, **more: Any) -> Any:
@@ -150,8 +150,8 @@ def train(
         "model": {"kind": model, "lags": lags},
         "optimiser": {"length": length},
         "data": {
-            "y": _names(y),
-            "x": _names(x),
+            "y": names(y),
+            "x": names(x),
             "stream": by,
             "time": time,
             "changepoint": changepoint,
@@ -209,7 +209,3 @@ def _check(
 
 def _warn(line: str) -> None:
     typer.secho(f"moca: {line}", err=True, fg="yellow")
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
