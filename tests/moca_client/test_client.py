@@ -428,6 +428,8 @@ def test_a_feed_that_cannot_be_had(ask):
     for status, kind in ((401, errors.Unauthorized), (404, errors.NotFound)):
         with pytest.raises(kind):
             ask([said(status)], events(1))
+    with pytest.raises(errors.UnknownStream):  # ends no feed of events
+        ask([messages(event(1)), said(404, "unknown-stream")], events(2))
     with pytest.raises(UnexpectedAnswer):
         ask([httpx.Response(200, text="<html>")], events(1))
     for limit_s, tries in ((0.101, 2), (0.099, 1), (0.0, 1)):
