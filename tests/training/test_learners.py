@@ -10,6 +10,7 @@ from torch import nn
 from model_core import artifact, segments
 from model_core.segments import Changes, Sequences
 from model_core.upm.averaged import Averaged
+from tests.training.tiny import seeded
 from training import learners
 from training.config import ModelConfig, Objective
 from training.data.windows import Batch, Scaling
@@ -34,10 +35,6 @@ KINDS = {
 }
 
 
-def chance(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def learner_of(kind, seed=0):
     """A learner of float64, with scalings that do something."""
     settings, classes = KINDS[kind]
@@ -54,12 +51,12 @@ def drawn(kind, count=3, steps=9):
     """Windows whose labels are partly missing."""
     settings, classes = KINDS[kind]
     shape = (count, steps)
-    x = torch.randn(*shape, SIZE if "image" in settings else 3, generator=chance(1)).double()
-    y = 2 * torch.randn(*shape, OUTPUTS, generator=chance(2)).double()
+    x = torch.randn(*shape, SIZE if "image" in settings else 3, generator=seeded(1)).double()
+    y = 2 * torch.randn(*shape, OUTPUTS, generator=seeded(2)).double()
     if classes:
-        y = torch.randint(classes, (*shape, 1), generator=chance(2)).double()
-    y[torch.rand(shape, generator=chance(3)) < 0.2] = math.nan
-    return Batch(x, y, torch.rand(shape, generator=chance(4)) < 0.3)
+        y = torch.randint(classes, (*shape, 1), generator=seeded(2)).double()
+    y[torch.rand(shape, generator=seeded(3)) < 0.2] = math.nan
+    return Batch(x, y, torch.rand(shape, generator=seeded(4)) < 0.3)
 
 
 def scores(model, batch):
@@ -143,7 +140,7 @@ def test_gradients_reach_what_is_learned_and_are_those_of_differences(kind):
             assert parameter.grad.abs().max() > 1e-8, name
     if "conv" in kind:  # pooling and rectifiers have corners; see the gradients of a block
         return
-    direction = {n: torch.randn(p.shape, generator=chance(7)).to(p) for n, p in learned.items()}
+    direction = {n: torch.randn(p.shape, generator=seeded(7)).to(p) for n, p in learned.items()}
 
     def moved(step):
         there = copy.deepcopy(learner)
@@ -184,7 +181,7 @@ def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
         batch = batch if x_dim else batch._replace(x=None)
         with torch.no_grad():
             for value in learner.parameters():
-                value.add_(0.1 * torch.randn(value.shape, generator=chance(5), dtype=value.dtype))
+                value.add_(0.1 * torch.randn(value.shape, generator=seeded(5), dtype=value.dtype))
         artifact.save(tmp_path / str(k), *learner.artifact())
         served, loaded = learner.served(), artifact.load(tmp_path / str(k))
         ours, theirs = (filtered_scores(one, batch) for one in (loaded, served))
@@ -215,7 +212,7 @@ def encoder() -> ConvEncoder:
 
 
 def images(count: int) -> torch.Tensor:
-    return torch.rand(count, 3 * 12 * 12, generator=chance(1), dtype=torch.float64)
+    return torch.rand(count, 3 * 12 * 12, generator=seeded(1), dtype=torch.float64)
 
 
 def test_features_of_an_image_depend_on_its_batch_in_training_alone(monkeypatch):
