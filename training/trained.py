@@ -206,31 +206,27 @@ class Filters:
         rows: int,
         max_hypotheses: int,
         levels: Sequence[float] = (),
+        moments: Sequence[Moments] = (),
     ) -> None:
-        """levels: of the quantiles in summaries; without any there are no summaries."""
+        """levels: of the quantiles in summaries; without any there are no summaries.
+
+        moments: location and scale of each series; without any 0 and 1.
+        """
         self.model = model
         self._summarised = len(levels) > 0
         self.slab = Slab(model, max_hypotheses, levels, room=SlabMemory(expected=rows))
-        unit = [1.0] * model.scaled
-        self._rows = self.slab.begin([[0.0] * model.scaled] * rows, [unit] * rows)
-
-    def begin(self, row: int, location: Sequence[float], scale: Sequence[float]) -> None:
-        """Put a row before its first observation."""
-        self.slab.begin_anew(self._rows[row], [*location], [*scale])
+        moments = moments or [([0.0] * model.scaled, [1.0] * model.scaled)] * rows
+        locations = [location for location, _ in moments]
+        self._rows = self.slab.begin(locations, [scale for _, scale in moments])
 
     def state(self, row: int) -> FilterState:
         """State of a row (batch 1), a copy."""
         return self.slab.state(self._rows[row])
 
     @property
-    def states(self) -> FilterState:
-        """States of all rows; good until the next step."""
-        return self.slab.batch(self._rows)[0]
-
-    @property
-    def priors(self) -> Prior:
-        """Priors of all rows; good until the next step."""
-        return self.slab.batch(self._rows)[1]
+    def batch(self) -> tuple[FilterState, Prior]:
+        """States and priors of all rows; good until the next step."""
+        return self.slab.batch(self._rows)
 
     def through(
         self, batch: Batch, hazard: float | None = None, outlier_rate: float | None = None
@@ -258,9 +254,7 @@ def log_scores(model: UnderlyingModel, batch: Batch, moments: Sequence[Moments] 
 
     moments: location and scale of each series; without any 0 and 1.
     """
-    filters = Filters(model, len(batch.y), DEFAULTS.max_hypotheses)
-    for row, (location, scale) in enumerate(moments):
-        filters.begin(row, location, scale)
+    filters = Filters(model, len(batch.y), DEFAULTS.max_hypotheses, moments=moments)
     scores = [[step.readout.log_score for step in taken] for taken in filters.through(batch)]
     return torch.tensor(scores, dtype=torch.float64).T
 
@@ -282,7 +276,7 @@ def trace(
     for t, taken in enumerate(filters.through(batch)):
         if t + 1 in at:
             states[t + 1] = filters.state(0)
-        state = filters.states
+        state, _ = filters.batch
         belief = torch.zeros(count, steps, dtype=torch.float64)
         length = state.belief.run_length.clamp(0, steps - 1)
         beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))

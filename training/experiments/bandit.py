@@ -203,7 +203,8 @@ class Filtered:
 
     def held(self, switch: Tensor) -> Hypotheses:
         """The mixture with the new hypothesis; MOCA does not use `switch`."""
-        grown, _ = moca.grow(self._filters.states, self._filters.priors, self._coming)
+        states, priors = self._filters.batch
+        grown, _ = moca.grow(states, priors, self._coming)
         return actions.hypotheses(grown)
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
@@ -214,7 +215,7 @@ class Filtered:
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
             )
-        return actions.hypotheses(self._filters.states)
+        return actions.hypotheses(self._filters.batch[0])
 
 
 class Sliding:
