@@ -18,15 +18,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import exp, inf, isfinite, lgamma, log, sqrt
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.sentences import UNCLEAR, Explanation, Moments, either, moved, ratio, scaled
+from model_core.sentences import (
+    BY_INPUTS,
+    UNCLEAR,
+    Explanation,
+    Moments,
+    either,
+    moved,
+    ratio,
+    scaled,
+)
+from model_core.stream.events import SETTLING, Event, Track
+from model_core.stream.state import SeenLabels
+from model_core.upm.base import UnderlyingModel
 
 Array = NDArray[np.float64]
-Labels = Literal["numbers", "counts", "durations", "classes"]
 
 # Labels that are looked at: the last before a change, the first after it.
 BEFORE = 200
@@ -61,14 +72,14 @@ ALIKE = log(10.0)
 RARE = -log(5.0)  # log prior odds of a slope or an autocorrelation to a mean or a spread
 
 
-def moments(observed: Array, labels: Labels = "numbers") -> Moments | None:
+def moments(observed: Array, label: str = "real") -> Moments | None:
     """Moments of a regime's labels (T, d), NaN where one is missing; None: it has none.
 
-    Of classes how many there are.
+    Of classes how many there are. label: the kind, as of `UnderlyingModel`.
     """
     if not len(observed):
         return None
-    if labels == "classes":
+    if label in ("binary", "class"):
         return Moments(len(observed), None, None)
     mean, sd = _by_output(observed)
     if len(mean) == 1:
@@ -88,11 +99,11 @@ def _by_output(labels: Array) -> tuple[list[float | None], list[float | None]]:
     return mean, sd
 
 
-def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanation | None:
+def explain(before: Array, after: Array, label: str = "real") -> Explanation | None:
     """Explain the change between two regimes; None with too few labels.
 
     before, after: (T, d) labels next to the change, in order; NaN: a missing output. Of classes
-    d is 1 and labels are their indices.
+    d is 1 and labels are their indices. label: their kind, as of `UnderlyingModel`.
     """
     if before.shape[1] != after.shape[1]:
         raise ValueError(
@@ -104,12 +115,12 @@ def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanat
     for i in _candidates(before, after):
         old = before[~np.isnan(before[:, i]), i]
         new = after[~np.isnan(after[:, i]), i]
-        if labels != "classes":
+        if label not in ("binary", "class"):
             old = _within_reach(old)
             new = _within_reach(new)
         if len(old) >= FEWEST and len(new) >= LEAST:
             with np.errstate(over="ignore", invalid="ignore"):
-                clear, one = _RULES[labels](old, new)
+                clear, one = RULES[label](old, new)
             if one.kind is not None and len(new) < FEWEST:
                 one = one._replace(text=f"{one.text} so far")
             if before.shape[1] > 1:
@@ -438,9 +449,79 @@ def _rated(clear: float, ends: tuple[float, float], kind: str) -> tuple[float, E
     return clear, Explanation(text, kind, ends[0], ends[1], probability, size=ratio(ends))
 
 
-_RULES: dict[str, Any] = {
-    "numbers": _numbers,
-    "counts": partial(_rates, durations=False),
-    "durations": partial(_rates, durations=True),
-    "classes": _classes,
+RULES: dict[str, Any] = {
+    "real": _numbers,
+    "count": partial(_rates, durations=False),
+    "positive": partial(_rates, durations=True),
+    "binary": _classes,
+    "class": _classes,
 }
+
+
+# --- events ----------------------------------------------------------------------------------
+
+
+def reach(event: Event) -> int:
+    """Position of the first label that is looked at."""
+    return max(event.previous, event.start - BEFORE, 0)
+
+
+def next_due(event: Event, seq: int) -> float:
+    """Position from `seq` on at which a confirmed change is explained again; inf: never.
+
+    That is when its start is settled, and when all is there.
+    """
+    confirmed_at = event.confirmed_at or 0
+    due = (confirmed_at + SETTLING, event.start + AFTER - 1)
+    return min((at for at in due if at >= max(seq, confirmed_at + 1)), default=inf)
+
+
+def uncovered(event: Event, changed: Sequence[Event]) -> bool:
+    """Whether a confirmed change has more labels to explain it, since a suspicion was withdrawn.
+
+    The suspicion was open at the last explanation, which therefore used only labels before it.
+    """
+    looked_at = max(event.confirmed_at or 0, event.refined_at or 0)
+    return any(
+        other.state == "withdrawn"
+        and event.start < other.start < event.start + AFTER
+        and other.suspected_at <= looked_at
+        for other in changed
+    )
+
+
+def following(event: Event, track: Track) -> int | None:
+    """Start of the change after it, of those that are followed; None: there is none."""
+    others = [other.start for other in (track.event, track.last_event) if other is not None]
+    return min((start for start in others if start > event.start), default=None)
+
+
+def explained(
+    event: Event, model: UnderlyingModel, seen: SeenLabels, end: int, until: int, history: int
+) -> Event:
+    """Return a confirmed event with what changed at it.
+
+    seen: the last labels before position `end`. until: position after the last of them that
+    is of its regime. history: observations that are sure to be retained, wherever they are: no
+    others count.
+    """
+    first = max(end - len(seen.y), end - history)
+    event = event._replace(before=None, after=None, explanation=None, start_time=None)
+    event = event._replace(start_ms=None)
+    if event.kind != "change" or not first <= event.start < until:
+        return event
+    labels = seen.filtered[first - end :]
+    start = event.start - first
+    before = labels[max(reach(event) - first, 0) : start]
+    before = before[~np.isnan(before).all(1)]
+    after = labels[start : min(until - first, start + AFTER)]
+    after = after[~np.isnan(after).all(1)]
+    explanation = Explanation(BY_INPUTS) if model.x_dim else explain(before, after, model.label)
+    at = event.start - end
+    return event._replace(
+        before=moments(before, model.label),
+        after=moments(after, model.label),
+        explanation=explanation,
+        start_time=seen.times[at] if seen.times else None,
+        start_ms=seen.accepted[at] if seen.accepted else None,
+    )

@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from model_core.explanation import explained, following, next_due, reach, uncovered
 from model_core.readout import Readout
 from model_core.stream import columns, events, season, seasons, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
-from model_core.stream.explained import explained, following, next_due, reach, uncovered
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import AT_ONCE, Past, Slab, Step
 from model_core.stream.state import SeenLabels

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from model_core.explanation import RULES
 from model_core.stream.detector import Detector
-from model_core.stream.explained import LABELS
 from model_core.upm.builtin import BUILTIN, Options, build
 from model_core.upm.conjugate import Poisson
 from model_core.upm.gamma import Gamma
@@ -120,4 +120,4 @@ def test_equations_beside_a_class_are_bound_before_anybody_imports_it():
 
 
 def test_all_models_are_explained_by_their_kind_of_label():
-    assert {entry.build(entry.example).label for entry in BUILTIN.values()} == LABELS.keys()
+    assert {entry.build(entry.example).label for entry in BUILTIN.values()} == RULES.keys()

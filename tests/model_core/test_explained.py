@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from model_core import Detector
-from model_core.explanation import explain
+from model_core.explanation import explain, explained
 from model_core.sentences import BY_INPUTS
 from model_core.stream.events import Event
-from model_core.stream.explained import explained
 from model_core.stream.state import SeenLabels
 from model_core.upm.builtin import Options, build
 

@@ -171,7 +171,7 @@ def test_rounding_of_a_constant_is_no_spread_and_zero_no_factor():
     assert explain(constant, noisy).text.endswith("; spread rose, 0.00 → 0.92")
     assert explain(noisy, np.full((50, 1), 3.0)).text.endswith("spread fell, 0.92 → 0.00")
     counts = np.full((50, 1), 4.0)
-    assert explain(counts, 0 * counts, "counts").text == "rate fell, 4.0 → 0.0"
+    assert explain(counts, 0 * counts, "count").text == "rate fell, 4.0 → 0.0"
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
@@ -225,8 +225,8 @@ def test_of_several_outputs_the_clearest_is_named():
 def test_counts_durations_and_classes_are_compared_by_rates_and_shares():
     rng = np.random.default_rng(3)
     for labels, kind, old, new in (
-        ("counts", "rate", rng.poisson(2, (90, 1)) * 1.0, rng.poisson(8, (40, 1)) * 1.0),
-        ("durations", "mean", rng.exponential(5, (90, 1)), rng.exponential(1, (40, 1))),
+        ("count", "rate", rng.poisson(2, (90, 1)) * 1.0, rng.poisson(8, (40, 1)) * 1.0),
+        ("positive", "mean", rng.exponential(5, (90, 1)), rng.exponential(1, (40, 1))),
     ):
         found = explain(old, new, labels)
         assert (found.kind, found.before, found.after) == (kind, old.mean(), new.mean())
@@ -234,17 +234,17 @@ def test_counts_durations_and_classes_are_compared_by_rates_and_shares():
         assert found.size == pytest.approx(new.mean() / old.mean())
     first = rng.choice(3, (90, 1), p=[0.6, 0.3, 0.1]) * 1.0
     last = rng.choice(3, (40, 1), p=[0.1, 0.3, 0.6]) * 1.0
-    classes = explain(first, last, "classes")
+    classes = explain(first, last, "class")
     assert (classes.kind, classes.output in (0, 2)) == ("share", True)
-    coin = explain(np.repeat([[0.0], [1.0]], [90, 10], 0), np.ones((20, 1)), "classes")
+    coin = explain(np.repeat([[0.0], [1.0]], [90, 10], 0), np.ones((20, 1)), "class")
     assert coin.text == "share of class 1 rose, 10 % → 100 %"
     # Counts of 0.5 against 0.9 are a change from 100 labels on, and not from ten.
     for labels, clear in ((10, False), (400, True)):
         old, new = (np.resize(each, (labels, 1)) for each in ([0.0, 1.0], [1.0, 0.8]))
-        assert (explain(old, new, "counts").kind is not None) == clear
+        assert (explain(old, new, "count").kind is not None) == clear
 
 
-@pytest.mark.parametrize("labels", ["numbers", "counts", "durations", "classes"])
+@pytest.mark.parametrize("labels", ["real", "count", "positive", "class"])
 def test_without_a_change_none_is_said(labels):
     same = np.array([0.0, 1.0, 2.0, 1.0] * 20)[:, None]
     found = explain(same, same, labels)

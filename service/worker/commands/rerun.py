@@ -13,10 +13,10 @@ from typing import TypeVar
 import numpy as np
 from msgspec.structs import replace
 
+from model_core.explanation import explained
 from model_core.stream import columns, hindsight, warmup
 from model_core.stream.columns import effective_rates
 from model_core.stream.events import Track
-from model_core.stream.explained import explained
 from model_core.stream.pipeline import follow
 from model_core.stream.segmentation import NEAR
 from model_core.stream.slab import Slab

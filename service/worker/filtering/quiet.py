@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from model_core import readout
 from model_core.compiled import NO_BELIEFS
-from model_core.stream import beliefs, explained, season, seasons
+from model_core.explanation import next_due
+from model_core.stream import beliefs, season, seasons
 from model_core.stream.beliefs import Probabilities
 from model_core.stream.columns import Packed, effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
@@ -76,7 +77,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
     track = head.track
     until: float = stream.next_look - 1 if slab.model.seasonal else TOO_MANY - 1
     if track.last_event is not None:
-        until = min(until, explained.next_due(track.last_event, head.seq))
+        until = min(until, next_due(track.last_event, head.seq))
     if stream.season_state is not None:
         until = min(until, head.seq + season.left(stream.season_state) - 1)
     hazard, outlier_rate = effective_rates(slab.model, head.settings)
