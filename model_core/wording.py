@@ -1,11 +1,13 @@
-"""Errors of pydantic in words: what was expected, and what was got."""
+"""Errors in words: those of pydantic, as what was expected and what was got; misspelt names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 SHOWN = 50  # characters of a value
+LIKE = 0.6  # least similarity of two names, of which 1 is the same
 BOUNDS = {
     "greater_than_equal": ("a number of at least", "ge"),
     "greater_than": ("a number above", "gt"),
@@ -79,3 +81,9 @@ def _shown(error: Mapping[str, Any]) -> str:
     constant = {True: "true", False: "false", None: "null"}
     text = constant[value] if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def did_you_mean(name: str, names: Iterable[str], most: int = 1, like: float = LIKE) -> str:
+    """Return "; did you mean 'x'?", with at most `most` names like it; empty: none is."""
+    close = get_close_matches(name, names, most, like)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

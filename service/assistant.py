@@ -30,7 +30,7 @@ from moca_client.responses import (
     StreamSummary,
 )
 from moca_client.tables import describe_evidence, describe_season, describe_start
-from model_core.suggestions import did_you_mean
+from model_core.wording import did_you_mean
 
 INSTRUCTIONS = (
     "Changepoint detection on data streams. Start with list_incidents or list_changes: what "

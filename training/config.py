@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from model_core import wording
-from model_core.suggestions import did_you_mean
+from model_core.wording import did_you_mean
 from training.errors import BadConfig
 
 OWN = "data"  # the experiment of own series

@@ -1,9 +1,9 @@
-"""Beliefs on the host, in arrays: what commands read off them, and override."""
+"""Beliefs of rows, on the host: what commands read off them, and override."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,32 +18,17 @@ Ints = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max  # later than any run length
 
 
-class HostBelief(NamedTuple):
-    """Beliefs (..., S), by slot, as `model_core.belief.Belief` has them."""
+class Believed(NamedTuple):
+    """What the belief of a row says, as a step would read it off.
 
-    log_prob: Floats
-    run_length: Ints
-    score: Floats
+    best_run_length: of the last regime on the best path. changed_probability, evidence: as of
+    `Readout`; of a row with a memory that of a change to a new regime.
+    """
 
-    @property
-    def likeliest(self) -> Ints:
-        """Most probable run lengths (...)."""
-        return self._at(self.run_length, _largest(self.log_prob, self.run_length))
-
-    @property
-    def best(self) -> Ints:
-        """Run lengths (...) at the end of the best paths."""
-        return self._at(self.run_length, _largest(self.score, self.run_length))
-
-    def mass_below(self, run_length: Ints | int) -> Floats:
-        """Probabilities (...) that run lengths are below these (...)."""
-        inside = self.run_length < np.expand_dims(run_length, -1)
-        mass: Floats = np.where(inside, np.exp(self.log_prob), 0.0).sum(-1)
-        return np.minimum(mass, 1.0)
-
-    @staticmethod
-    def _at(values: NDArray[Any], slot: Ints) -> NDArray[Any]:
-        return np.take_along_axis(values, np.expand_dims(slot, -1), -1)[..., 0]
+    map_run_length: int
+    best_run_length: int
+    changed_probability: float
+    evidence: float
 
 
 class Probabilities(NamedTuple):
@@ -57,28 +42,18 @@ class Probabilities(NamedTuple):
         return list(zip(*self, strict=True))
 
 
-def of_lines(lines: Floats, slots: int) -> HostBelief:
-    """Beliefs of streams from their lines (..., L, W), copied."""
-    own = lines[..., :slots]
-    return HostBelief(
-        own[..., LOG_PROB, :].copy(),
-        own[..., RUN_LENGTH, :].astype(np.int64),
-        own[..., SCORE, :].copy(),
-    )
-
-
-def evidence_of_change(
+def believed(
     layout: Layout, lines: Floats, head: Floats, run_length: int, hazard: Floats
-) -> float:
-    """As `model_core.belief.evidence_of_change`, of a row (L, W) and (H,).
+) -> Believed:
+    """Belief of a row (L, W) and (H,); run_length: shorter ones are of changes not yet settled.
 
-    Of one with a memory that of a change to a new regime. hazard: (H,), as of `Inputs`.
+    As `model_core.readout.table`. hazard: (H,), as of `Inputs`.
     """
     own = lines[:, : layout.slots]
+    inside = own[RUN_LENGTH] < run_length
     likened = own[LOG_PROB] - own[GAP]
     mass = np.exp(likened - likened.max())
     mass /= mass.sum()
-    inside = own[RUN_LENGTH] < run_length
     rate: Floats | float = hazard.max()
     if hazard[0] == LEARNED:
         rate = (hazard[1] + own[CHANGES]) / (hazard[1] + hazard[2] + head[STEPS])
@@ -87,7 +62,18 @@ def evidence_of_change(
         changed[own[layout.origin] > 0] = 0.0
         rate = rate * memory.novelty(layout, lines, head)
     unchanged = max(float((mass * ~inside * rate).sum()), 1 / GREATEST)
-    return min(float(changed.sum()), 1.0) / unchanged
+    probability = float(np.where(inside, np.exp(own[LOG_PROB]), 0.0).sum())
+    return Believed(
+        likeliest(own[LOG_PROB], own[RUN_LENGTH]),
+        likeliest(own[SCORE], own[RUN_LENGTH]),
+        min(probability, 1.0),
+        min(float(changed.sum()), 1.0) / unchanged,
+    )
+
+
+def likeliest(values: Floats, run_length: Floats) -> int:
+    """Run length with the largest value, by slot (S,); of equal ones that of the earliest start."""
+    return int(run_length[values >= values.max() - TIE].max())
 
 
 def probabilities(log_prob: Floats, run_length: Ints) -> list[Probabilities]:
@@ -151,10 +137,3 @@ def restate(lines: Floats, slots: int, stated: Sequence[tuple[int, float]]) -> N
     score[there] += believed[there] - log_prob[there]
     score[~there] = -np.inf
     log_prob[:] = believed
-
-
-def _largest(values: Floats, run_length: Ints) -> Ints:
-    """Slots (...) with the largest value (..., S); of equal ones that of the earliest start."""
-    equal = values >= values.max(-1, keepdims=True) - TIE
-    slots: Ints = np.where(equal, run_length, -1).argmax(-1)
-    return slots

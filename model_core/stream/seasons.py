@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from model_core.codec import StreamRow
-from model_core.stream import beliefs, columns, memory, season, warmup
+from model_core.stream import columns, memory, season, warmup
+from model_core.stream.beliefs import believed
 from model_core.stream.columns import Floats
 from model_core.stream.series import Series, State
 from model_core.stream.slab import Past, Refused, Slab
@@ -131,7 +132,6 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     _move(now, base, joined)
     memory.carry(slab.layout, before.head, now.head, base)
     slab.put(row, now)
-    belief = beliefs.of_lines(now.lines, slab.layout.slots)
     last = lines[-1]
     # The regime that the new filter believes in counts as confirmed: it raises no event.
     newest = now.seq - 1
@@ -148,11 +148,10 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
         since=settled,
     )
     state.best_start = _position(last.best_start, base, joined)
-    state.map_run_length = int(belief.likeliest)
-    state.changed_probability = float(belief.mass_below(newest - settled))
-    state.evidence = beliefs.evidence_of_change(
-        slab.layout, now.lines, now.head, newest - settled, seen.hazard[-1]
-    )
+    belief = believed(slab.layout, now.lines, now.head, newest - settled, seen.hazard[-1])
+    state.map_run_length = belief.map_run_length
+    state.changed_probability = belief.changed_probability
+    state.evidence = belief.evidence
     return Anew(offsets, [_position(line.born_previous_start, base, joined) for line in lines])
 
 

@@ -17,9 +17,9 @@ from model_core.stated_hazard import stated
 from model_core.stream import checks, columns
 from model_core.stream.local import Rules
 from model_core.stream_settings import TABLE, Setting, StreamSettings
-from model_core.suggestions import did_you_mean
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
+from model_core.wording import did_you_mean
 
 
 def checked(settings: Mapping[str, Any]) -> StreamSettings:

@@ -22,13 +22,13 @@ from model_core.quantiles import with_normal
 from model_core.readout import Readout
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, size
 from model_core.stream import beliefs, columns, memory
-from model_core.stream.beliefs import HostBelief, Probabilities
+from model_core.stream.beliefs import Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats, Packed
 from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.stream.state import KnownRegime
 from model_core.summary import Summary
-from model_core.table import TOTALS_AT_START, Layout, Rows
+from model_core.table import LOG_PROB, RUN_LENGTH, TOTALS_AT_START, Layout, Rows
 from model_core.transfer import to_arrays, to_device
 from model_core.upm.base import UnderlyingModel, tree_map
 
@@ -389,23 +389,19 @@ class Slab:
         """A row of a slab of other size, `slots` of each row, as one of this."""
         return own._replace(lines=self._layout.resized(own.lines[None], slots)[0])
 
-    def hypotheses(self, rows: Sequence[int]) -> HostBelief:
-        """Beliefs of series (B, S), by slot."""
-        (lines,) = to_arrays([self._chunks.lines(rows, TOTALS_AT_START)])
-        return beliefs.of_lines(lines, self._layout.slots)
-
     def belief(self, row: int) -> Probabilities:
         """Surviving hypotheses of one series."""
-        own = self.hypotheses([row])
-        (belief,) = beliefs.probabilities(own.log_prob, own.run_length)
+        (lines,) = to_arrays([self._chunks.lines([row], TOTALS_AT_START)])
+        own = lines[..., : self._layout.slots]
+        (belief,) = beliefs.probabilities(own[:, LOG_PROB], own[:, RUN_LENGTH].astype(np.int64))
         return belief
 
-    def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> HostBelief:
-        """Override a row's belief by probabilities of run lengths; returns it."""
+    def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> StreamRow:
+        """Override a row's belief by probabilities of run lengths; returns the row, copied."""
         own = self.row(row)
         beliefs.restate(own.lines, self._layout.slots, stated)
         self.put(row, own)
-        return beliefs.of_lines(own.lines, self._layout.slots)
+        return own
 
     def _fresh(self, locations: list[list[float]], scales: list[list[float]]) -> list[Array]:
         moments = (np.array(values, dtype=np.float64) for values in (locations, scales))

@@ -18,7 +18,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from moca_client.tables import describe_evidence
-from model_core.suggestions import did_you_mean
+from model_core.wording import did_you_mean
 from service.commands.common import fail, with_parameters
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from model_core import wording
-from model_core.suggestions import did_you_mean
+from model_core.wording import did_you_mean
 from service.commands.common import HELP_ALL, fail, with_parameters
 from service.problems import StartupError
 from service.runtime.process import EXIT_REFUSED

@@ -32,7 +32,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from model_core import wording
 from model_core.stream_settings import DURATIONS, TABLE, Meaning, Setting
-from model_core.suggestions import did_you_mean
+from model_core.wording import did_you_mean
 from service.models.catalogue import REFERENCE
 from service.wire import tags as stream_tags
 from service.wire import timestamps

@@ -13,8 +13,8 @@ from model_core import belief as beliefs
 from model_core import filter as moca
 from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs
-from model_core.stream.beliefs import of_lines, restate
-from model_core.table import Layout
+from model_core.stream.beliefs import restate
+from model_core.table import LOG_PROB, RUN_LENGTH, SCORE, Layout
 from model_core.upm.builtin import BUILTIN
 from tests.model_core.cases import belief_of, by_start, inputs, run, series
 from tests.model_core.enumeration import OPTIONS, STEPS, segmentations, streams, truths
@@ -352,10 +352,9 @@ def test_a_run_length_without_a_hypothesis_counts_as_the_next_longer_one(belief,
     lines = before.copy()
     slots = lines.shape[1]
     restate(lines, slots, stated)
-    found = of_lines(lines, slots)
-    lengths = zip(found.run_length.tolist(), np.exp(found.log_prob).tolist(), strict=True)
+    lengths = zip(lines[RUN_LENGTH].tolist(), np.exp(lines[LOG_PROB]).tolist(), strict=True)
     assert {r: p for r, p in lengths if p > 0} == pytest.approx(expected, abs=1e-15)
-    assert np.array_equal(np.isneginf(found.score), np.isneginf(found.log_prob))
+    assert np.array_equal(np.isneginf(lines[SCORE]), np.isneginf(lines[LOG_PROB]))
     again = lines.copy()
     restate(again, slots, stated)
     np.testing.assert_allclose(again, lines, atol=1e-15, rtol=0)

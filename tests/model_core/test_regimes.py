@@ -390,10 +390,11 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
         if threshold and decisive >= threshold:
             assert own.event_run_length < t - settled
         decided.add((own.returned is None, decisive >= threshold))
-        numpy = beliefs.evidence_of_change(
-            layout, lines[0], heads[0], t - settled, np.array(hazard)
-        )
-        assert numpy == pytest.approx(own.evidence, rel=1e-9)
+        read = beliefs.believed(layout, lines[0], heads[0], t - settled, np.array(hazard))
+        assert read.evidence == pytest.approx(own.evidence, rel=1e-9)
+        assert read.changed_probability == pytest.approx(own.changed_probability, abs=1e-12)
+        assert read.map_run_length == own.map_run_length
+        assert t - read.best_run_length == own.best_start
     assert {new for new, _ in decided} == {True, False}
     assert gaps[settled + 2] > 5
     raised = np.array(list(gaps.values())) > 1 + 1e-9

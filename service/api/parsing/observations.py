@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from pydantic import ValidationError
 
-from model_core.suggestions import did_you_mean
+from model_core.wording import did_you_mean
 from service import wire
 from service.api.parsing.bodies import (
     LIGHT_BYTES,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from model_core import readout
-from model_core.stream.beliefs import evidence_of_change
+from model_core.stream.beliefs import believed
 from model_core.stream.columns import effective_rates, hazard_table
 from service.problems import NotAwaited, UnfitBelief, WarmingUp
 from service.wire import SetBelief
@@ -61,16 +61,15 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
     head = stream.live()
     slab = stream.slab
     assert slab is not None
-    belief = slab.restate(stream.row, stated)
+    own = slab.restate(stream.row, stated)
     if slab.model.typical:
         (regime,) = readout.typical_regimes(slab.model, slab.state(stream.row))
         head.regime = regime
     hazard, _ = effective_rates(slab.model, head.settings)
     (table,) = hazard_table(slab.model, [hazard])
-    own = slab.row(stream.row)
     last = head.seq - 1
-    below = last - head.track.settled
-    head.map_run_length = int(belief.likeliest)
-    head.best_start = last - int(belief.best)
-    head.changed_probability = float(belief.mass_below(below))
-    head.evidence = evidence_of_change(slab.layout, own.lines, own.head, below, table)
+    belief = believed(slab.layout, own.lines, own.head, last - head.track.settled, table)
+    head.map_run_length = belief.map_run_length
+    head.best_start = last - belief.best_run_length
+    head.changed_probability = belief.changed_probability
+    head.evidence = belief.evidence

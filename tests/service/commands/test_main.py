@@ -51,7 +51,7 @@ print(*(name for name in sys.modules if name.startswith(("service.", "model_core
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     imported = ran.stdout.splitlines()[-1].split()
     own = [f"service.commands.{name}" for name in ("main", "common", "replay", "connection")]
-    assert {*imported} == {"service.commands", "model_core.suggestions", *own}
+    assert {*imported} == {"service.commands", "model_core.wording", *own}
 
 
 def every_option(command):
