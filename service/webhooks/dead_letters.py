@@ -30,8 +30,14 @@ class Letter(NamedTuple):
     id: str
     number: str  # what receivers know it by, however often it is sent
     blob: bytes
-    raised: Raised | None
+    raised: Raised | None  # None: it cannot be read, and is given up at once
     before: Id
+
+    @property
+    def event(self) -> Raised:
+        """What is delivered, of a letter that can be read."""
+        assert self.raised is not None
+        return self.raised
 
 
 class Dead(NamedTuple):

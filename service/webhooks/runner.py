@@ -64,13 +64,11 @@ class Parcel:
         self,
         letters: list[Letter],
         lane: asyncio.Queue[Parcel],
-        incident: FoundIncident | None = None,
-        fleet: Fleet | None = None,
+        notice: Notice | IncidentNotice,
     ) -> None:
         self.letters = letters
         self.lane = lane
-        self.incident = incident
-        self.fleet = fleet  # that the incident is of
+        self.notice = notice
         self.settled = asyncio.Event()
 
     @property
@@ -93,7 +91,7 @@ class Waiting(NamedTuple):
     @property
     def stream(self) -> str:
         """Whose events stay in order."""
-        return self.letter.raised.stream if self.letter.raised else ""
+        return self.letter.event.stream
 
 
 class Runner:
@@ -232,7 +230,7 @@ class Runner:
                     for other in [*self._collected, Waiting(-inf, letter)]
                 ]
                 continue
-            self._send([letter])
+            self._send([letter], self._notice(letter))
         if unwanted:
             await self._letters.done(unwanted)
 
@@ -247,9 +245,7 @@ class Runner:
             if first.due_s > now_s and not full:
                 return
             found = await self._found()
-            incident = None
-            if found is not None and first.letter.raised is not None:
-                incident = found.of(first.letter.raised.change_id)
+            incident = None if found is None else found.of(first.letter.event.change_id)
             together = self._together(first, set() if incident is None else incident.change_ids)
             letters = [waiting.letter for waiting in together]
             left = [waiting for waiting in self._collected if waiting not in together]
@@ -264,16 +260,17 @@ class Runner:
                 ]
                 continue
             self._collected = left
-            fleet = None if found is None else found.fleet
-            self._send(letters, incident, fleet)
+            if found is None or incident is None:
+                self._send(letters, self._notice(first.letter))
+            else:
+                self._send(letters, self._incident_notice(incident, letters, found.fleet))
 
     def _together(self, first: Waiting, members: set[str]) -> list[Waiting]:
         """Choose what is delivered with one: changes of these ids that wait behind no others."""
         chosen = []
         behind = set()
         for waiting in self._collected:
-            raised = waiting.letter.raised
-            member = raised is not None and raised.change_id in members
+            member = waiting.letter.event.change_id in members
             if (waiting is first or member) and waiting.stream not in behind:
                 chosen.append(waiting)
             else:
@@ -292,14 +289,9 @@ class Runner:
             log.warning("webhook %s: cannot read incidents, sending each change: %s", hook, error)
             return None
 
-    def _send(
-        self,
-        letters: list[Letter],
-        incident: FoundIncident | None = None,
-        fleet: Fleet | None = None,
-    ) -> None:
+    def _send(self, letters: list[Letter], notice: Notice | IncidentNotice) -> None:
         lanes = {id(lane): lane for lane in (self._lane(letter.source) for letter in letters)}
-        parcel = Parcel(letters, self._lane(letters[0].source), incident, fleet)
+        parcel = Parcel(letters, self._lane(letters[0].source), notice)
         for lane in lanes.values():
             lane.put_nowait(parcel)
 
@@ -329,11 +321,10 @@ class Runner:
     async def _deliver(self, parcel: Parcel) -> None:
         delivery = self._delivery
         hook = self._hook.name
-        notice = self._notice(parcel)
         attempt = 0
         while True:
             attempt += 1
-            failure = await self._unhurt(self._attempt(parcel, notice))
+            failure = await self._unhurt(self._attempt(parcel))
             if failure is None:
                 return
             if failure.final or attempt >= delivery.attempts:
@@ -344,23 +335,23 @@ class Runner:
         for letter in parcel.letters:
             await self._unhurt(self._give_up(letter, failure.reason, attempt))
 
-    def _notice(self, parcel: Parcel) -> Notice | IncidentNotice:
-        incident = parcel.incident
-        fleet = parcel.fleet
+    def _notice(self, letter: Letter) -> Notice:
+        return notice_of(letter.number, letter.event, self._hook.console_url)
+
+    def _incident_notice(
+        self, incident: FoundIncident, letters: Sequence[Letter], fleet: Fleet
+    ) -> IncidentNotice:
         # Of a change that was confirmed anew while it waited, the last state.
-        last = {letter.raised.change_id: letter for letter in parcel.letters if letter.raised}
-        raised = {letter.number: letter.raised for letter in last.values() if letter.raised}
-        if incident is None or fleet is None:
-            ((number, event),) = raised.items()
-            return notice_of(number, event, self._hook.console_url)
+        last = {letter.event.change_id: letter for letter in letters}
+        raised = {letter.number: letter.event for letter in last.values()}
         movers = shared(incident.changes, fleet.members, fleet.tagged)
         shown = rendering.incident(incident, movers, fleet.streams)
-        grew = self._grew(incident, parcel.letters)
+        grew = self._grew(incident, letters)
         return incident_notice(raised, shown, grew, self._hook.console_url)
 
     def _grew(self, incident: FoundIncident, letters: Sequence[Letter]) -> bool:
         """Whether others than these of an incident came before."""
-        new = {letter.raised.change_id: letter.raised.at_ms for letter in letters if letter.raised}
+        new = {letter.event.change_id: letter.event.at_ms for letter in letters}
         first_ms = min(new.values())
         return any(
             change.confirmed is not None
@@ -389,10 +380,10 @@ class Runner:
         self._attempts.discard(task)
         forget(task)  # nobody else may be there to look at its exception
 
-    async def _attempt(self, parcel: Parcel, notice: Notice | IncidentNotice) -> Failure | None:
+    async def _attempt(self, parcel: Parcel) -> Failure | None:
         """Try once, and settle the letters if it was accepted; returns why it was not."""
         hook = self._hook.name
-        failure = await self._sender.attempt(notice)
+        failure = await self._sender.attempt(parcel.notice)
         if failure is not None:
             metrics.WEBHOOK_FAILED.labels(hook).inc()
             return failure

@@ -155,7 +155,7 @@ def attempts(monkeypatch):
         made._letters = AsyncMock()
         made._letters.bury.return_value = []
         letter = Letter("feed", "1", "evt_1", b"", raised(), Id(0, 0))
-        await made._deliver(runner.Parcel([letter], asyncio.Queue()))
+        await made._deliver(runner.Parcel([letter], asyncio.Queue(), made._notice(letter)))
         return SimpleNamespace(
             pauses=[call.args[0] for call in pause.await_args_list],
             jitter={call.args for call in uniform.call_args_list},
