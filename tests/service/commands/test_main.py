@@ -3,11 +3,15 @@
 import csv
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib import resources
+from types import SimpleNamespace
 
 import pytest
 import typer
 
+from moca_client.responses import StreamSummary
+from service.commands import connection
 from service.commands.main import app
 from service.commands.options import flag, variable
 from service.settings import Settings
@@ -115,6 +119,25 @@ def test_what_cannot_be_is_named(moca, tmp_path):
     file.write_text("y\n1\n")
     assert "exclude" in moca("replay", str(file), "--append", "--replace").output
     assert "NAME=VALUE" in moca("replay", str(file), "--set", "hazard").output
+
+
+def test_a_command_gets_a_client_of_the_service_that_is_named(moca, monkeypatch):
+    given = []
+
+    @contextmanager
+    def connected(url, api_key, retry_for_s):
+        given.append((url, api_key, retry_for_s))
+        yield SimpleNamespace(
+            observe=lambda *_, **options: [], stream=lambda name: StreamSummary(name, "gaussian", 3)
+        )
+
+    monkeypatch.setattr(connection, "connected", connected)
+    posted = moca("observe", "s", "1", "--url", "http://a", "--retry-for", "3", MOCA_API_KEY="key")
+    shown = moca("streams", "show", "s", MOCA_URL="http://b", MOCA_API_KEY="")
+    assert (posted.exit_code, shown.exit_code) == (0, 0)
+    assert "gaussian" in shown.output
+    assert given[0] == ("http://a", "key", 3.0)
+    assert (given[1][0], given[1][2]) == ("http://b", 10.0)
 
 
 def test_models_lists_the_built_in_ones(moca, tmp_path):
