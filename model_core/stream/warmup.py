@@ -185,14 +185,18 @@ def begun(
     Labels that lack some outputs count by location and scale alone. None before two labels differ,
     and where it takes no observations.
     """
-    moments = [_moments(slab, seen, own) for seen, own in zip(histories, settings, strict=True)]
-    ready = {i: own for i, own in enumerate(moments) if own is not None}
+    ready: dict[int, Moments] = {}
+    for i, (seen, own) in enumerate(zip(histories, settings, strict=True)):
+        values = columns.values(slab.model, seen)
+        if varied(values, slab.model.y_dim):
+            ready[i] = estimated(slab.model, values, own)
     rows: list[int | None] = [None] * len(histories)
     if not ready:
         return rows
     recalled = RECALLED if slab.in_series else UNCOMPILED
     chosen = [_recalled(slab, histories[i]).part(slice(-recalled, None)) for i in ready]
-    new = slab.begin([own[0] for own in ready.values()], [own[1] for own in ready.values()])
+    locations = [location for location, _ in ready.values()]
+    new = slab.begin(locations, [scale for _, scale in ready.values()])
     try:
         took = slab.absorb(new, chosen) if slab.in_series else [False] * len(new)
         for i, row, seen, done in zip(ready, new, chosen, took, strict=True):
@@ -204,14 +208,6 @@ def begun(
             if failed or rows[i] is None:
                 slab.remove(row)
     return rows
-
-
-def _moments(slab: Slab, seen: Columns, settings: StreamSettings) -> Moments | None:
-    """Location and scale of a warm-up so far; None before two labels differ."""
-    values = columns.values(slab.model, seen)
-    if not varied(values, slab.model.y_dim):
-        return None
-    return estimated(slab.model, values, settings)
 
 
 def _replayed(slab: Slab, row: int, seen: Columns, moments: Moments) -> bool:
@@ -244,24 +240,17 @@ def forecasts(
         label = coming
         for _ in range(2):
             left = [i for i in begun_rows if forecast[i] is None]
-            if not left:
-                break
-            for i, step in zip(left, _steps(slab, begun_rows, left, label, detailed), strict=True):
+            nothing = [NOTHING_WATCHED] * len(left)
+            wanted = [detailed[i] for i in left] if detailed else ()
+            own = [begun_rows[i] for i in left]
+            steps = slab.step(own, label.part(left), nothing, wanted)
+            for i, step in zip(left, steps, strict=True):
                 forecast[i] = step if step.readout.ok else None
             label = coming._replace(y=np.full_like(coming.y, math.nan))
     finally:
         for row in begun_rows.values():
             slab.remove(row)
     return forecast
-
-
-def _steps(
-    slab: Slab, rows: dict[int, int], chosen: list[int], seen: Columns, detailed: Sequence[bool]
-) -> list[Step]:
-    nothing = [NOTHING_WATCHED] * len(chosen)
-    wanted = [detailed[i] for i in chosen] if detailed else ()
-    own = [rows[i] for i in chosen]
-    return slab.step(own, seen.part(chosen), nothing, wanted)
 
 
 def _recalled(slab: Slab, seen: Columns) -> Columns:
