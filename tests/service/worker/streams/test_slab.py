@@ -1,5 +1,6 @@
 """Rows of a slab: stepped by a kernel as eagerly, in place while the slab grows."""
 
+import math
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,6 +11,7 @@ import torch
 import service.samples
 from model_core import artifact, compiled
 from model_core.stream import columns, warmup
+from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Slab, SlabMemory
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import Options, build
@@ -58,6 +60,27 @@ def test_a_replayed_observation_that_breaks_the_step_counts_as_missing():
         assert all(readout.ok for readout in readouts)
         assert np.isnan([readout.log_score for readout in readouts]).nonzero()[0].tolist() == [3]
         assert slab.row(at[0]).seq == STREAMS
+
+
+def test_torch_answers_as_the_kernel_of_labels_with_a_season_and_of_one_that_is_refused():
+    (eager, rows), (compiled, own) = beside()
+    y = np.linspace(0.0, 6.0, STREAMS)[:, None]
+    for wrong in (None, 2):
+        seen = seen_of(y + 0.5, [0.01])._replace(offset=np.linspace(-1.0, 1.0, STREAMS))
+        if wrong is not None:
+            seen.y[wrong] = 1e200
+        watched = [NOTHING_WATCHED] * STREAMS
+        for i, (step, other) in enumerate(
+            zip(eager.step(rows, seen, watched), compiled.step(own, seen, watched), strict=True)
+        ):
+            assert step.readout.ok == other.readout.ok == (i != wrong)
+            if i == wrong:
+                assert math.isnan(step.anomaly)
+                continue
+            assert step.anomaly == pytest.approx(other.anomaly, rel=1e-9, nan_ok=True)
+            assert step.uncorrected == pytest.approx(other.uncorrected, rel=1e-4)
+            numbers = step.predictive.numbers(0.0), other.predictive.numbers(0.0)
+            np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-4)
 
 
 def tried(slab, row, count):
