@@ -55,13 +55,15 @@ _REGIMES = "regimes"
 class StreamRow(NamedTuple):
     """All that is kept of one stream, on the host: lines (L, W) and head (H,) of `table.Layout`.
 
-    ranks, errors: states of `anomaly` and `correction`.
+    ranks, errors: states of `anomaly` and `correction`. resolution: (d,) of its labels, 0 of fine
+    ones; bytes do not have it, as they do not have location and scale.
     """
 
     lines: Floats
     head: Floats
     ranks: Floats
     errors: Floats
+    resolution: Floats
 
     @property
     def seq(self) -> int:
@@ -87,7 +89,7 @@ def encode(layout: Layout, own: StreamRow, seasons: Floats | None = None) -> byt
 
 
 def decode(layout: Layout, like: StreamRow, blob: bytes) -> StreamRow:
-    """What `encode` made bytes of; like: any row of a stream with the same location and scale.
+    """What `encode` made bytes of; like: any row of such a stream, for what bytes do not have.
 
     Raises BadState for a wrong checksum, an unknown version, another model kind, or numbers that
     cannot be a state of the model.
@@ -98,9 +100,8 @@ def decode(layout: Layout, like: StreamRow, blob: bytes) -> StreamRow:
     if kept is None or kept.ndim != 2 or kept.dtype != np.float64 or len(kept) != len(stored):
         raise BadState(f"state has no array {_LINES!r} of {len(stored)} lines")
     names = {"head": _HEAD, "ranks": _RANKS, "errors": _ERRORS}
-    own = StreamRow(
-        kept, **{part: _fitting(arrays, name, getattr(like, part)) for part, name in names.items()}
-    )
+    parts = {part: _fitting(arrays, name, getattr(like, part)) for part, name in names.items()}
+    own = like._replace(lines=kept, **parts)
     check(layout, own)
     slots = _slots(arrays, kept.shape[1], layout.slots)
     begun = np.isfinite(like.lines[LOG_PROB]).any()

@@ -9,6 +9,7 @@ from model_core.readout import Readout
 from model_core.stream import columns, seasons, warmup
 from model_core.stream.beliefs import likeliest
 from model_core.stream.local import LocalPipeline, LocalSeries
+from model_core.stream.resolution import resolution
 from model_core.stream.rows import OFFSET, Floats
 from model_core.stream.segmentation import Segment, best, confirmed, lasting, regimes
 from model_core.stream.slab import Past, Slab
@@ -34,7 +35,8 @@ def starts(
     if moments is None:
         moments = warmup.estimated(slab.model, columns.values(slab.model, seen), settings)
     location, scale = moments
-    (row,) = slab.begin([location], [scale])
+    steps = resolution(slab.model, seen.y.tolist(), scale)
+    (row,) = slab.begin([location], [scale], [steps])
     try:
         lines: list[Readout] = []
         while len(lines) < seen.rows:

@@ -59,6 +59,7 @@ class LocalSeries:
         self.row = -1
         self.location: list[float] | None = None
         self.scale: list[float] | None = None
+        self.resolution: list[float] | None = None
         self.track = Track()
         self.events: dict[int, Event] = {}  # changes, by id
         self.anomalies: dict[int, Event] = {}  # likewise, by position
@@ -94,7 +95,7 @@ class LocalSeries:
         self.evidence = line.evidence
 
     NUMBERS = (
-        "search_phase", "seq", "location", "scale", "last_anomaly", "best_start",
+        "search_phase", "seq", "location", "scale", "resolution", "last_anomaly", "best_start",
         "map_run_length", "changed_probability", "evidence",
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from model_core.readout import Readout
 from model_core.stream import columns, events, season, seasons, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
+from model_core.stream.resolution import resolution
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import AT_ONCE, Past, Slab, Step
 from model_core.stream.state import SeenLabels
@@ -321,6 +322,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         if not warmup.complete(values, slab.model.y_dim, state.settings.warmup, past.rows):
             return False
         state.location, state.scale = warmup.estimated(slab.model, values, state.settings)
+        state.resolution = resolution(slab.model, values, state.scale)
         return True
 
     def begin(self, slab: Slab, chosen: Sequence[S]) -> list[list[Moved] | None]:
@@ -338,7 +340,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         """As `begin`; events of a series are published once it has taken all observations."""
         states = [series.state for series in chosen]
         rows = slab.begin(
-            [state.location or [] for state in states], [state.scale or [] for state in states]
+            [state.location or [] for state in states],
+            [state.scale or [] for state in states],
+            [state.resolution for state in states],
         )
         kept = [self.kept(series) for series in chosen]
         pasts = [self.past(slab, own) for own in kept]

@@ -17,6 +17,7 @@ from model_core.codec import StreamRow
 from model_core.stream import columns, memory, season, warmup
 from model_core.stream.beliefs import believed
 from model_core.stream.columns import Floats
+from model_core.stream.resolution import resolution
 from model_core.stream.series import Series, State
 from model_core.stream.slab import Past, Refused, Slab
 from model_core.stream.state import SeasonPeriods
@@ -112,14 +113,17 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     joined = max(past.previous[0], 0) if base else 0
     location = state.location or []
     scale = state.scale or []
+    steps = state.resolution
     values = columns.values(slab.model, seen)
     if seasons is None:  # it has outgrown its scale: that is of the last labels, as in a warm-up
         values = values[-max(state.settings.warmup, 2) :]
     settings = state.settings
     if warmup.given(slab.model, settings) is None and warmup.varied(values, slab.model.y_dim):
         location, scale = warmup.estimated(slab.model, values, settings)
+        if seasons is None:
+            steps = resolution(slab.model, values, scale)
     before = slab.row(row)
-    slab.begin_anew(row, location, scale)
+    slab.begin_anew(row, location, scale, steps)
     watch = state.watch._replace(settled=max(state.track.settled - base, 0))  # as it counts
     try:
         # With its errors, by which its first forecasts are corrected.
@@ -138,6 +142,7 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     start = max(state.track.confirmed_start, newest - last.event_run_length)
     state.location = location
     state.scale = scale
+    state.resolution = steps
     settled = max(state.track.settled, start)
     state.track = state.track._replace(
         confirmed_start=start,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
@@ -26,9 +27,10 @@ from model_core.stream.beliefs import Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats, Packed
 from model_core.stream.events import NOTHING_WATCHED, Watch
+from model_core.stream.resolution import dither
 from model_core.stream.state import KnownRegime
 from model_core.summary import Summary
-from model_core.table import LOG_PROB, RUN_LENGTH, TOTALS_AT_START, Layout, Rows
+from model_core.table import LOG_PROB, RUN_LENGTH, SEQ, TOTALS_AT_START, Layout, Rows
 from model_core.transfer import to_arrays, to_device
 from model_core.upm.base import UnderlyingModel, tree_map
 
@@ -225,9 +227,10 @@ class Slab:
         # States of `anomaly` and `correction` lie on the host, under the same numbers.
         self._ranked = anomaly.outputs(model)
         self._corrected = correction.outputs(model)
-        sizes = anomaly.size(self._ranked), correction.size(self._corrected)
+        sizes = anomaly.size(self._ranked), correction.size(self._corrected), model.y_dim
         most_rows = max(1, room.chunk_bytes // self._chunks.row_bytes)
         self._beside = Chunks([(size,) for size in sizes], most_rows * 8 * sum(sizes))
+        self._coarse: set[int] = set()  # rows whose labels have a resolution
         self.row_bytes = self._chunks.row_bytes + self._beside.row_bytes
         self.step_rows = max(1, room.step_bytes // self.row_bytes)
 
@@ -268,20 +271,39 @@ class Slab:
         """Where the numbers of a row lie."""
         return self._layout
 
-    def begin(self, locations: list[list[float]], scales: list[list[float]]) -> list[int]:
-        """Make series resident that have no observation yet; returns their rows."""
+    def begin(
+        self,
+        locations: Sequence[list[float]],
+        scales: Sequence[list[float]],
+        resolutions: Sequence[list[float] | None] = (),
+    ) -> list[int]:
+        """Make series resident that have no observation yet; returns their rows.
+
+        resolutions: of their labels, see `resolution`; without any they are fine.
+        """
         ranks = [
             anomaly.begin(self.model, location, scale)
             for location, scale in zip(locations, scales, strict=True)
         ]
         errors = correction.start(self._corrected)[None].repeat(len(ranks), 0)
-        return self._add([*self._fresh(locations, scales)], [np.array(ranks), errors])
+        steps = np.zeros((len(ranks), self.model.y_dim))
+        for i, own in enumerate(resolutions):
+            steps[i] = own or 0.0
+        return self._add([*self._fresh(locations, scales)], [np.array(ranks), errors, steps])
 
-    def begin_anew(self, row: int, location: list[float], scale: list[float]) -> None:
+    def begin_anew(
+        self,
+        row: int,
+        location: list[float],
+        scale: list[float],
+        resolution: list[float] | None = None,
+    ) -> None:
         """Put a row before its first observation; its ranks stay."""
         self._chunks.write([row], self._fresh([location], [scale]))
-        ((chunk, lying, _),) = self._beside.groups([row])
-        chunk.arrays[1][lying] = correction.start(self._corrected)
+        ranks, errors, steps = self._beside.read([row])
+        errors[:] = correction.start(self._corrected)
+        steps[:] = resolution or 0.0
+        self._write_beside([row], [ranks, errors, steps])
 
     def add(self, own: StreamRow) -> int:
         """Make one series resident; returns its row."""
@@ -293,6 +315,7 @@ class Slab:
         """Forget a row."""
         self._chunks.remove(row)
         self._beside.remove(row)
+        self._coarse.discard(row)
 
     def row(self, row: int) -> StreamRow:
         """All that is kept of one series, copied."""
@@ -341,7 +364,7 @@ class Slab:
     def put(self, row: int, own: StreamRow) -> None:
         """Put what `row` returned, or a changed copy of it, in place of a row."""
         self._chunks.write([row], [self._placed(own.lines[None]), self._placed(own.head[None])])
-        self._beside.write([row], [own.ranks[None], own.errors[None]])
+        self._write_beside([row], [part[None] for part in own[2:]])
 
     def read(self, rows: Sequence[int]) -> list[Array]:
         """All that is kept of rows, copied where it lies: arrays or tensors (B, ...)."""
@@ -351,7 +374,7 @@ class Slab:
         """Replace all that is kept of rows; arrays: as `read` returns them."""
         if rows:
             self._chunks.write(rows, arrays[:2])
-            self._beside.write(rows, arrays[2:])
+            self._write_beside(rows, arrays[2:])
 
     def state(self, row: int) -> FilterState:
         """State of one series (batch 1) for the eager filter, a copy."""
@@ -403,7 +426,9 @@ class Slab:
         self.put(row, own)
         return own
 
-    def _fresh(self, locations: list[list[float]], scales: list[list[float]]) -> list[Array]:
+    def _fresh(
+        self, locations: Sequence[list[float]], scales: Sequence[list[float]]
+    ) -> list[Array]:
         moments = (np.array(values, dtype=np.float64) for values in (locations, scales))
         return [self._placed(part) for part in self._layout.begin(*moments)]
 
@@ -422,8 +447,13 @@ class Slab:
             rows.append(self._chunks.reserve())
             self._beside.reserve()  # both number their rows from 0
         self._chunks.write(rows, own)
-        self._beside.write(rows, beside)
+        self._write_beside(rows, beside)
         return rows
+
+    def _write_beside(self, rows: Sequence[int], arrays: Sequence[Floats]) -> None:
+        self._beside.write(rows, arrays)
+        self._coarse.difference_update(rows)
+        self._coarse.update(rows[i] for i in np.flatnonzero(arrays[-1].any(1)).tolist())
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -552,7 +582,9 @@ class Slab:
         took = [True] * len(rows)
         packed = columns.packed(self.model, columns.joined(seen))
         owner = np.repeat(np.arange(len(rows)), [own.rows for own in seen])
-        for chunk, lying, at in self._chunks.places([rows[i] for i in owner.tolist()]):
+        stepped = [rows[i] for i in owner.tolist()]
+        packed = self._dithered(stepped, packed)
+        for chunk, lying, at in self._chunks.places(stepped):
             place = np.array(lying, dtype=np.int64)
             inputs = packed.inputs[at]
             self._settled([rows[i] for i in owner[at].tolist()], inputs)
@@ -663,7 +695,7 @@ class Slab:
         labels = np.ascontiguousarray(y[:, : self._ranked])
         values = np.empty(len(rows))
         for chunk, lying, at in self._beside.groups(rows):
-            ranks, _ = chunk.arrays
+            ranks = chunk.arrays[0]
             values[at] = compiled.observe_rows(ranks, lying, surprises[at], labels[at])
         return values
 
@@ -695,7 +727,7 @@ class Slab:
         places = np.arange(count)
         middle, outside = correction.interval(levels)
         for chunk, lying, at in self._beside.groups(rows):
-            _, errors = chunk.arrays
+            errors = chunk.arrays[1]
             compiled.observe_rows(
                 errors,
                 lying,
@@ -728,7 +760,7 @@ class Slab:
 
         if self._corrected and len(y):
             ((chunk, lying, _),) = self._beside.groups([row])
-            _, errors = chunk.arrays
+            errors = chunk.arrays[1]
             _, outside = correction.interval(self.levels)
             compiled.recall(errors[lying[0]], y, outlying, uncorrected, intervals, outside)
 
@@ -751,6 +783,7 @@ class Slab:
         A row that is named again is stepped again, in order. room: (B, 2, S) for beliefs, of rows
         that lie together.
         """
+        packed = self._dithered(rows, packed)
         memories = self._settled(rows, packed.inputs)
         groups = self._chunks.groups(rows)
         parts = [
@@ -784,6 +817,30 @@ class Slab:
             applied = self.corrected(rows, predicted, self.levels, labels, packed.offset)
         return Stepped(table, predicted, anomalies, applied, memories)
 
+    def _dithered(self, rows: Sequence[int], packed: Packed) -> Packed:
+        """The next observations of rows, with labels of coarse ones spread over their steps.
+
+        A row that is named again is stepped again, as of `stepped`.
+        """
+        coarse = [i for i, row in enumerate(rows) if row in self._coarse] if self._coarse else []
+        if not coarse:
+            return packed
+        own = [rows[i] for i in coarse]
+        positions = np.empty(len(own))
+        for chunk, lying, at in self._chunks.groups(own):
+            (positions[at],) = to_arrays([chunk.arrays[1][lying, SEQ]])
+        earlier: Counter[int] = Counter()
+        for i, row in enumerate(own):
+            positions[i] += earlier[row]
+            earlier[row] += 1
+        steps = np.empty((len(own), self.model.y_dim))
+        for chunk, lying, at in self._beside.groups(own):
+            steps[at] = chunk.arrays[2][lying]
+        inputs = packed.inputs.copy()
+        label = slice(places.LABEL, places.LABEL + self.model.y_dim)
+        inputs[coarse, label] += steps * dither(positions, self.model.y_dim)
+        return packed._replace(inputs=inputs)
+
     def _settled(self, rows: Sequence[int], inputs: Floats) -> Floats | None:
         """Store the regimes whose ends were confirmed since the last steps of rows.
 
@@ -813,6 +870,7 @@ class Slab:
     ) -> list[Step]:
         """Step distinct rows by one observation each, by torch; detailed: as of `step`."""
         assert packed.offset is not None
+        packed = self._dithered(rows, packed)
         memories = self._settled(rows, packed.inputs)
         with torch.inference_mode():
             held = self._chunks.read(rows)
@@ -834,7 +892,9 @@ class Slab:
             fine = table[:, OK_COLUMN] > 0
             if summarised and self.levels and fine.any():
                 mixture = info.predictive.rows(to_device(np.flatnonzero(fine), self.device))
-                y = packed.y[fine] - packed.offset[fine, None]
+                inputs = packed.inputs[fine]
+                y = inputs[:, places.LABEL : places.LABEL + self.model.y_dim].copy()
+                y[inputs[:, places.LABELLED] == 0] = np.nan
                 own = summary.of_mixture(mixture, torch.from_numpy(y), self.levels)
                 numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
                 numbers[fine] = own.numbers

@@ -18,7 +18,7 @@ from model_core.stream.rows import PREVIOUS
 from model_core.table import LOG_PROB
 
 MAGIC = b"MOCD"
-VERSION = 8
+VERSION = 9
 T = TypeVar("T")
 # What a header that says something else than it should may raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError)
@@ -81,7 +81,8 @@ def restore(
     missing = [series for series in warm if not series.warm]
     locations = [series.location or [] for series in missing]
     scales = [series.scale or [] for series in missing]
-    begun = pipeline.slab.begin(locations, scales) if missing else []
+    resolutions = [series.resolution for series in missing]
+    begun = pipeline.slab.begin(locations, scales, resolutions) if missing else []
     for series, row in zip(missing, begun, strict=True):
         series.slab = pipeline.slab
         series.row = row

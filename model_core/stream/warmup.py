@@ -12,6 +12,7 @@ import numpy as np
 from model_core.stream import columns
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
+from model_core.stream.resolution import resolution
 from model_core.stream.slab import Past, Refused, Slab, Step
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
@@ -186,21 +187,23 @@ def begun(
     and where it takes no observations.
     """
     ready: dict[int, Moments] = {}
+    steps: list[list[float] | None] = []
     for i, (seen, own) in enumerate(zip(histories, settings, strict=True)):
         values = columns.values(slab.model, seen)
         if varied(values, slab.model.y_dim):
             ready[i] = estimated(slab.model, values, own)
+            steps.append(resolution(slab.model, values, ready[i][1]))
     rows: list[int | None] = [None] * len(histories)
     if not ready:
         return rows
     recalled = RECALLED if slab.in_series else UNCOMPILED
     chosen = [_recalled(slab, histories[i]).part(slice(-recalled, None)) for i in ready]
     locations = [location for location, _ in ready.values()]
-    new = slab.begin(locations, [scale for _, scale in ready.values()])
+    new = slab.begin(locations, [scale for _, scale in ready.values()], steps)
     try:
         took = slab.absorb(new, chosen) if slab.in_series else [False] * len(new)
-        for i, row, seen, done in zip(ready, new, chosen, took, strict=True):
-            if done or _replayed(slab, row, seen, ready[i]):
+        for i, row, seen, done, step in zip(ready, new, chosen, took, steps, strict=True):
+            if done or _replayed(slab, row, seen, ready[i], step):
                 rows[i] = row
     finally:
         failed = sys.exception() is not None
@@ -210,9 +213,11 @@ def begun(
     return rows
 
 
-def _replayed(slab: Slab, row: int, seen: Columns, moments: Moments) -> bool:
+def _replayed(
+    slab: Slab, row: int, seen: Columns, moments: Moments, steps: list[float] | None
+) -> bool:
     """Begin a row once more, where a label that it refuses counts as missing; whether it did."""
-    slab.begin_anew(row, *moments)
+    slab.begin_anew(row, *moments, steps)
     try:
         for _ in slab.replay(row, Past(seen)):
             pass

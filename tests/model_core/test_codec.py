@@ -43,8 +43,10 @@ def row_of(name: str, state: FilterState | None = None, room: int = ROOM) -> Str
     """A state as a row; None: after 14 observations."""
     state = steps_of(name, room)[13].state if state is None else state
     lines, heads = layout_of(name, room).packed(state, case(name).prior())
-    errors = correction.start(correction.outputs(case(name).model))
-    return StreamRow(lines.numpy()[0], heads.numpy()[0], ranks_of(name), errors)
+    model = case(name).model
+    errors = correction.start(correction.outputs(model))
+    resolution = np.zeros(model.y_dim)
+    return StreamRow(lines.numpy()[0], heads.numpy()[0], ranks_of(name), errors, resolution)
 
 
 def ranks_of(name: str) -> np.ndarray:

@@ -18,6 +18,7 @@ from model_core.stream import columns, hindsight, warmup
 from model_core.stream.columns import effective_rates
 from model_core.stream.events import Track
 from model_core.stream.pipeline import follow
+from model_core.stream.resolution import resolution
 from model_core.stream.segmentation import NEAR
 from model_core.stream.slab import Slab
 from model_core.stream.warmup import Moments
@@ -90,7 +91,7 @@ def under(
     scaling = warmup.given(model, head.settings)
     warm = 0
     if scaling is None:
-        scaling, warm = _estimated(model, head, records)
+        scaling, head.resolution, warm = _estimated(model, head, records)
     return (yield from _run(engine, stream, head, records, scaling, warm, beliefs))
 
 
@@ -101,7 +102,7 @@ def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Re
     model = engine.catalogue.of(old)
     warm = 0
     if records and not records[0].seq and warmup.given(model, old.settings) is None:
-        _, warm = _estimated(model, old, records)
+        _, _, warm = _estimated(model, old, records)
     return (yield from _run(engine, stream, _anew(old), records, units, warm))
 
 
@@ -128,7 +129,14 @@ def ticking(engine: Engine, steps: Steps[T]) -> Steps[T]:
 
 def _anew(old: Head) -> Head:
     """Head of a rerun with the settings of the stream."""
-    return Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, digest=old.digest)
+    return Head(
+        1,
+        old.settings,
+        x_dim=old.x_dim,
+        y_dim=old.y_dim,
+        digest=old.digest,
+        resolution=old.resolution,
+    )
 
 
 def _begun(stream: Stream, head: Head, records: list[Record], warm: int) -> Stream:
@@ -143,10 +151,10 @@ def _begun(stream: Stream, head: Head, records: list[Record], warm: int) -> Stre
 
 def _estimated(
     model: UnderlyingModel, head: Head, records: list[Record]
-) -> tuple[Moments | None, int]:
-    """Location and scale as the warm-up would have found them, and how many records it asks for.
+) -> tuple[Moments | None, list[float] | None, int]:
+    """Location and scale, and resolution, as the warm-up would have found them.
 
-    None where it is not over.
+    None where it is not over. Then how many records it asks for.
     """
     seen = step_inputs.columns_of(model, records)
     values = columns.values(model, seen)
@@ -154,8 +162,10 @@ def _estimated(
     for count, labels in enumerate(so_far, 1):
         if warmup.complete(values[:labels], model.y_dim, head.settings.warmup, count):
             asked = warmup.asked(seen.y[:count], head.settings.warmup)
-            return warmup.estimated(model, values[:labels], head.settings), asked
-    return None, len(records)
+            own = values[:labels]
+            moments = warmup.estimated(model, own, head.settings)
+            return moments, resolution(model, own, moments[1]), asked
+    return None, None, len(records)
 
 
 def _run(
@@ -181,7 +191,7 @@ def _run(
     head.location, head.scale = scaling
     head.warm = True
     slab = engine.slab(head)
-    (row,) = slab.begin([head.location], [head.scale])
+    (row,) = slab.begin([head.location], [head.scale], [head.resolution])
     made.slab = slab
     made.row = row
     try:

@@ -74,6 +74,7 @@ BOUNDS: dict[type, dict[str, Bounds]] = {
         **dict.fromkeys(("log_score_sum", "pruned_mass", "pruned_mass_sum"), FINITE),
         **dict.fromkeys(("last_time", "last_label", "location"), FINITE),
         "scale": (sys.float_info.min, sys.float_info.max),
+        "resolution": (0, sys.float_info.max),
         "evidence": (0, GREATEST),
     },
     Track: {
@@ -199,6 +200,8 @@ def _check(engine: Engine, snapshot: StreamSnapshot) -> None:
     checks.check_settings(head.settings, model, dimensions)
     if head.warm and {len(head.location or []), len(head.scale or [])} != {model.scaled}:
         raise BadSnapshot(f"location and scale: expected {model.scaled} numbers")
+    if head.resolution is not None and len(head.resolution) != model.y_dim:
+        raise BadSnapshot(f"resolution: expected {model.y_dim} numbers")
     for record in snapshot.records:
         _check_record(record)
     all_seen: list[tuple[int, Record | Observation]] = [

@@ -179,7 +179,9 @@ class Engine:
         for slab, group in by_slab(((stream, stream.live()) for stream in streams), self.slab):
             self.tick()
             rows = slab.begin(
-                [head.location or [] for _, head in group], [head.scale or [] for _, head in group]
+                [head.location or [] for _, head in group],
+                [head.scale or [] for _, head in group],
+                [head.resolution for _, head in group],
             )
             for (stream, _), row in zip(group, rows, strict=True):
                 stream.slab = slab
