@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,7 +72,8 @@ def test_steps_and_answers(name, device):
     unit = [[1.0] * model.scaled]
     (row,) = slab.begin(unit, unit)
     errors = correction.start(correction.outputs(model))
-    slab.write([row], [lines[:1], heads[:1], ranks[None], errors[None]])
+    own = [lines[:1], heads[:1], ranks[None], errors[None], np.zeros((1, model.y_dim))]
+    slab.write([row], own)
     blob = slab.encoded(slab.row(row))
     here = Slab(one.model, ROOM, [0.5])
     (other,) = here.begin(unit, unit)
