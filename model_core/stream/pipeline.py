@@ -233,12 +233,13 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             return False
         # Of a model that has neither it is the next observation: another model may be next.
         series.next_look = seasons.next_look(slab.model, series, state.seq) or state.seq + 1
-        return found or self._outgrown(slab, series)
+        return found or self._misjudged(slab, series)
 
-    def _outgrown(self, slab: Slab, series: S) -> bool:
-        """Whether labels are of another order than the scale, which is looked at now and then.
+    def _misjudged(self, slab: Slab, series: S) -> bool:
+        """Whether labels are of another order than the scale, or on a grid that was not known.
 
-        Of models of one real number without inputs, whose scale is not stated.
+        Or on none that was. It is looked at now and then, of models of one real number without
+        inputs, whose scale is not stated.
         """
         state = series.state
         if not slab.model.seasonal or warmup.next_look(state.seq - 1) != state.seq:
@@ -246,9 +247,12 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         if state.scale is None or state.location is None or state.settings.scale is not None:
             return False
         labels = self.labels(series, min(season.CAPACITY, state.settings.history))
-        return labels is not None and warmup.outgrown(
-            labels.y[:, 0], state.location[0], state.scale[0]
-        )
+        if labels is None:
+            return False
+        if warmup.outgrown(labels.y[:, 0], state.location[0], state.scale[0]):
+            return True
+        steps = resolution(slab.model, labels.y.tolist(), state.scale)
+        return (steps is None) != (state.resolution is None)
 
     def _begin_anew(self, slab: Slab, series: S) -> None:
         """Begin the filter anew with the last labels less the seasons of now."""

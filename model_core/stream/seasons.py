@@ -113,15 +113,13 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     joined = max(past.previous[0], 0) if base else 0
     location = state.location or []
     scale = state.scale or []
-    steps = state.resolution
     values = columns.values(slab.model, seen)
     if seasons is None:  # it has outgrown its scale: that is of the last labels, as in a warm-up
         values = values[-max(state.settings.warmup, 2) :]
     settings = state.settings
     if warmup.given(slab.model, settings) is None and warmup.varied(values, slab.model.y_dim):
         location, scale = warmup.estimated(slab.model, values, settings)
-        if seasons is None:
-            steps = resolution(slab.model, values, scale)
+    steps = resolution(slab.model, seen.y.tolist(), scale)
     before = slab.row(row)
     slab.begin_anew(row, location, scale, steps)
     watch = state.watch._replace(settled=max(state.track.settled - base, 0))  # as it counts

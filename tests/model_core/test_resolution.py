@@ -77,6 +77,20 @@ def test_whole_numbers_of_half_a_one_raise_few_alarms_and_their_changes_are_foun
     assert shifted == 6
 
 
+def test_a_grid_that_the_warm_up_did_not_show_is_found_and_one_that_is_left_is_forgotten():
+    rng = np.random.default_rng(4)
+    rare = Detector()
+    rare.update_many([0.0] * 25 + (rng.random(80) < 0.2).astype(float).tolist())
+    assert rare._all.pipeline.series[0].resolution == [1.0]
+    left = Detector()
+    answers = left.update_many(rng.normal(5.0, 0.5, 40).round().tolist())
+    assert left._all.pipeline.series[0].resolution == [1.0]
+    answers = left.update_many(rng.normal(5.0, 0.02, 120).tolist())
+    assert left._all.pipeline.series[0].resolution is None
+    low, high = answers[-1].predictive.interval
+    assert high - low < 0.2
+
+
 def test_a_coarse_series_goes_on_from_a_file_and_in_one_call_as_one_by_one(tmp_path):
     y = np.random.default_rng(3).normal(5.0, 0.6, 300).round().tolist()
     whole = Detector()
