@@ -299,7 +299,7 @@ MUTATIONS = [
     ),
     Mutation(
         "calendar: a window goes on at its end",
-        "service/worker/filtering/calendar.py",
+        "service/worker/filtering/rewriting.py",
         "span.start_ms <= at_ms < span.end_ms",
         "span.start_ms <= at_ms <= span.end_ms",
         "tests/service/worker/filtering/test_calendar.py",

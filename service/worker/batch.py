@@ -41,10 +41,10 @@ from service.wire import (
 )
 from service.wire.answers import quiet_bytes, quiet_row
 from service.worker.commands.dispatch import control, observed, usable
-from service.worker.filtering import calendar, delayed_labels, quiet
+from service.worker.filtering import delayed_labels, quiet
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.filtering.quiet import Entered, Wave
-from service.worker.filtering.resampling import resampled
+from service.worker.filtering.rewriting import marked, resampled
 from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer
 from service.worker.streams.registry import Engine
@@ -492,7 +492,7 @@ class CommandBatch:
             try:
                 if queue.at == 0 and isinstance(task.received, Observe):
                     # From the command as received: a task may be applied again.
-                    task.command = calendar.marked(queue.stream, task.received, task.envelope)
+                    task.command = marked(queue.stream, task.received, task.envelope)
                 if queue.at == 0 and isinstance(task.command, Ingest):
                     usable(queue.stream)
                     task.command = self._ingested(queue, task, task.command)

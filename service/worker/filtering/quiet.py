@@ -31,7 +31,7 @@ from service.wire import Envelope, Head, Observation, Observe, encode_row, times
 from service.wire.answers import QuietNumbers
 from service.wire.records import TOO_MANY, numbers_of
 from service.wire.stored_records import NUMBERS_KEPT, PlainRows
-from service.worker.filtering.resampling import elapsed_of_each
+from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period, answers, step_metrics
 from service.worker.streams.history import ENTRY_BYTES
 from service.worker.streams.stream import Stream, put_rows

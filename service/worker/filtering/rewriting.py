@@ -1,4 +1,9 @@
-"""Observations of a writer that repeats them, thinned out to one in each interval of a stream."""
+"""Commands as they are applied: planned observations marked, those of repeating writers thinned.
+
+The API states the windows of the calendar that are in force with each command, so that they are in
+the log: a command that is applied once more after a crash meets the same ones. Which of them are
+for a stream is decided by its tags at the command's place in the log.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,30 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from service.wire import Ingest, Observation, settings_of, timestamps
+from service.wire import Envelope, Ingest, Observation, Observe, settings_of, tags, timestamps
 from service.worker.streams.stream import Stream
 
 Floats = NDArray[np.float64]
+
+
+def marked(stream: Stream, command: Observe, envelope: Envelope) -> Observe:
+    """Return a command with the window of each observation that is in one; envelope: its own.
+
+    By the time of the observation, or else when it was accepted.
+    """
+    if envelope.planned is None:
+        return command
+    own = stream.live().settings.tags if stream.alive else settings_of(command).get("tags", {})
+    spans = [span for span in envelope.planned if tags.selected(span.match, stream.name, own)]
+    if not spans:
+        return command
+    observations = []
+    for seen in command.observations:
+        at_ms = envelope.time_ms if seen.time is None else 1000 * timestamps.seconds(seen.time)
+        inside = (span.window for span in spans if span.start_ms <= at_ms < span.end_ms)
+        window = next(inside, None)
+        observations.append(seen if window is None else replace(seen, planned=window))
+    return replace(command, observations=observations)
 
 
 def resampled(stream: Stream, command: Ingest, takes: Callable[[Observation], bool]) -> Ingest:
