@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from moca_client.responses import RememberedRegime, RunLength, StreamSummary
+from moca_client.responses import StreamSummary
 from model_core.errors import MissingTorch
 from model_core.stream.checks import Dimensions, check_options, check_settings
 from model_core.stream_settings import CONFIRMATION, DEFAULTS, StreamSettings, default_model
@@ -17,13 +17,7 @@ from service import wire
 from service.problems import CorruptState, Defect, NotInstalled, ReadTimeout, UnknownStream
 from service.schema import rendering
 from service.store.streams import UnreadablePart
-from service.worker.commands import (
-    reads,
-    regimes,
-    rerun_commands,
-    set_belief,
-    snapshot_import,
-)
+from service.worker.commands import beliefs, reads, rerun_commands, snapshot_import
 from service.worker.commands.rerun import Steps
 from service.worker.filtering import delayed_labels
 from service.worker.streams.registry import Engine
@@ -210,22 +204,6 @@ def _expire(engine: Engine, stream: Stream, command: wire.Expire, envelope: wire
         stream.delete(now_ms)
 
 
-def _set_belief(
-    engine: Engine, stream: Stream, command: wire.SetBelief, envelope: wire.Envelope
-) -> RunLength:
-    set_belief.set_belief(engine, stream, command)
-    stream.touch(envelope.time_ms)
-    return reads.run_length(engine, stream, command)
-
-
-def _name_regime(
-    engine: Engine, stream: Stream, command: wire.NameRegime, envelope: wire.Envelope
-) -> RememberedRegime:
-    named = regimes.name(engine, stream, command)
-    stream.touch(envelope.time_ms)
-    return named
-
-
 def _move(engine: Engine, stream: Stream, command: wire.Move, now_ms: int) -> Steps[StreamSummary]:
     before = wire.encode_settled(stream.live())
     yield from rerun_commands.move(engine, stream, command, now_ms)
@@ -234,26 +212,19 @@ def _move(engine: Engine, stream: Stream, command: wire.Move, now_ms: int) -> St
     return rendering.summary(stream.name, stream.live())
 
 
-def _import(
-    engine: Engine, stream: Stream, command: wire.Import, envelope: wire.Envelope
-) -> StreamSummary:
-    snapshot_import.take(engine, stream, command, envelope.time_ms)
-    return rendering.summary(stream.name, stream.live())
-
-
 # Answers by command; None: there is nothing to say.
 _RUN: dict[type, Callable[[Engine, Stream, Any, wire.Envelope], Struct | None]] = {
     wire.Configure: _configure,
     wire.Delete: _delete,
     wire.Expire: _expire,
-    wire.NameRegime: _name_regime,
-    wire.SetBelief: _set_belief,
-    wire.Import: _import,
+    wire.NameRegime: beliefs.name_regime,
+    wire.SetBelief: beliefs.set_belief,
+    wire.Import: snapshot_import.take,
 }
 _READ: dict[type, Callable[[Engine, Stream, Any], Struct]] = {
     wire.Predict: reads.predictions,
-    wire.RunLength: reads.run_length,
-    wire.Regimes: regimes.remembered,
+    wire.RunLength: beliefs.run_length,
+    wire.Regimes: beliefs.remembered,
     wire.Act: reads.act,
 }
 _RERUN: dict[type, Callable[[Engine, Stream, Any, int], Steps[Struct | None]]] = {

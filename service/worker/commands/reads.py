@@ -1,20 +1,12 @@
-"""What is read off a stream without changing it: its belief, predictions, forecasts, actions."""
+"""What is computed of labels to come without changing a stream: predictions, forecasts, actions."""
 
 from __future__ import annotations
 
-import math
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from moca_client import responses
-from moca_client.responses import (
-    Action,
-    Hypothesis,
-    Prediction,
-    Predictions,
-    RunLengthSummary,
-)
+from moca_client.responses import Action, Prediction, Predictions
 from model_core import actions, horizon
 from model_core import filter as moca
 from model_core.actions import Strategy
@@ -22,57 +14,17 @@ from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.stream import forecasts, season, warmup
 from model_core.stream.checks import check_input
-from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
+from model_core.stream.slab import Slab
 from model_core.summary import Summary
 from service.observability import metrics
 from service.problems import NumericalFault, UnfitModel, WarmingUp
-from service.wire import LEVELS, Act, Predict, Record, RunLength, SetBelief
+from service.wire import LEVELS, Act, Predict, Record
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import step_inputs, validation
 from service.worker.streams.answers import components, predictives
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-
-
-def run_length(
-    engine: Engine, stream: Stream, command: RunLength | SetBelief
-) -> responses.RunLength:
-    """Answer to GET run-length: the whole belief after the last observation."""
-    head = stream.live()
-    answer = responses.RunLength(
-        stream=stream.name,
-        seq=head.seq - 1 if head.seq else None,
-        model=head.settings.model,
-        warming_up=stream.slab is None,
-        changed_probability=head.changed_probability,
-        evidence=head.evidence,
-    )
-    if stream.slab is None or head.seq == 0:
-        return answer
-    pairs = stream.slab.belief(stream.row).pairs()
-    last = head.seq - 1
-    answer.belief = [Hypothesis(r, last - r, p) for r, p in pairs]
-    answer.run_length = RunLengthSummary(
-        map=cast(int, head.map_run_length),
-        mean=math.fsum(r * p for r, p in pairs),
-        quantiles={str(level): _quantile(pairs, level) for level in LEVELS},
-        hypotheses=len(pairs),
-        pruned_mass=head.pruned_mass,
-    )
-    answer.changepoint_probability = sum(p for r, p in pairs if r == 0) if last else None
-    recent = math.fsum(p for r, p in pairs if r < RECENT_RUN_LENGTHS)
-    answer.recent_change_probability = min(1.0, recent)
-    return answer
-
-
-def _quantile(pairs: list[tuple[int, float]], level: float) -> int:
-    total = 0.0
-    for r, p in pairs:
-        total += p
-        if total >= level - 1e-12:
-            return r
-    return pairs[-1][0]
 
 
 def predictions(engine: Engine, stream: Stream, command: Predict) -> Predictions:

@@ -24,7 +24,7 @@ from model_core.stream.slab import Slab
 from model_core.stream.warmup import Moments
 from model_core.upm.base import UnderlyingModel
 from service.wire import Event, Head, KnownRegime, Record, stored_records
-from service.worker.commands import set_belief
+from service.worker.commands.beliefs import believe
 from service.worker.filtering.pipeline import StoredPipeline, advance_head
 from service.worker.streams import step_inputs
 from service.worker.streams.registry import Engine
@@ -200,7 +200,7 @@ def _run(
         rerun.close()
         raise
     if override and records:  # after the last of them
-        set_belief.believe(made, override)
+        believe(made, override)
     head.belief_override = override
     return rerun
 

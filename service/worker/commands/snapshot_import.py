@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from moca_client.responses import StreamSummary
 from model_core import stated_hazard
 from model_core.belief import GREATEST
 from model_core.errors import BadState
@@ -27,7 +28,7 @@ from model_core.transfer import out_of_memory
 from service import wire
 from service.models.catalogue import Catalogue
 from service.problems import StreamExists, UnfitSnapshot
-from service.schema import observations
+from service.schema import observations, rendering
 from service.schema.commands import RegimeForm
 from service.settings import Settings
 from service.store import keys
@@ -105,8 +106,9 @@ BOUNDS: dict[type, dict[str, Bounds]] = {
 }
 
 
-def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
-    """Begin another life of a stream with all that a snapshot has; or change nothing."""
+def take(engine: Engine, stream: Stream, command: Import, envelope: wire.Envelope) -> StreamSummary:
+    """Answer to PUT snapshot: another life of a stream, with all that a snapshot has."""
+    now_ms = envelope.time_ms
     if stream.alive and not command.replace:
         detail = f"stream {stream.name!r} already exists; add ?replace=true to replace it"
         raise StreamExists(detail)
@@ -132,6 +134,7 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
     stream.touch(now_ms)
     if stream.slab is not None and head.seq:
         engine.commit_state(stream)
+    return rendering.summary(stream.name, head)
 
 
 def _read(engine: Engine, stream: Stream, command: Import) -> StreamSnapshot:

@@ -115,6 +115,14 @@ def test_a_command_has_one_outcome_and_one_effect_whatever_is_lost(make_bench, c
         close(after(bench), expected_after)
 
 
+def test_what_is_known_of_the_observation_to_come_outlives_the_worker_without_a_belief(bench):
+    fill(bench)
+    bench.ask(SetBelief("a", changepoint=0.4))
+    bench.crash()
+    bench.observe("a", [4.0])
+    assert bench.records("a")[-1].changepoint == 0.4
+
+
 def test_streams_that_are_not_there_are_refused_by_all_but_those_that_make_them(bench):
     bench.observe("gone", [1.0])
     bench.send(Delete("gone"))
