@@ -16,7 +16,7 @@ import typer
 
 from service.api import openapi
 from service.api.app import create_app
-from service.api.routes.table import CALLS
+from service.api.routes import CALLS
 from service.commands.main import app
 from service.commands.options import flag, variable
 from service.observability import metrics as registered

@@ -18,7 +18,7 @@ import yaml
 
 from model_core import Detector, artifact
 from model_core.upm.builtin import BUILTIN
-from service.api.routes.table import CALLS
+from service.api.routes import CALLS
 from service.commands.main import app
 from service.commands.options import SERVE, SHORT
 from service.schema.observations import StreamForm

@@ -41,9 +41,9 @@ from service.api.http import (
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.series_rules import SeriesRules
-from service.api.routes.console import SAFETY
+from service.api.routes import CALLS, add_routes
 from service.api.routes.observations import post
-from service.api.routes.table import CALLS, add_routes
+from service.api.routes.service import SAFETY
 from service.api.sse.events import EventHub
 from service.api.sse.observations import ObservationHub
 from service.console.assets import missing

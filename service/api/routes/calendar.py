@@ -12,6 +12,7 @@ from starlette.responses import Response
 from moca_client import responses
 from service.api.gateway.reads import from_store
 from service.api.http import context_of, json_response
+from service.api.routes.calls import STORED, Calls
 from service.api.routes.streams import head_of
 from service.calendar import DAY_S, Calendar, check
 from service.problems import InvalidField, NotFound
@@ -30,8 +31,12 @@ WindowPath = Annotated[
         openapi_examples={"": {"value": "backups"}},
     ),
 ]
+WINDOW = "/v1/calendar/{window}"
+
+calls = Calls("events")
 
 
+@calls.declare("GET", "/v1/calendar", responses.Calendar, STORED)
 async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query()]) -> Response:
     """List the windows of the calendar, and when they are from `since` to `until`.
 
@@ -65,6 +70,7 @@ async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query(
     return json_response(responses.Calendar(windows, times))
 
 
+@calls.declare("GET", WINDOW, responses.Window, (InvalidField, NotFound))
 async def get_window(request: Request, window: WindowPath) -> Response:
     """Return a window of the calendar."""
     context = context_of(request)
@@ -75,6 +81,7 @@ async def get_window(request: Request, window: WindowPath) -> Response:
     return json_response(found)
 
 
+@calls.declare("PUT", WINDOW, responses.Window)
 async def put_window(request: Request, window: WindowPath, form: WindowForm) -> Response:
     """Set a window of the calendar; it is in force in every API process within seconds.
 
@@ -100,6 +107,7 @@ async def put_window(request: Request, window: WindowPath, form: WindowForm) -> 
     return json_response(made)
 
 
+@calls.declare("DELETE", WINDOW, None, (InvalidField, NotFound), status=204)
 async def delete_window(request: Request, window: WindowPath) -> Response:
     """Remove a window of the calendar; what it excluded stays excluded."""
     context = context_of(request)

@@ -12,9 +12,16 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import Exclusion, IncidentExclusion
+from moca_client.responses import (
+    ChangesPage,
+    Exclusion,
+    IncidentDetail,
+    IncidentExclusion,
+    IncidentsPage,
+)
 from moca_client.tables import change_lines, incident_lines
 from service import wire
+from service.api import openapi
 from service.api.http import (
     Context,
     LastEventId,
@@ -24,12 +31,13 @@ from service.api.http import (
     submit_reruns,
 )
 from service.api.parsing.bodies import CSV
+from service.api.routes.calls import STORED, STREAM, Calls
 from service.api.routes.streams import head_of
 from service.api.sse.connections import EventStream
 from service.api.sse.events import Subscription
 from service.api.sse.observations import Follower, differs
 from service.observability import metrics
-from service.problems import InvalidField, StreamReplaced
+from service.problems import InvalidField, NotFound, StreamReplaced, TooManyEventStreams
 from service.schema.commands import IncidentExclusionForm
 from service.schema.queries import (
     ChangesQuery,
@@ -50,8 +58,16 @@ EVERYTHING = "0"
 ALL_OBSERVATIONS = "-1"
 _exclusion = msgspec.json.Decoder(Exclusion).decode
 _cursor = re.compile(r"(-1|[0-9]{1,16})(?:@([0-9]{1,10}))?").fullmatch
+calls = Calls("events")
 
 
+@calls.declare(
+    "GET",
+    "/v1/changes",
+    ChangesPage,
+    (InvalidField,),
+    described=openapi.answer_or_table(ChangesPage),
+)
 async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]) -> Response:
     """List changes of all streams: which, when, how big, how sure; page by page.
 
@@ -75,6 +91,13 @@ def _table(request: Request, lines: str, cursor: str | None) -> Response:
     return Response(lines, headers=headers, media_type=CSV)
 
 
+@calls.declare(
+    "GET",
+    "/v1/incidents",
+    IncidentsPage,
+    (InvalidField,),
+    described=openapi.answer_or_table(IncidentsPage),
+)
 async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Query()]) -> Response:
     """List incidents: confirmed changes of several streams that began together, page by page.
 
@@ -89,6 +112,7 @@ async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Quer
     return _table(request, incident_lines(page.incidents), page.cursor)
 
 
+@calls.declare("GET", "/v1/incidents/{incident}", IncidentDetail, (InvalidField, NotFound))
 async def get_incident(
     request: Request, incident: str, query: Annotated[IncidentQuery, Query()]
 ) -> Response:
@@ -96,6 +120,9 @@ async def get_incident(
     return json_response(await context_of(request).incidents.one(incident, query))
 
 
+@calls.declare(
+    "POST", "/v1/incidents/{incident}/exclusions", IncidentExclusion, (InvalidField, NotFound)
+)
 async def exclude_incident(
     request: Request,
     incident: str,
@@ -119,6 +146,9 @@ async def exclude_incident(
     return json_response(IncidentExclusion(found.id, form.excluded, done, failed))
 
 
+@calls.declare(
+    "GET", "/v1/events", None, (InvalidField, TooManyEventStreams), described=openapi.EVENT_MESSAGES
+)
 async def events(
     request: Request,
     query: Annotated[EventsQuery, Query()],
@@ -181,6 +211,13 @@ def _resume(
         raise InvalidField.at(loc, str(error)) from None
 
 
+@calls.declare(
+    "GET",
+    f"{STREAM}/observations/live",
+    None,
+    (*STORED, TooManyEventStreams, StreamReplaced),
+    described=openapi.EVENT_MESSAGES,
+)
 async def follow_observations(
     request: Request,
     stream: StreamPath,

@@ -21,8 +21,10 @@ from moca_client.series import (
     streams_by_column,
     streams_of,
 )
+from service.api import openapi
 from service.api.http import context_of, json_response, read_kind
 from service.api.parsing.bodies import CSV, misfit
+from service.api.routes.calls import Calls
 from service.schema.observations import STREAM_CHARACTERS, STREAM_ID_RULE, is_stream
 from service.schema.queries import FileQuery
 from service.tasks import apart
@@ -33,8 +35,10 @@ MOST_CELLS = 400_000
 MOST_COLUMNS = 1_000
 MOST_STREAMS = 50
 _not_of_ids = re.compile(f"[^{STREAM_CHARACTERS}]+")
+calls = Calls("observations")
 
 
+@calls.declare("POST", "/v1/files", FileStreams, body=openapi.CSV_BODY)
 async def read_file(request: Request, query: Annotated[FileQuery, Query()]) -> Response:
     """Read a CSV file as observations of streams. Nothing is posted.
 

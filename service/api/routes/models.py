@@ -13,6 +13,7 @@ from moca_client.responses import ModelDetail, Models, ModelSummary, ModelVersio
 from service import wire
 from service.api.gateway.reads import from_store
 from service.api.http import Context, ModelPath, context_of, json_response, submit_reruns
+from service.api.routes.calls import Calls
 from service.models.catalogue import Canary
 from service.problems import (
     CorruptState,
@@ -22,7 +23,12 @@ from service.problems import (
 )
 from service.schema.commands import CanaryForm, MovesForm
 
+CANARY = "/v1/models/{name}/canary"
 
+calls = Calls("models")
+
+
+@calls.declare("GET", "/v1/models", Models)
 async def list_models(request: Request) -> Response:
     """List the models that streams can use."""
     models = await asyncio.to_thread(context_of(request).catalogue.models)
@@ -38,6 +44,7 @@ async def list_models(request: Request) -> Response:
     return json_response(Models(summaries))
 
 
+@calls.declare("GET", "/v1/models/{name}", ModelDetail, (NotFound,))
 async def get_model(request: Request, name: ModelPath) -> Response:
     """Return one model with all its versions and their training reports."""
     context = context_of(request)
@@ -51,6 +58,7 @@ async def get_model(request: Request, name: ModelPath) -> Response:
     return json_response(ModelDetail(**_described(versions), versions=full))
 
 
+@calls.declare("GET", CANARY, Canary, (NotFound,))
 async def get_canary(request: Request, name: ModelPath) -> Response:
     """Return the canary of a model."""
     context = context_of(request)
@@ -64,6 +72,7 @@ async def get_canary(request: Request, name: ModelPath) -> Response:
     return json_response(canary)
 
 
+@calls.declare("PUT", CANARY, Canary, (NotFound, UnknownModel), scope="admin")
 async def put_canary(request: Request, name: ModelPath, form: CanaryForm) -> Response:
     """Set a model's canary: the share of new streams that are created with a given version."""
     context = context_of(request)
@@ -80,6 +89,7 @@ async def put_canary(request: Request, name: ModelPath, form: CanaryForm) -> Res
     return json_response(canary)
 
 
+@calls.declare("DELETE", CANARY, None, (NotFound,), status=204, scope="admin")
 async def delete_canary(request: Request, name: ModelPath) -> Response:
     """Remove a model's canary: its name alone means the highest version again."""
     context = context_of(request)
@@ -89,6 +99,7 @@ async def delete_canary(request: Request, name: ModelPath) -> Response:
     return Response(status_code=204)
 
 
+@calls.declare("POST", "/v1/moves", Moves, (), scope="admin")
 async def move_streams(request: Request, form: MovesForm) -> Response:
     """Move streams to another model, selected by id prefix, page by page."""
     context = context_of(request)

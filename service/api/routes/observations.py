@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope
 from moca_client.responses import Answer
 from moca_client.tables import Columns
 from service import wire
-from service.api import tables
+from service.api import openapi, tables
 from service.api.gateway.waves import StreamCommands, submit_waves
 from service.api.http import (
     Context,
@@ -40,9 +40,24 @@ from service.api.parsing.observations import (
     list_digest,
     observe_query,
 )
+from service.api.routes.calls import CHANGE, STREAM, UNFIT, Calls
 from service.api.tables import Document, TableLimits
-from service.problems import PROBLEM_JSON, EarlierItemFailed, InvalidField, ServiceError
+from service.problems import (
+    PROBLEM_JSON,
+    ApiBusy,
+    EarlierItemFailed,
+    InvalidField,
+    KeyReused,
+    NotAwaited,
+    NotInstalled,
+    NumericalFault,
+    SeqConflict,
+    ServiceError,
+    TimeBackwards,
+    WaitTooLong,
+)
 from service.schema import rendering
+from service.schema.observations import ItemForm, ObservationForm
 from service.schema.queries import ObserveQuery
 from service.tasks import apart
 
@@ -51,6 +66,7 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 AT_ONCE = 1000  # items grouped by stream, or refused, before the event loop does something else
 _encode = msgspec.json.Encoder().encode
 _STATUS_200 = b'{"status":200,'
+calls = Calls("observations")
 
 
 async def post(scope: Scope, receive: Receive) -> Response:
@@ -85,11 +101,38 @@ async def post(scope: Scope, receive: Receive) -> Response:
     return await _table(context, partial(tables.answer_columns, [answer], command.full), layout)
 
 
+@calls.declare(
+    "POST",
+    f"{STREAM}/observations",
+    Answer | list[Answer],
+    (
+        *CHANGE,
+        *UNFIT,
+        ApiBusy,
+        KeyReused,
+        NumericalFault,
+        SeqConflict,
+        NotAwaited,
+        TimeBackwards,
+    ),
+    parameters=(openapi.STREAM, openapi.IDEMPOTENCY, *openapi.parameters(ObserveQuery)),
+    body=openapi.body(openapi.one_or_list(ObservationForm)),
+    described=openapi.answer_or_columns(Answer | list[Answer]),
+)
 async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
     return await post(request.scope, request.receive)
 
 
+@calls.declare(
+    "POST",
+    "/v1/observations",
+    None,
+    (ApiBusy, NotInstalled, WaitTooLong),
+    parameters=openapi.parameters(ObserveQuery),
+    body=openapi.body(openapi.items_of(ItemForm), lines=True),
+    described=openapi.ITEM_ANSWERS,
+)
 async def observe_many(request: Request) -> Response:
     """Post observations of many streams; each item gets its own status."""
     context = context_of(request)

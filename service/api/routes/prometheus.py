@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from moca_client.responses import Ingested
 from service import wire
+from service.api import openapi
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
@@ -26,6 +27,7 @@ from service.api.http import Context, Rendered, context_of, header_text, problem
 from service.api.parsing import otlp
 from service.api.parsing.remote_write import Version, parse, version_of
 from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignment
+from service.api.routes.calls import Calls
 from service.observability import metrics
 from service.problems import (
     TYPE_PREFIX,
@@ -56,8 +58,18 @@ READ_AT_ONCE = 500  # streams
 OUTPUT = "output"  # label of the number in a label of several
 ResultSample = tuple[str, dict[str, str], float]
 _decode_ingested = msgspec.json.Decoder(Ingested).decode
+calls = Calls("prometheus")
 
 
+@calls.declare(
+    "POST",
+    "/v1/prometheus/write",
+    None,
+    (SamplesDeferred, SamplesRejected),
+    body=openapi.WRITE_BODY,
+    status=204,
+    described=openapi.WRITTEN,
+)
 async def write_samples(request: Request) -> Response:
     """Receive samples of Prometheus remote write, 1.0 or 2.0.
 
@@ -130,6 +142,14 @@ def refusal(tally: SampleTally) -> ServiceError | None:
     return None
 
 
+@calls.declare(
+    "POST",
+    "/v1/metrics",
+    None,
+    (SamplesDeferred,),
+    body=openapi.METRICS_BODY,
+    described=openapi.METRICS_TAKEN,
+)
 async def write_metrics(request: Request) -> Response:
     """Receive metrics of OpenTelemetry (OTLP/HTTP, protobuf or JSON): gauges and sums.
 
@@ -224,6 +244,7 @@ class StreamWrite:
 # --- results --------------------------------------------------------------------------------------
 
 
+@calls.declare("GET", "/v1/prometheus/results", None, (InvalidField,), described=openapi.METRICS)
 async def show_results(request: Request, query: Annotated[ResultsQuery, Query()]) -> Response:
     """Return forecasts, anomaly and probability of a change of streams, to be scraped.
 

@@ -18,7 +18,15 @@ from service.api.http import (
     json_response,
     submit,
 )
+from service.api.routes.calls import READ, STORED, STREAM, UNFIT, Calls
 from service.api.routes.streams import head_of
+from service.problems import (
+    DimensionMismatch,
+    LabelOutOfRange,
+    NumericalFault,
+    UnfitModel,
+    WarmingUp,
+)
 from service.schema import rendering
 from service.schema.commands import ActionForm, PredictionForm, WhatIfForm
 from service.schema.queries import STANDING, ChangepointsQuery, HistoryQuery, kinds_of
@@ -26,8 +34,23 @@ from service.store.streams import CHUNK
 from service.wire.event_entries import kind_of
 
 OF_STREAM = frozenset({"change", "returned"})  # all changes of a stream page nobody
+calls = Calls("reads")
 
 
+@calls.declare(
+    "POST",
+    f"{STREAM}/predictions",
+    responses.Predictions,
+    (
+        *READ,
+        DimensionMismatch,
+        LabelOutOfRange,
+        NumericalFault,
+        UnfitModel,
+        WarmingUp,
+    ),
+    scope="read",
+)
 async def predict(
     request: Request,
     stream: StreamPath,
@@ -37,11 +60,25 @@ async def predict(
     return await submit(request, context_of(request).command_parser.prediction(stream, form))
 
 
+@calls.declare(
+    "POST",
+    f"{STREAM}/actions",
+    responses.Action,
+    (
+        *READ,
+        DimensionMismatch,
+        LabelOutOfRange,
+        UnfitModel,
+        WarmingUp,
+    ),
+    scope="read",
+)
 async def act(request: Request, stream: StreamPath, form: ActionForm) -> Response:
     """Choose among candidate inputs: Thompson sampling, optimistic or greedy."""
     return await submit(request, context_of(request).command_parser.action(stream, form))
 
 
+@calls.declare("POST", f"{STREAM}/what-if", responses.WhatIf, (*READ, *UNFIT), scope="read")
 async def what_if(
     request: Request,
     stream: StreamPath,
@@ -51,11 +88,13 @@ async def what_if(
     return await submit(request, context_of(request).command_parser.what_if(stream, form))
 
 
+@calls.declare("GET", f"{STREAM}/run-length", responses.RunLength, READ)
 async def run_length(request: Request, stream: StreamPath) -> Response:
     """Return the full run-length belief (posterior)."""
     return await submit(request, wire.RunLength(stream))
 
 
+@calls.declare("GET", f"{STREAM}/regimes", responses.Regimes, READ)
 async def regimes(request: Request, stream: StreamPath) -> Response:
     """Return the regimes that a stream remembers, with what each says of the next label.
 
@@ -65,6 +104,7 @@ async def regimes(request: Request, stream: StreamPath) -> Response:
     return await submit(request, wire.Regimes(stream))
 
 
+@calls.declare("GET", f"{STREAM}/changepoints", responses.Changepoints, STORED)
 async def changepoints(
     request: Request, stream: StreamPath, query: Annotated[ChangepointsQuery, Query()]
 ) -> Response:
@@ -114,6 +154,7 @@ async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.Sto
     return hindsight if hindsight is not None and hindsight.usable(head) else None
 
 
+@calls.declare("GET", f"{STREAM}/history", responses.HistoryPage, STORED)
 async def history(
     request: Request, stream: StreamPath, query: Annotated[HistoryQuery, Query()]
 ) -> Response:

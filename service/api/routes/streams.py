@@ -10,8 +10,18 @@ from fastapi import Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import Overview, StreamName, StreamPage
+from moca_client.responses import (
+    Exclusion,
+    Overview,
+    RememberedRegime,
+    RunLength,
+    StreamName,
+    StreamPage,
+    StreamSummary,
+    Verdict,
+)
 from service import wire
+from service.api import openapi
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import select
 from service.api.http import (
@@ -25,7 +35,21 @@ from service.api.http import (
     read_snapshot,
     submit,
 )
-from service.problems import UnfitSnapshot, UnknownStream
+from service.api.routes.calls import CHANGE, FEEDBACK, STORED, STREAM, UNFIT, Calls
+from service.problems import (
+    InvalidField,
+    NotAwaited,
+    SeqConflict,
+    SettingsConflict,
+    StreamExists,
+    UnfitBelief,
+    UnfitSnapshot,
+    UnknownEvent,
+    UnknownModel,
+    UnknownRegime,
+    UnknownStream,
+    WarmingUp,
+)
 from service.schema import rendering
 from service.schema.commands import (
     BeliefForm,
@@ -40,7 +64,10 @@ from service.schema.observations import StreamForm
 from service.schema.queries import SnapshotQuery, StreamsQuery
 from service.wire import snapshot
 
+calls = Calls("streams")
 
+
+@calls.declare("PUT", STREAM, StreamSummary, (*CHANGE, *UNFIT, SettingsConflict), makes=True)
 async def put_stream(
     request: Request,
     stream: StreamPath,
@@ -51,22 +78,44 @@ async def put_stream(
     return await submit(request, wire.Configure(stream, settings))
 
 
+@calls.declare("DELETE", STREAM, None, (*CHANGE, UnknownStream), status=204)
 async def delete_stream(request: Request, stream: StreamPath) -> Response:
     """Delete a stream and all its data."""
     return await submit(request, wire.Delete(stream))
 
 
+@calls.declare("GET", STREAM, StreamSummary, STORED)
 async def get_stream(request: Request, stream: StreamPath) -> Response:
     """Return a stream's state and settings, without the full run-length belief."""
     head = await head_of(context_of(request), stream)
     return json_response(rendering.summary(stream, head))
 
 
+@calls.declare(
+    "PUT",
+    f"{STREAM}/run-length",
+    RunLength,
+    (
+        *CHANGE,
+        UnknownStream,
+        UnknownModel,
+        SeqConflict,
+        NotAwaited,
+        UnfitBelief,
+        WarmingUp,
+    ),
+)
 async def put_run_length(request: Request, stream: StreamPath, form: BeliefForm) -> Response:
     """Override the run-length belief, or supervise the next observation."""
     return await submit(request, context_of(request).command_parser.belief(stream, form))
 
 
+@calls.declare(
+    "PUT",
+    f"{STREAM}/regimes/{{regime}}",
+    RememberedRegime,
+    (*CHANGE, UnknownStream, UnknownModel, UnknownRegime),
+)
 async def name_regime(
     request: Request, stream: StreamPath, regime: RegimePath, form: RegimeForm
 ) -> Response:
@@ -77,11 +126,13 @@ async def name_regime(
     return await submit(request, wire.NameRegime(stream, regime, form.name))
 
 
+@calls.declare("POST", f"{STREAM}/model", StreamSummary, (*CHANGE, *UNFIT, UnknownStream))
 async def move_stream(request: Request, stream: StreamPath, form: ModelForm) -> Response:
     """Move a stream to another model by rerunning its retained history."""
     return await submit(request, wire.Move(stream, form.model))
 
 
+@calls.declare("PUT", f"{STREAM}/changepoints/{{event}}", Verdict, (*FEEDBACK, UnknownEvent))
 async def judge(
     request: Request, stream: StreamPath, event: EventPath, form: VerdictForm
 ) -> Response:
@@ -89,11 +140,13 @@ async def judge(
     return await submit(request, wire.EventFeedback(stream, form.change, event))
 
 
+@calls.declare("POST", f"{STREAM}/changepoints", Verdict, FEEDBACK)
 async def report_change(request: Request, stream: StreamPath, form: ChangeForm) -> Response:
     """Report a missed changepoint; the stream is rerun with it."""
     return await submit(request, wire.EventFeedback(stream, True, start=form.start))
 
 
+@calls.declare("POST", f"{STREAM}/exclusions", Exclusion, (*FEEDBACK, UnknownEvent))
 async def exclude(request: Request, stream: StreamPath, form: ExclusionForm) -> Response:
     """Exclude observations from learning; the stream is rerun without them.
 
@@ -103,6 +156,7 @@ async def exclude(request: Request, stream: StreamPath, form: ExclusionForm) -> 
     return await submit(request, context_of(request).command_parser.exclusion(stream, form))
 
 
+@calls.declare("GET", f"{STREAM}/snapshot", None, STORED, described=openapi.BLOB)
 async def get_snapshot(request: Request, stream: StreamPath) -> Response:
     """Export a stream's whole state and history, as of its last commit."""
     context = context_of(request)
@@ -116,6 +170,15 @@ async def get_snapshot(request: Request, stream: StreamPath) -> Response:
     return BinaryResponse(blob)
 
 
+@calls.declare(
+    "PUT",
+    f"{STREAM}/snapshot",
+    StreamSummary,
+    (*CHANGE, UnknownModel, StreamExists, UnfitSnapshot),
+    body=openapi.BLOB_BODY,
+    makes=True,
+    scope="admin",
+)
 async def put_snapshot(
     request: Request, stream: StreamPath, query: Annotated[SnapshotQuery, Query()]
 ) -> Response:
@@ -132,6 +195,7 @@ async def put_snapshot(
     return await submit(request, wire.Import(stream, token, query.replace))
 
 
+@calls.declare("GET", "/v1/streams", StreamPage, (InvalidField,))
 async def list_streams(request: Request, query: Annotated[StreamsQuery, Query()]) -> Response:
     """List stream ids in order with their tags, page by page; `match` selects by tags."""
     context = context_of(request)
@@ -152,6 +216,7 @@ async def head_of(context: Context, stream: str) -> wire.Head:
     return head
 
 
+@calls.declare("GET", "/v1/overview", Overview, (InvalidField,))
 async def overview(request: Request, query: Annotated[OverviewQuery, Query()]) -> Response:
     """List streams page by page, with regime, last change and last labels of each.
 

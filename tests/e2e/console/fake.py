@@ -17,8 +17,8 @@ import fastapi_offline
 import httpx
 from msgspec import to_builtins
 
-from service.api.routes.console import SAFETY
 from service.api.routes.files import streams_in
+from service.api.routes.service import SAFETY
 from service.console.assets import PAGE, asset
 from service.problems import ServiceError
 from tests.serving import Quiet, ThreadServer

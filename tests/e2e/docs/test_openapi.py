@@ -14,7 +14,7 @@ from service import problems
 from service.api.app import create_app
 from service.api.openapi import all_examples, answers
 from service.api.parsing.bodies import ARROW, BYTES
-from service.api.routes.table import CALLS
+from service.api.routes import CALLS
 from service.problems import PROBLEM_JSON, problem_types
 from service.settings import Settings
 from tests.e2e.asking import answer_of, play

@@ -21,7 +21,8 @@ from service.api.app import create_app
 from service.api.openapi import all_examples, of_call
 from service.api.parsing.bodies import ARROW, BYTES, JSON
 from service.api.parsing.protobuf import PROTOBUF
-from service.api.routes.table import CALLS, ApiCall
+from service.api.routes import CALLS
+from service.api.routes.calls import ApiCall
 from service.problems import PROBLEM_JSON, TYPE_PREFIX
 from service.settings import Settings
 from service.wire import snapshot

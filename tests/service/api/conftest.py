@@ -23,7 +23,7 @@ from service.api import server as server_module
 from service.api.app import create_app
 from service.api.gateway import gateway, own_commands, reads, store_monitor
 from service.api.parsing.bodies import JSON
-from service.api.routes.table import add_routes
+from service.api.routes import add_routes
 from service.problems import (
     DimensionMismatch,
     KeyReused,

@@ -9,7 +9,7 @@ from moca_client.members import ABSENT, Response
 from moca_client.responses import Answer, ItemAnswer, RunLengthSummary
 from service import wire
 from service.api.openapi import answers
-from service.api.routes.table import CALLS
+from service.api.routes import CALLS
 from service.schema.rendering import of_classes, of_numbers, settings
 
 

@@ -1,0 +1,196 @@
+"""The service itself: probes and metrics, the console's page, the tools of assistants."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import httpx
+from fastapi import FastAPI, Query
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from moca_client import AsyncClient
+from moca_client.responses import Status
+from service.api.http import Context, context_of, header_text, json_response, read_body
+from service.api.routes.calls import Calls
+from service.api_keys import OPEN
+from service.console.assets import PAGE, Asset, asset
+from service.observability import metrics
+from service.problems import InternalError, InvalidField, NotFound, NotInstalled, NotReady
+from service.schema.queries import ReadyQuery
+from service.store.reads import Health
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import Context as McpContext
+    from mcp.server.mcpserver import MCPServer
+
+NAMED = 10  # partitions named in a reason
+INSTALL = "this needs mcp, which is not installed: pip install 'moca-service[mcp]'"
+# No script but the service's own files. Styles: the plotting code writes them into its elements.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+SAFETY = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+calls = Calls("service")
+
+
+# --- probes and metrics ---------------------------------------------------------------------------
+
+
+@calls.declare("GET", "/livez", Status, scope=OPEN)
+async def livez(request: Request) -> Response:
+    """Liveness probe: the process runs and none of its tasks has ended."""
+    context = context_of(request)
+    failure = context.gateway.failure or context.event_hub.failure
+    if failure is not None:
+        raise InternalError(f"a task of this process ended: {failure!r}")
+    return json_response(Status("alive"))
+
+
+@calls.declare("GET", "/readyz", Status, (InvalidField, NotReady), scope=OPEN)
+async def readyz(request: Request, query: Annotated[ReadyQuery, Query()]) -> Response:
+    """Readiness probe: every stream can be served; else the reasons."""
+    context = context_of(request)
+    bearable = context.settings.partitions - 1 if query.partitions == "any" else 0
+    reasons = _reasons(context, await context.monitor.look(), bearable)
+    if reasons:
+        raise NotReady("; ".join(reasons), reasons=reasons)
+    return json_response(Status("ready"))
+
+
+async def show_metrics(request: Request) -> Response:
+    """Return the metrics of all processes of the service, in a format that Prometheus asks for."""
+    accept = request.headers.get("accept", "")
+    request.app.state.durations.write()
+    content, media_type = await asyncio.to_thread(metrics.exposition, accept)
+    return Response(content, headers={"Content-Type": media_type})
+
+
+def _reasons(context: Context, health: Health | None, bearable: int) -> list[str]:
+    if health is None:
+        return ["store unreachable"]
+    reasons = []
+    if len(health.unowned) > bearable:
+        some = ", ".join(map(str, health.unowned[:NAMED]))
+        more = ", ..." if len(health.unowned) > NAMED else ""
+        total = context.settings.partitions
+        reasons.append(f"{len(health.unowned)} of {total} partitions have no worker: {some}{more}")
+    if not context.replies.subscribed.is_set():
+        reasons.append("not subscribed to replies")
+    if context.gateway.failure is not None:
+        reasons.append(f"a task of this process ended: {context.gateway.failure!r}")
+    return reasons
+
+
+# --- the console: its page and files hold no data, which comes by the REST interface --------------
+
+
+async def show_page(request: Request) -> Response:
+    """Return the console's page."""
+    return await _file(request, PAGE)
+
+
+async def show_file(request: Request) -> Response:
+    """Return one of the console's files."""
+    return await _file(request, request.scope["path_params"]["name"])
+
+
+async def _file(request: Request, name: str) -> Response:
+    file = await asyncio.to_thread(asset, name)
+    if file is None:
+        raise NotFound(f"no resource at {request.scope['path']}")
+    packs = _takes_gzip(request)
+    etag = f'"{file.etag}-gzip"' if packs else f'"{file.etag}"'
+    headers = {**SAFETY, "Cache-Control": file.cache, "ETag": etag, "Vary": "Accept-Encoding"}
+    if _known(request, file):
+        return Response(status_code=304, headers=headers)
+    if packs:
+        headers["Content-Encoding"] = "gzip"
+    content = file.packed if packs else file.content
+    return Response(content, headers={**headers, "Content-Type": file.kind})
+
+
+def _takes_gzip(request: Request) -> bool:
+    accepted = header_text(request.scope, b"accept-encoding").lower()
+    for offer in accepted.split(","):
+        coding, _, weight = offer.strip().partition(";")
+        if coding.strip() == "gzip":
+            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False
+
+
+def _known(request: Request, file: Asset) -> bool:
+    """Whether the client has this content already, packed or not."""
+    etags = header_text(request.scope, b"if-none-match")
+    return etags.strip() == "*" or file.etag in etags
+
+
+# --- POST /mcp: the tools of assistants, by the Model Context Protocol over HTTP ------------------
+
+
+async def assist(request: Request) -> Response:
+    """Answer one message of an assistant; without a session, so that any process can answer it."""
+    server = await asyncio.to_thread(_server, request.app)
+    body = await read_body(
+        request.scope, request.receive, context_of(request).settings.max_body_bytes
+    )
+    return AssistantAnswer(server, body)
+
+
+def _server(app: FastAPI) -> MCPServer[Any]:
+    """Return the application's server of tools, which the first request makes."""
+    if app.state.assistant is None:
+        try:
+            from service.assistant import server
+        except ModuleNotFoundError as error:
+            raise NotInstalled(INSTALL) from error
+        app.state.assistant = server(lambda context: _client(app, context))
+    made: MCPServer[Any] = app.state.assistant
+    return made
+
+
+def _client(app: FastAPI, context: McpContext[Any, Any]) -> AsyncClient:
+    """Return a client of this process, with the caller's key."""
+    request = context.request_context.request
+    assert isinstance(request, Request)
+    _, _, key = request.headers.get("authorization", "").partition(" ")
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    # A name that is always the service's own: the caller's was checked with the message.
+    return AsyncClient("http://localhost", api_key=key.strip(), retry_for_s=5, transport=transport)
+
+
+class AssistantAnswer(Response):
+    """The answer to one message, which the SDK writes itself."""
+
+    def __init__(self, server: MCPServer[Any], body: bytes) -> None:
+        super().__init__()
+        self._server = server
+        self._messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the message."""
+        # Whether this name is the service's own is checked already. A manager serves once.
+        self._server.streamable_http_app(stateless_http=True, json_response=True, host="")
+        manager = self._server.session_manager
+
+        async def replayed() -> dict[str, Any]:
+            return self._messages.pop() if self._messages else dict(await receive())
+
+        async with manager.run():
+            await manager.handle_request(scope, replayed, send)
