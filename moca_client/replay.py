@@ -485,6 +485,8 @@ def prepare(client: Client, stream: str, settings: Mapping[str, Any], existing: 
                 "(--stream), append to it (--append), or delete it first (--replace)"
             )
     except Problem as problem:
+        if problem.status == 422:
+            raise ReplayError(f"{stream!r} cannot name a stream: {problem}") from problem
         if problem.status != 404:
             raise
     return client.put_stream(stream, settings).seq if settings else seq

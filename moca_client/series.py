@@ -418,7 +418,8 @@ def _axis(table: Table, roles: ColumnRoles) -> Axis | None:
         return time_axis(cells, name, roles.time_format)
     except BadTime as error:
         where = table.where(error.row, name)
-        raise SeriesError(f"{where}: {str(cells[error.row])!r} {error}") from None
+        option = " (--time-format)" if isinstance(error, AmbiguousTime) else ""
+        raise SeriesError(f"{where}: {str(cells[error.row])!r} {error}{option}") from None
 
 
 def _time_column(table: Table, roles: ColumnRoles, taken: Collection[str]) -> str | None:

@@ -271,7 +271,9 @@ def test_a_form_of_times_is_named(tmp_path):
     file = written(tmp_path, "when,y,pump\n01/02/2024,1,a\n03/04/2024,2,a\n")
     named = ColumnRoles(["y"], None, "when")
     american = named._replace(time_format="%m/%d/%Y")
-    with pytest.raises(SeriesError, match=r"column 'when': '01/02/2024' may have its day"):
+    with pytest.raises(
+        SeriesError, match=r"column 'when': '01/02/2024' may have its day.*--time-f"
+    ):
         read_series(file, named)
     sent = ["2024-01-02T00:00:00Z", "2024-03-04T00:00:00Z"]
     (column,) = streams_by_column(read_table(file), american).values()
@@ -495,6 +497,15 @@ def test_an_existing_stream(service, shift, tmp_path):
     assert again("append").first_seq == 80
     assert again("replace").first_seq == 0
     assert service.seq == 80
+
+
+def test_a_stream_whose_name_is_refused_is_named(service, shift, tmp_path):
+    def refuse(name):
+        raise problem_of(422, {"title": "Invalid field", "detail": "path.stream: expected letters"})
+
+    service.stream = refuse
+    with pytest.raises(ReplayError, match=r"'Süd' cannot name a stream: 422 .*expected letters"):
+        replay(shift, stream="Süd", out=tmp_path / "a.csv", console=quiet())
 
 
 def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(service, shift, tmp_path):

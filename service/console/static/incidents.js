@@ -67,8 +67,12 @@ export const chanceOf = (incident) => `once in ${lasting(DAY_S / Math.max(incide
 /** @param {any} incident */
 export const whenOf = (incident) => between(incident.earliest_time, incident.latest_time);
 
-/** @param {any} change */
-const sizeOf = (change) => (typeof change.size === "number" ? number(Math.abs(change.size), 2) : "");
+/** In standard deviations, as its sentence has it. @param {any} change */
+function sizeOf(change) {
+  const { explanation } = change;
+  const size = explanation?.kind === "mean" ? explanation.size : change.size;
+  return typeof size === "number" ? number(Math.abs(size), 2) : "";
+}
 
 /** @param {any} incident with its changes @returns {HTMLElement} */
 export function incidentRow(incident) {
