@@ -196,9 +196,14 @@ def series_of(table: Table, roles: ColumnRoles = ANY) -> Series:
 
 
 def notices_of(streams: Iterable[Series]) -> list[str]:
-    """Return what may be meant otherwise: how times were read, and the first that goes back."""
+    """Return what may be meant otherwise: how times were read, that they repeat or go back."""
     axes = [series.axis for series in streams if series.axis is not None]
     notices = [f"column {axis.name!r}: {axis.notice}" for axis in axes[:1] if axis.notice]
+    if len(axes) == 1 and 2 * (repeated := axes[0].repeated()) >= len(axes[0].value):
+        notices.append(
+            f"column {axes[0].name!r}: {repeated} of {len(axes[0].value)} rows have the time of "
+            "the row before: if they are of several series, name the column of their names (by)"
+        )
     for axis in axes:
         if (row := axis.earlier()) is not None:
             notices.append(

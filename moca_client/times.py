@@ -58,6 +58,10 @@ class Axis(NamedTuple):
         rows = enumerate(pairwise(self.value), start=1)
         return next((row for row, (before, value) in rows if value < before), None)
 
+    def repeated(self) -> int:
+        """Return how many rows have the time of the one before."""
+        return sum(before == value for before, value in pairwise(self.value))
+
     def of(self, rows: Sequence[int]) -> Axis:
         """Return the times of some rows."""
         return self._replace(

@@ -398,11 +398,13 @@ def shift(tmp_path):
 
 
 def test_notices_of_times_are_printed(service, tmp_path):
-    """How a year of two digits was read, and that the newest row is first."""
-    for days, read, falls in (
-        ("31.12.23 01.01.24", True, False),
-        ("2024-01-01 2023-12-31", False, True),
-        ("2023-12-31 2023-12-31", False, False),
+    """How a year of two digits was read, that the newest row is first, that series are mixed."""
+    for days, read, falls, repeated in (
+        ("31.12.23 01.01.24", True, False, ""),
+        ("2024-01-01 2023-12-31", False, True, ""),
+        ("2023-12-31 2023-12-31", False, False, "1 of 2"),
+        ("2023-12-31 2023-12-31 2024-01-01", False, False, ""),
+        ("2023-12-31 2023-12-31 2024-01-01 2024-01-01", False, False, "2 of 4"),
     ):
         rows = [f"{day},{y}" for y, day in enumerate(days.split())]
         file = tmp_path / "short.csv"
@@ -412,6 +414,8 @@ def test_notices_of_times_are_printed(service, tmp_path):
         shown = console.file.getvalue()
         assert ("column 'date': '31.12.23' was read as 2023-12-31: " in shown) is read
         assert ("column 'date': 2023-12-31 comes after 2024-01-01; " in shown) is falls
+        assert (f"{repeated} rows have the time of the row before" in shown) is bool(repeated)
+        assert shown.count("rows have the time") == bool(repeated)
 
 
 def test_numbers_whose_commas_part_thousands(tmp_path):
