@@ -121,6 +121,13 @@ MUTATIONS = [
         "tests/model_core/test_detector.py",
     ),
     Mutation(
+        "coarse labels: outputs of a batch are spread as its first is",
+        "model_core/stream/slab.py",
+        "inputs[coarse, label] += steps * dither(positions, self.model.y_dim)",
+        "inputs[coarse, label] += steps * dither(positions[:1], self.model.y_dim)",
+        "tests/model_core/test_resolution.py",
+    ),
+    Mutation(
         "filter: an unlabelled observation has an inlier's weight",
         "model_core/filter.py",
         "return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)",
