@@ -42,8 +42,8 @@ $(KERNELS_STAMP): $(RUN_STAMP) $(KERNEL_SOURCES)
 	@touch $@
 
 $(DEMO_KERNELS_STAMP): $(RUN_STAMP) $(KERNEL_SOURCES)
-	@echo 'kernels of the two models of the demo, compiled for this processor'
-	$(BIN)/python -m model_core.compiled step anomalies corrections gaussian poisson
+	@echo 'kernels of the two models of the demo and of the default one, compiled for this processor'
+	$(BIN)/python -m model_core.compiled step anomalies corrections gaussian averaged poisson
 	@touch $@
 
 $(TEST_STAMP): $(RUN_STAMP)
