@@ -19,7 +19,7 @@ from model_core.readout import Readout
 from model_core.stream import columns, events, season, seasons, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
-from model_core.stream.resolution import resolution
+from model_core.stream.resolution import renewed, resolution
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import AT_ONCE, Past, Slab, Step
 from model_core.stream.state import SeenLabels
@@ -251,8 +251,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             return False
         if warmup.outgrown(labels.y[:, 0], state.location[0], state.scale[0]):
             return True
-        steps = resolution(slab.model, labels.y.tolist(), state.scale)
-        return (steps is None) != (state.resolution is None)
+        last = labels.y[-season.REPLAYED :]  # what a filter begins anew with
+        return renewed(slab.model, last, state.scale, state.resolution) != state.resolution
 
     def _begin_anew(self, slab: Slab, series: S) -> None:
         """Begin the filter anew with the last labels less the seasons of now."""

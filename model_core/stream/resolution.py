@@ -42,6 +42,26 @@ def resolution(
     return steps if any(steps) else None
 
 
+def renewed(
+    model: UnderlyingModel, y: Floats, scale: Sequence[float], known: list[float] | None
+) -> list[float] | None:
+    """The known resolution while labels (n, d) are on its grids, which few of them need not show.
+
+    Else the one that they show.
+    """
+    if known is not None and all(map(_on_grid, y.T, known)):
+        return known
+    return resolution(model, y.tolist(), scale)
+
+
+def _on_grid(labels: Floats, step: float) -> bool:
+    there = labels[np.isfinite(labels)]
+    if not step or not len(there):
+        return True
+    steps = (there - there[0]) / step
+    return bool(np.abs(steps - steps.round()).max() <= NEAR)
+
+
 def _step(column: Sequence[float], scale: float) -> float:
     there = [number for number in column if number == number]
     different, counts = np.unique(there, return_counts=True)

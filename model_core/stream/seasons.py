@@ -17,7 +17,7 @@ from model_core.codec import StreamRow
 from model_core.stream import columns, memory, season, warmup
 from model_core.stream.beliefs import believed
 from model_core.stream.columns import Floats
-from model_core.stream.resolution import resolution
+from model_core.stream.resolution import renewed
 from model_core.stream.series import Series, State
 from model_core.stream.slab import Past, Refused, Slab
 from model_core.stream.state import SeasonPeriods
@@ -119,7 +119,7 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     settings = state.settings
     if warmup.given(slab.model, settings) is None and warmup.varied(values, slab.model.y_dim):
         location, scale = warmup.estimated(slab.model, values, settings)
-    steps = resolution(slab.model, seen.y.tolist(), scale)
+    steps = renewed(slab.model, seen.y, scale, state.resolution)
     before = slab.row(row)
     slab.begin_anew(row, location, scale, steps)
     watch = state.watch._replace(settled=max(state.track.settled - base, 0))  # as it counts

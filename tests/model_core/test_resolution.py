@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model_core import Detector
-from model_core.stream.resolution import dither, resolution
+from model_core.stream.resolution import dither, renewed, resolution
 from model_core.upm.builtin import BUILTIN
 
 GAUSSIAN = BUILTIN["gaussian"].build(BUILTIN["gaussian"].example)
@@ -46,6 +46,20 @@ def test_outputs_have_steps_of_their_own():
     model = BUILTIN["joint"].build(BUILTIN["joint"].example)
     values = [[i % 3, math.sqrt(i), math.nan if i < 9 else i % 2][: model.y_dim] for i in range(20)]
     assert resolution(model, values, [1.0] * 3)[:2] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "step"),
+    [
+        ([5, 5, 5], [1.0]),  # few of them need not show it
+        ([5, math.nan, 7, 9], [1.0]),
+        ([5, 5.5, 6], [0.5]),
+        ([5, 5.1, 6.3], None),
+    ],
+)
+def test_a_known_grid_counts_while_labels_are_on_it(labels, step):
+    y = np.array(labels, dtype=float)[:, None]
+    assert renewed(GAUSSIAN, y, [1.0], [1.0]) == step
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 3])
