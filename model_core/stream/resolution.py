@@ -68,10 +68,7 @@ def _step(column: Sequence[float], scale: float) -> float:
     if len(different) < 2 or (len(different) < FEWEST_VALUES and counts.min() < 2):
         return 0.0
     step = float(np.diff(different).min())
-    steps = (different - different[0]) / step
-    if step < COARSE * scale or np.abs(steps - steps.round()).max() > NEAR:
-        return 0.0
-    return step
+    return step if step >= COARSE * scale and _on_grid(different, step) else 0.0
 
 
 def dither(positions: Floats, outputs: int) -> Floats:

@@ -47,7 +47,7 @@ PARTS = (
 class Backup:
     """One backup on its way into its file.
 
-    service: version that makes it. progress: is told streams that are done, and of all.
+    service: version that makes it. progress: takes the number of streams done, and of all.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ import ipaddress
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ TRY_AGAIN = (408, 425, 429)  # refusals that pass
 WITH_RETRY_AFTER = (429, 503)
 
 
-class Sender:
+class Sender(ABC):
     """Delivers to one receiver, with threads of its own."""
 
     errors: tuple[type[Exception], ...]  # of a call that failed
@@ -61,8 +62,9 @@ class Sender:
             # Not the text of every error: it may hold the address, and that a token.
             return Failure(f"the call failed: {type(error).__name__}")
 
+    @abstractmethod
     async def _send(self, notice: Notice | IncidentNotice) -> Failure | None:
-        raise NotImplementedError
+        """Deliver once; may raise one of `errors`, NotAllowed and TimeoutError."""
 
 
 class HttpSender(Sender):
