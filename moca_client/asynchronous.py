@@ -14,7 +14,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 
 import httpx
 from httpx_sse import EventSource
@@ -203,7 +203,7 @@ class AsyncClient:
     async def observe_frame(
         self,
         frame: Any,
-        *,
+        *unnamed: Never,
         detail: calls.Detail = "summary",
         belief: bool = False,
         **source: Unpack[Source],
@@ -216,10 +216,15 @@ class AsyncClient:
         """
         from moca_client.frames import observe_frame
 
-        return await self.run(observe_frame(frame, source, {"detail": detail, "belief": belief}))
+        options: calls.AnswerOptions = {"detail": detail, "belief": belief}
+        return await self.run(observe_frame(frame, unnamed, source, options))
 
     async def observe_table(
-        self, frame: Any, *, detail: calls.Detail = "summary", **source: Unpack[Source]
+        self,
+        frame: Any,
+        *unnamed: Never,
+        detail: calls.Detail = "summary",
+        **source: Unpack[Source],
     ) -> Any:
         """Post the rows of a frame as `observe_frame`; return the answers as a frame alone.
 
@@ -227,7 +232,7 @@ class AsyncClient:
         """
         from moca_client.frames import observe_table
 
-        return await self.run(observe_table(frame, source, {"detail": detail}))
+        return await self.run(observe_table(frame, unnamed, source, {"detail": detail}))
 
     # --- reads -------------------------------------------------------------------------------
 

@@ -127,9 +127,11 @@ class _Posting(NamedTuple):
     series: Mapping[str, Series]
 
 
-def observe_frame(frame: Any, source: Source, options: calls.AnswerOptions) -> Calls[Answers]:
+def observe_frame(
+    frame: Any, unnamed: Sequence[Any], source: Source, options: calls.AnswerOptions
+) -> Calls[Answers]:
     """Post a frame's rows; answers one by one, in the order of the rows."""
-    posting = _read(frame, **source)
+    posting = _read(frame, *unnamed, **source)
 
     def applied(error: ClientError) -> list[Answer]:
         return getattr(error, "answers", [])
@@ -145,9 +147,11 @@ def observe_frame(frame: Any, source: Source, options: calls.AnswerOptions) -> C
     return (yield from _posted(posting, list[Answer], dict(options), applied, kept))
 
 
-def observe_table(frame: Any, source: Source, options: calls.AnswerOptions) -> Calls[Any]:
+def observe_table(
+    frame: Any, unnamed: Sequence[Any], source: Source, options: calls.AnswerOptions
+) -> Calls[Any]:
     """Post a frame's rows; the answers by columns, as a frame, in the order of the rows."""
-    posting = _read(frame, **source)
+    posting = _read(frame, *unnamed, **source)
 
     def applied(error: ClientError) -> Columns:
         return (isinstance(error, Problem) and error.document.get("answers")) or {}
@@ -166,7 +170,7 @@ def observe_table(frame: Any, source: Source, options: calls.AnswerOptions) -> C
 
 def _read(
     frame: Any,
-    *,
+    *unnamed: Any,
     stream: str | None = None,
     by: str | None = None,
     y: str | Sequence[str] | None = None,
@@ -178,8 +182,13 @@ def _read(
 
     An index of times is its column of times, unless one is named.
     """
-    if (stream is None) == (by is None):
-        raise InvalidRequest("expected either `stream` or `by`")
+    if unnamed or (stream is None) == (by is None):
+        both = stream is not None and by is not None
+        name = repr(unnamed[0]) if unnamed and isinstance(unnamed[0], str) else "..."
+        raise InvalidRequest(
+            f"expected stream={name}, if all rows are of one stream, or by={name}, the column that "
+            f"names the stream of each{'; got both' if both else ''}"
+        )
     if batch < 1:
         raise InvalidRequest(f"batch: expected at least 1, got {batch}")
     columns, backend = read_frame(frame)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from moca_client.replay import Beliefs, Replayed, ReplayedChange
 from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
+from moca_client.tables import magnitude
 
 MAX_DATA_PANELS = 6
 MAX_STREAMS = 40  # with a line of their own in a picture of many
@@ -110,7 +111,7 @@ def plot_changes(
     stream that changed, at most `MAX_STREAMS` with the largest changes, the first to change above;
     a triangle up or down at each start, with its interval.
     """
-    by_size = sorted(changes, key=lambda change: -change.magnitude)
+    by_size = sorted(changes, key=lambda change: -magnitude(change.event))
     largest = list(dict.fromkeys(change.replayed.stream for change in by_size))[:MAX_STREAMS]
     by_start = sorted(changes, key=lambda change: change.place)
     streams = dict.fromkeys(change.replayed.stream for change in by_start)

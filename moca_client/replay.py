@@ -54,6 +54,7 @@ from moca_client.tables import (
     describe_season,
     describe_segmentation,
     describe_start,
+    magnitude,
 )
 
 READY_WAIT_S = 10.0
@@ -164,13 +165,6 @@ class ReplayedChange(NamedTuple):
     event: Event
 
     @property
-    def magnitude(self) -> float:
-        """Its size, in standard deviations; of several outputs that of the largest."""
-        size = self.event.size
-        sizes = size if isinstance(size, list) else [size]
-        return max((abs(value) for value in sizes if value is not None), default=0.0)
-
-    @property
     def place(self) -> float:
         """Where it begins: on the axis of its file, else its position."""
         axis = self.replayed.series.axis
@@ -210,7 +204,7 @@ def replay(
     replayed = Replayed(stream, series)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with _service(url, api_key, file, [replayed], files, batch, console) as client:
-        seq = prepare(client, stream, wanted, existing)
+        (seq,) = prepare(client, [stream], wanted, existing)
         import_soon(files)
         try:
             with collecting_nothing():
@@ -229,7 +223,7 @@ def replay(
             raise
         with collecting_nothing():
             draw(client, replayed, files)
-    console.print(events_table(replayed))
+    _print_changes(events_table(replayed), console)
     regimes = describe_segmentation(replayed.segmentation, replayed.hindsight)
     console.print(regimes, highlight=False)
     if replayed.answers and (season := replayed.answers[-1].season) is not None:
@@ -269,9 +263,7 @@ def replay_many(
     replays = [Replayed(name, series) for name, series in streams.items()]
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with _service(url, api_key, file, replays, files, batch, console) as client:
-        with ThreadPoolExecutor(MANY_IN_FLIGHT) as pool:
-            names = [replayed.stream for replayed in replays]
-            list(pool.map(lambda name: prepare(client, name, wanted, existing), names))
+        prepare(client, list(streams), wanted, existing)
         import_soon(files)
         tables: dict[str, Columns] = {}
         with collecting_nothing():
@@ -286,7 +278,7 @@ def replay_many(
             _write_answers(replays, tables, files)
         confirmed = [change for replayed in replays for change in _changes(replayed)]
         changes = _refined(client, confirmed)
-        console.print(changes_table(replays, changes))
+        _print_changes(changes_table(replays, changes), console)
         if any(map(_picture, files)):
             files += _draw_many(client, replays, changes, files, plots, console)
     for path in files:
@@ -468,28 +460,49 @@ def collecting_nothing() -> Iterator[None]:
             gc.enable()
 
 
-def prepare(client: Client, stream: str, settings: Mapping[str, Any], existing: str) -> int:
-    """Make a stream ready, one that is there as `existing` says; returns its next position.
+def prepare(
+    client: Client, streams: Sequence[str], settings: Mapping[str, Any], existing: str
+) -> list[int]:
+    """Make streams ready, those that are there as `existing` says; returns their next positions.
 
-    One without settings of its own is created by its first observation.
+    All are looked at before any is changed. One without settings of its own is created by its first
+    observation.
     """
-    seq = 0
-    try:
-        seq = client.stream(stream).seq
-        if existing == "replace":
+
+    def seq_of(stream: str) -> int | None:
+        try:
+            return client.stream(stream).seq
+        except Problem as problem:
+            if problem.status == 422:
+                raise ReplayError(f"{stream!r} cannot name a stream: {problem}") from problem
+            if problem.status != 404:
+                raise
+            return None
+
+    def ready(stream: str, seq: int | None) -> int:
+        if seq is not None and existing == "replace":
             client.delete_stream(stream)
             seq = 0
-        elif existing == "refuse" and seq > 0:
-            raise ReplayError(
-                f"stream {stream!r} already has {seq} observations: choose another name "
-                "(--stream), append to it (--append), or delete it first (--replace)"
-            )
-    except Problem as problem:
-        if problem.status == 422:
-            raise ReplayError(f"{stream!r} cannot name a stream: {problem}") from problem
-        if problem.status != 404:
-            raise
-    return client.put_stream(stream, settings).seq if settings else seq
+        return client.put_stream(stream, settings).seq if settings else seq or 0
+
+    with ThreadPoolExecutor(MANY_IN_FLIGHT) as pool:
+        seqs = list(pool.map(seq_of, streams))
+        filled = {stream: seq for stream, seq in zip(streams, seqs, strict=True) if seq}
+        if filled and existing == "refuse":
+            raise ReplayError(_has_observations(filled, len(streams)))
+        return list(pool.map(ready, streams, seqs))
+
+
+def _has_observations(seqs: Mapping[str, int], streams: int) -> str:
+    """Say which streams have observations, and what to do; streams: how many were asked for."""
+    name, seq = next(iter(seqs.items()))
+    text = f"stream {name!r} already has {seq} observations"
+    if streams == 1:
+        hint = "choose another name (--stream), append to it (--append), or delete it first"
+        return f"{text}: {hint} (--replace)"
+    if len(seqs) > 1:
+        text += f", and {len(seqs) - 1} others of {streams} have some"
+    return f"{text}: append to them (--append), or delete them first (--replace)"
 
 
 def _stream(
@@ -589,6 +602,14 @@ def ask_changes(client: Client, replayed: Replayed) -> None:
     replayed.hindsight = answer.hindsight
 
 
+def _print_changes(table: Table, console: Console) -> None:
+    """Print a table of changes; its title alone where there are none."""
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print(table.title, highlight=False, markup=False)
+
+
 def _table(headings: Sequence[str], **options: Any) -> Table:
     """Return an empty table of changes; words are wrapped, numbers are not."""
     table = Table(title_justify="left", box=SIMPLE_HEAD, **options)
@@ -598,6 +619,10 @@ def _table(headings: Sequence[str], **options: Any) -> Table:
     return table
 
 
+def _counted(confirmed: int) -> str:
+    return f"{confirmed or 'no'} confirmed change{'' if confirmed == 1 else 's'}"
+
+
 def events_table(replayed: Replayed) -> Table:
     """Return the table of changepoint events of the replayed rows."""
     axis = replayed.series.axis
@@ -605,7 +630,7 @@ def events_table(replayed: Replayed) -> Table:
     confirmed = sum(event.state == "confirmed" for event in events)
     title = (
         f"{replayed.stream} ({replayed.model}): {len(replayed.answers)} observations, "
-        f"{confirmed} confirmed change{'' if confirmed == 1 else 's'}"
+        f"{_counted(confirmed)}"
     )
     table = _table(
         [*([axis.name] if axis else []), "start", "what changed", "evidence", "state"],
@@ -724,7 +749,7 @@ def changes_table(replays: Sequence[Replayed], changes: Sequence[ReplayedChange]
     table = _table(
         ["stream", "since" if timed else "start", "what changed", "evidence"],
         title=f"{changed} of {len(replays)} streams changed; {rows:,} observations, "
-        f"{len(changes)} confirmed change{'' if len(changes) == 1 else 's'}",
+        f"{_counted(len(changes))}",
     )
     if len(changes) > SHOWN:
         table.caption = f"the latest {SHOWN}; all of them are in the answers"
@@ -751,7 +776,7 @@ def _draw_many(
 
     (overview,) = filter(_picture, files)
     plot_changes(replays, changes, overview)
-    by_size = sorted(changes, key=lambda change: -change.magnitude)
+    by_size = sorted(changes, key=lambda change: -magnitude(change.event))
     largest = list({id(change.replayed): change.replayed for change in by_size}.values())
     drawn: list[Path] = []
     with progress_bar(console, "pictures") as progress:

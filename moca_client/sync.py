@@ -13,7 +13,7 @@ from collections.abc import (
 )
 from contextlib import closing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 
 import httpx
 from httpx_sse import EventSource
@@ -200,7 +200,7 @@ class Client:
     def observe_frame(
         self,
         frame: Any,
-        *,
+        *unnamed: Never,
         detail: calls.Detail = "summary",
         belief: bool = False,
         **source: Unpack[Source],
@@ -213,10 +213,15 @@ class Client:
         """
         from moca_client.frames import observe_frame
 
-        return self.run(observe_frame(frame, source, {"detail": detail, "belief": belief}))
+        options: calls.AnswerOptions = {"detail": detail, "belief": belief}
+        return self.run(observe_frame(frame, unnamed, source, options))
 
     def observe_table(
-        self, frame: Any, *, detail: calls.Detail = "summary", **source: Unpack[Source]
+        self,
+        frame: Any,
+        *unnamed: Never,
+        detail: calls.Detail = "summary",
+        **source: Unpack[Source],
     ) -> Any:
         """Post the rows of a frame as `observe_frame`; return the answers as a frame alone.
 
@@ -224,7 +229,7 @@ class Client:
         """
         from moca_client.frames import observe_table
 
-        return self.run(observe_table(frame, source, {"detail": detail}))
+        return self.run(observe_table(frame, unnamed, source, {"detail": detail}))
 
     # --- reads -------------------------------------------------------------------------------
 

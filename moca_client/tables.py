@@ -225,6 +225,18 @@ def incident_lines(incidents: Iterable[Incident]) -> str:
     return text.getvalue()
 
 
+def magnitude(change: Any) -> float:
+    """Size of a change as its sentence has it, up or down, in standard deviations; -1: it has none.
+
+    Of a mean it is that of the explanation, else the event's, of the output that moved most.
+    """
+    explained = change.explanation
+    size = explained.size if explained is not None and explained.kind == "mean" else None
+    sizes = change.size if size is None else size
+    every = sizes if isinstance(sizes, list) else [sizes]
+    return max((abs(size) for size in every if size is not None), default=-1.0)
+
+
 # --- in words --------------------------------------------------------------------------------
 
 

@@ -65,9 +65,14 @@ def numbers(name: str, value: Any) -> tuple[float, ...]:
             return tuple(math.nan if _is_missing(number) else float(number) for number in several)
         return (float(value),)
     except (TypeError, ValueError) as error:
+        truth = isinstance(value, bool | np.bool_)
+        hint = (
+            f"as a label it is {int(value)}"
+            if truth
+            else "convert text to numbers, and leave columns of other types out"
+        )
         raise BadInput(
-            f"{name}: expected a number or a list of numbers, got {value!r}; "
-            "convert text to numbers, and leave columns of other types out"
+            f"{name}: expected a number or a list of numbers, got {value!r}; {hint}"
         ) from error
     except OverflowError as error:
         raise BadInput(

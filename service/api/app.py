@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match
 
 from model_core.upm.builtin import BUILTIN
+from model_core.wording import did_you_mean
 from service.api import openapi
 from service.api.auth import Authenticator, Rates
 from service.api.gateway.changes import ChangePages
@@ -301,7 +302,27 @@ async def _http_error(request: Request, error: Exception) -> Response:
     reads_pages = "text/html" in request.headers.get("accept", "")
     if reads_pages and not request.app.state.settings.no_console:
         return HTMLResponse(missing(path), 404, SAFETY)
-    return problem(NotFound(f"no resource at {path}"))
+    return problem(NotFound(f"no resource at {path}{_meant(request.app, path)}"))
+
+
+def _meant(app: FastAPI, path: str) -> str:
+    """Return a question about the path of a call that may have been meant; empty: none is like it.
+
+    Names in a path stay as they are; `/v1` may be missing.
+    """
+    near = []
+    for parts in (path.split("/"), f"/v1{path}".split("/")):
+        for route in app.routes:
+            own = getattr(route, "path", "").split("/")
+            if len(own) == len(parts) and all(map(_is_like, own, parts)):
+                pairs = zip(own, parts, strict=True)
+                near.append("/".join(part if "{" in word else word for word, part in pairs))
+    return did_you_mean(path, near)
+
+
+def _is_like(word: str, part: str) -> bool:
+    """Whether a part of a path may be a word of a call's path, or stands for a name in it."""
+    return "{" in word or word == part or bool(did_you_mean(part, [word]))
 
 
 def _methods(request: Request) -> list[str]:

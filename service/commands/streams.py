@@ -151,6 +151,9 @@ def _list_regimes(regimes: Sequence[RememberedRegime], as_json: bool) -> None:
     if as_json:
         print_json(regimes)
         return
+    if not regimes:
+        typer.echo("no regimes: see the setting `regimes`, and the first confirmed change")
+        return
     made = table("id", "name", "probability", "seen", "last seen", "mean", "sd")
     for regime in regimes:
         made.add_row(

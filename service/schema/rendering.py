@@ -41,6 +41,7 @@ from moca_client.responses import (
     ValuesAround,
 )
 from moca_client.stream_settings import StreamSettings
+from moca_client.tables import magnitude
 from model_core import incidents
 from model_core.stream.segmentation import best, confirmed, lasting, regimes
 from service import wire
@@ -343,12 +344,6 @@ def incident_link(id_: str) -> str:
     return f"/#/incidents/{id_}"
 
 
-def largest(size: wire.Label) -> float | None:
-    """Size of an event up or down, of the output that moved most."""
-    sizes = size if isinstance(size, list) else [size]
-    return max((abs(size) for size in sizes if size is not None), default=None)
-
-
 def stream_change(change: FoundChange) -> StreamChange:
     """Return a change of a stream."""
     own = event(change.event)
@@ -388,9 +383,9 @@ def incident(found: FoundIncident, shared: Sequence[incidents.Mover], fleet: int
     fleet = max(fleet, len(changes))  # streams that are gone, too
     confirmed = [change.confirmed for change in changes if change.confirmed is not None]
     directions = Counter(change.event.direction for change in changes)
-    sizes = {change.stream: largest(change.event.size) for change in changes}
-    measured = [size for size in sizes.values() if size is not None]
-    names = sorted(sizes, key=lambda stream: (-(sizes[stream] or 0.0), stream))
+    sizes = {change.stream: magnitude(change.event) for change in changes}
+    measured = [size for size in sizes.values() if size >= 0.0]
+    names = sorted(sizes, key=lambda stream: (-sizes[stream], stream))
     return Incident(
         id=found.id,
         headline=incident_headline(len(changes), fleet, moment, shared),

@@ -153,6 +153,19 @@ def test_a_frame_of_many_streams_comes_back_in_the_order_of_its_rows(library):
     assert column(back, "seq") == [hosts[:row].count(host) for row, host in enumerate(hosts)]
 
 
+@pytest.mark.parametrize("call", ["observe_frame", "observe_table"])
+def test_a_stream_or_a_column_is_given_by_name(call):
+    pandas = pytest.importorskip("pandas")
+    frame = frame_of(pandas, {"id": ["a", "b"], "y": [1.0, 2.0]})
+    with Client(transport=httpx.MockTransport(ManyService())) as client:
+        with pytest.raises(InvalidRequest, match=r"expected stream='id', .* or by='id', the col"):
+            getattr(client, call)(frame, "id")
+        with pytest.raises(InvalidRequest, match=r"expected stream=\.\.\., .* of each$"):
+            getattr(client, call)("pump-7", frame)
+        with pytest.raises(InvalidRequest, match="got both"):
+            getattr(client, call)(frame, stream="s", by="id")
+
+
 def test_a_column_of_names_that_answers_have_too_has_the_names(library):
     frame = frame_of(library, {"season": ["wet", "dry", "wet"], "y": [1.0, 2.0, 3.0]})
     with Client(transport=httpx.MockTransport(ManyService())) as client:

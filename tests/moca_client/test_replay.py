@@ -347,6 +347,7 @@ class ShiftService(ClientOfItself):
         self.waits = {}  # what comes before a list is looked at, by the position that it is to have
         self.conflicts = 0
         self.hindsight = iter(())  # of the next answers about changepoints
+        self.events = [Event(1, "confirmed", 40, 42, 50, size=-1.9)]
 
     def stream(self, name):
         if self.settings is None:
@@ -376,10 +377,9 @@ class ShiftService(ClientOfItself):
         return answers
 
     def changepoints(self, name):
-        events = [Event(1, "confirmed", 40, 42, 50, size=-1.9)]
         segments = [Segment(0, 40), Segment(40, self.seq)]
         hindsight = next(self.hindsight, None)
-        return Changepoints(name, self.seq, "gaussian", events, segments, hindsight)
+        return Changepoints(name, self.seq, "gaussian", self.events, segments, hindsight)
 
 
 @pytest.fixture
@@ -465,6 +465,15 @@ def test_replay(service, shift, tmp_path):
     assert sum(table["belief_probability"][50]) == pytest.approx(1, abs=1e-6)
     assert len(table["belief_run_length"][50]) == table["hypotheses"][50]
     assert (out / "a-shift.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_replay_without_changes_is_a_sentence_and_no_empty_table(service, shift, tmp_path):
+    service.events = []
+    console = quiet()
+    replay(shift, out=tmp_path / "a.csv", console=console)
+    lines = console.file.getvalue().splitlines()
+    assert "a-shift (gaussian): 80 observations, no confirmed changes" in lines
+    assert "what changed" not in console.file.getvalue()
 
 
 def test_a_stream_without_settings_is_created_by_its_first_observation(service, shift, tmp_path):

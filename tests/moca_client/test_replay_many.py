@@ -39,6 +39,9 @@ class ManyService(ClientOfItself):
         self.settings[name] = settings
         return StreamSummary(name, "gaussian", 0, settings=settings)
 
+    def delete_stream(self, name):
+        del self.seqs[name]
+
     def observe(self, name, observations, detail, belief):
         assert detail == "full"  # the file has every column
         answers = []
@@ -134,6 +137,44 @@ def test_each_stream_gets_the_settings_that_are_stated_and_none_others(service, 
     )
     assert service.settings == (dict.fromkeys("abc", settings) if settings else {})
     assert service.seqs == dict.fromkeys("abc", 9)
+
+
+def test_streams_that_are_there_are_refused_together_before_any_is_changed(service, tmp_path):
+    file = hosts(tmp_path)
+
+    def again(existing, settings=None):
+        replay_many(
+            file,
+            by_host(file),
+            settings=settings,
+            out=tmp_path / "out",
+            plots=0,
+            existing=existing,
+            console=quiet(),
+        )
+
+    service.seqs["b"] = 4
+    with pytest.raises(ReplayError, match=r"'b' already has 4 observations: append to them"):
+        again("refuse", {"hazard": 0.1})
+    service.seqs["c"] = 2
+    with pytest.raises(ReplayError) as refused:
+        again("refuse", {"hazard": 0.1})
+    assert "and 1 others of 3 have some" in str(refused.value)
+    assert "--stream" not in str(refused.value)  # excluded by --by
+    assert service.settings == {}
+    again("append")
+    assert service.seqs == {"a": 9, "b": 13, "c": 11}
+    again("replace")
+    assert service.seqs == {"a": 9, "b": 9, "c": 9}
+
+
+def test_without_changes_there_is_a_sentence_and_no_empty_table(service, tmp_path):
+    file = hosts(tmp_path, "ab", rows=5)
+    console = quiet()
+    replay_many(file, by_host(file), out=tmp_path / "out", plots=0, console=console)
+    lines = console.file.getvalue().splitlines()
+    assert "0 of 2 streams changed; 10 observations, no confirmed changes" in lines
+    assert "what changed" not in console.file.getvalue()
 
 
 def test_times_are_read_in_the_form_of_the_whole_column(service, tmp_path):

@@ -333,6 +333,12 @@ def test_text_is_refused_with_what_to_do(text):
         detector.update_many([1.0, text])
 
 
+@pytest.mark.parametrize(("truth", "label"), [(True, 1), (np.bool_(False), 0)])
+def test_a_truth_value_is_refused_with_the_label_that_it_is(truth, label):
+    with pytest.raises(BadInput, match=rf"^y: expected a number .*; as a label it is {label}$"):
+        Detector().update(truth)
+
+
 def test_missing_labels_are_those_of_pandas_too():
     pandas = pytest.importorskip("pandas")
     missing = [None, math.nan, pandas.NA, pandas.NaT, pandas.Series([pandas.NA], dtype="Int64")[0]]

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from moca_client.responses import ChangesPage, Mover, StreamChange, Timeline
+from moca_client.tables import magnitude
 from model_core.incidents import Tagged
 from service import wire
 from service.api.gateway.reads import SortedPages, from_store, without
@@ -206,19 +207,13 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
         return (
             (since is None or change.seconds >= since)
             and (until is None or change.seconds < until)
-            and (query.min_size is None or magnitude(change) >= query.min_size)
+            and (query.min_size is None or magnitude(change.event) >= query.min_size)
             and (query.min_evidence is None or _evidence(change) >= query.min_evidence)
             and query.contains in change.stream
             and event_filter.lets(change.raised)  # what takes longest comes last
         )
 
     return fits
-
-
-def magnitude(change: FoundChange) -> float:
-    """Size of a change, of the output that moved most; -1: it has none."""
-    size = rendering.largest(change.event.size)
-    return -1.0 if size is None else size
 
 
 def _evidence(change: FoundChange) -> float:
@@ -237,6 +232,6 @@ def _by(value: Callable[[FoundChange], float]) -> Callable[[FoundChange], Change
 
 _RANKS = {
     "time": _by(lambda change: change.seconds),
-    "size": _by(magnitude),
+    "size": _by(lambda change: magnitude(change.event)),
     "evidence": _by(_evidence),
 }

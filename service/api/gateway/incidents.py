@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from moca_client import responses
-from service.api.gateway.changes import ChangePages, magnitude
+from moca_client.tables import magnitude
+from service.api.gateway.changes import ChangePages
 from service.api.gateway.reads import SortedPages, from_store, without
 from service.problems import NotFound
 from service.schema import rendering
@@ -42,7 +43,7 @@ class IncidentPages:
         """Return the incident that has a change of this id; raises NotFound."""
         incident = await self.found(id_, kinds_of(query.kind))
         largest_first = sorted(
-            incident.changes, key=lambda change: (-magnitude(change), change.stream)
+            incident.changes, key=lambda change: (-magnitude(change.event), change.stream)
         )
         rows, unreadable = await self._changes.described(largest_first, query.around)
         for row in rows:
@@ -91,7 +92,7 @@ def _fitting(
             and any(
                 query.contains in change.stream
                 and filter_.lets(change.raised)
-                and (query.min_size is None or magnitude(change) >= query.min_size)
+                and (query.min_size is None or magnitude(change.event) >= query.min_size)
                 for change in incident.changes
             )
         ):

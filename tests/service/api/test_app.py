@@ -57,6 +57,24 @@ async def test_models(api, settings):
     assert (await api.get("/v1/models/%2e%2e")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/v1/stream/pump-7", "/v1/streams/pump-7"),
+        ("/v1/streams/pump-7/observation", "/v1/streams/pump-7/observations"),
+        ("/streams/pump-7/history", "/v1/streams/pump-7/history"),
+        ("/v1/incident", "/v1/incidents"),
+        ("/v1/streams/pump-7/nothing", None),
+        ("/nothing", None),
+    ],
+)
+async def test_an_unknown_path_names_one_that_is_like_it(api, path, meant):
+    answer = await api.get(path)
+    assert answer.status_code == 404
+    hint = "" if meant is None else f"; did you mean {meant!r}?"
+    assert answer.json()["detail"] == f"no resource at {path}{hint}"
+
+
 async def test_readiness_names_what_is_missing(settings, start, request):
     async with start(settings) as api:
         assert (await api.get("/livez")).json() == {"status": "alive"}

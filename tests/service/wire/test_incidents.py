@@ -7,6 +7,10 @@ import random
 import pytest
 
 from model_core.incidents import Tagged
+from model_core.sentences import Explanation
+from service.api.gateway.incidents import IncidentPages
+from service.schema.queries import IncidentQuery, IncidentsQuery
+from service.schema.rendering import stream_change
 from service.wire import Event, KnownRegime
 from service.wire.event_entries import FeedEntry, Id, Raised
 from service.wire.incidents import ChangeIndex, Fleet, FoundIncident, Member, find, shared
@@ -193,6 +197,46 @@ def test_the_id_of_an_incident_stays_while_streams_join_and_each_member_leads_to
         assert all(found.of(entry.change_id) is incident for entry in joined)
     assert ids == {raised("a5", 2).change_id}
     assert find(index_of(*joined), fleet).of("0" * 12) is None
+
+
+class Feeds:
+    """Reads of all changes, and of what is known of their streams."""
+
+    def __init__(self, found):
+        self.seen = found
+
+    async def found(self, kinds):
+        return self.seen
+
+    async def fleet(self):
+        return self.seen.fleet
+
+    async def described(self, changes, around):
+        return [stream_change(change) for change in changes], []
+
+
+async def test_changes_of_an_incident_are_in_the_order_of_the_sizes_in_their_sentences():
+    """Which may be another than that of the events' own sizes."""
+
+    def mean(size):
+        return Explanation(f"mean rose by {abs(size)} sd", "mean", size=size)
+
+    changes = [
+        raised("a", 2, size=9.0, explanation=mean(1.0)),
+        raised("b", 2, size=[1.0, None], explanation=mean(-5.0)),
+        raised("c", 2, size=[1.0, -4.0], explanation=Explanation("spread", "spread", size=99.0)),
+        raised("d", 2, size=2.0),
+        raised("e", 2),
+    ]
+    found = find(index_of(*changes), fleet_of(*"abcde"))
+    feeds = Feeds(found)
+    (incident,) = found.incidents
+    one = await IncidentPages(feeds, feeds).one(incident.id, IncidentQuery())
+    assert [change.stream for change in one.changes] == one.names == [*"bcdae"]
+    assert one.size == 3.0
+    for least, total in ((5.0, 1), (5.1, 0)):
+        query = IncidentsQuery(min_size=least)
+        assert (await IncidentPages(feeds, feeds).page(query, 0.0)).total == total
 
 
 def test_the_id_of_an_incident_is_looked_for_once(monkeypatch):
