@@ -223,7 +223,7 @@ def step(
     reading = None
     if model.believes:
         read = model.read(grown.stats, prediction.phi, y, inlier)
-        reading = _reading(prediction, posterior, read, lead)
+        reading = _reading(prediction, posterior, read, lead, outlying)
     context = model.remember(grown.context, y, inputs.labelled, reading)
     new = FilterState(
         kept, grown.seq + 1, grown.steps, totals, grown.totals_at_start, context, stats,
@@ -273,13 +273,15 @@ def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tens
     return likelihood, inlier, densities[:, -1]
 
 
-def _reading(prediction: Prediction, posterior: Belief, read: Tensor, lead: Tensor) -> Reading:
+def _reading(
+    prediction: Prediction, posterior: Belief, read: Tensor, lead: Tensor, outlying: Tensor
+) -> Reading:
     """What is believed of labels; read: (B, S, k) by `UnderlyingModel.read`."""
     before = prediction.belief.log_prob.exp().unsqueeze(-1)
     slots = read.shape[1]
     mean = prediction.mixture.components.mean()[:, :slots]
     average = (posterior.log_prob.exp().unsqueeze(-1) * read).sum(1)
-    return Reading(average, (before * mean).sum(1) / before.sum(1), lead)
+    return Reading(average, (before * mean).sum(1) / before.sum(1), lead, outlying)
 
 
 def input_likelihood(

@@ -90,8 +90,9 @@ class Functions(NamedTuple):
     EACH of the label; returns the share of it that counts for run lengths. learn: updates `own` by
     the responsibilities SHARE; its argument is the log score of the hypotheses, its result that
     of the answer, nan where what follows would not be finite. remember: moves the context on,
-    and what statistics are stepped in place. summarise: (step, levels, spare, out) fills a row of
-    the summary; levels: (2, Q); spare: to work in, see `advance`.
+    and what statistics are stepped in place; the belief is not pruned yet. summarise: (step,
+    levels, spare, out) fills a row of the summary; levels: (2, Q); spare: to work in, see
+    `advance`.
     """
 
     predict: Any

@@ -202,13 +202,13 @@ def advance(
             log_score = call(learn, step, log_score)
         if not (math.isfinite(log_score) and _finite(own, work[belief.SPARE])):
             continue
+        call(remember, step)  # by the belief of all hypotheses: it is pruned next
         born = 0.0
         lost = 0.0
         if recalled > 0:
             born, lost = regimes.prune(line, slots, slots - 1 - recalled, birth.slot, work)
         belief.keep(line, head, slots, birth, number[ELAPSED], totals, work, out)
         _store(own, first, slots, line)
-        call(remember, step)
         if recalled > 0:
             out[CHANGEPOINT_PROBABILITY] = born
             out[PRUNED_MASS] = lost

@@ -6,12 +6,14 @@ The posterior is the mean, level and slope, and the precision `Lambda` with its 
 
 from __future__ import annotations
 
+from model_core.maths.context import bounded
 from model_core.maths.ops import exp, log, log1p, maximum, sqrt, where
 
 SCALES = (1.0, 9.0, 100.0)  # of the noise's variance: usual, heavy and wild labels
 # Gains of a trend, by an error of its forecast.
 LEVEL_GAIN = 0.1
 SLOPE_GAIN = 0.007
+REACH = 3.0  # scales that a forecast may lie outside the range of the labels
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
 
 
@@ -115,9 +117,34 @@ def moved(
     return level + weighted * first, slope + weighted * second
 
 
+def gain(share: float, variance: float) -> float:
+    """Weight of an error after a share of its label; variance: `f' Lambda^-1 f` before it."""
+    return share / (1.0 + share * variance)
+
+
 def scatter(share: float, error: float, variance: float) -> float:
     """What a share of a label adds to beta."""
-    return 0.5 * (share * (error * error) / (1.0 + share * variance))
+    return 0.5 * (gain(share, variance) * (error * error))
+
+
+def bounds(location: float, scale: float, least: float, most: float) -> tuple[float, float]:
+    """Least and greatest forecast that is believed; least, most: lags in the stream's units."""
+    return location + scale * (least - REACH), location + scale * (most + REACH)
+
+
+def believed(expected: float, y: float, share: float, outlying: bool) -> float:
+    """What the lag takes a label for: the share of it that is not wild, and of an outlier nothing.
+
+    Between the two from the nearer end: what is hardly believed, or hardly not, keeps its digits.
+    """
+    error = y - expected
+    between = where(share < 0.5, expected + share * error, y - error * (1.0 - share))
+    return where(outlying, expected, between)
+
+
+def trend(least: float, most: float, level: float, slope: float) -> float:
+    """Forecast of the trend, within the bounds of forecasts, in the stream's units."""
+    return bounded(level + slope, least - REACH, most + REACH)
 
 
 def followed(level: float, slope: float, value: float, before: float) -> tuple[float, float]:

@@ -72,11 +72,11 @@ from model_core.upm.base import (
     Floats,
     Reading,
     Stats,
-    in_units,
     log_gamma,
     of_arrays,
 )
 
+_CONTEXT = maths("context")
 _REGRESSION = maths("regression")
 _SPECIAL = maths("special")
 LEVEL, LAG, LINE, TREND = range(4)  # what an expert regresses on beside the constant
@@ -85,7 +85,6 @@ UNIT = 10.0  # observations in which the line's slope is measured
 SHARES = (0.94, 0.05, 0.01)  # of the scales of the noise, `omega_0`
 SHARES_COUNT = 20.0  # labels that these stand for
 LEAST_NOISE = 1e-12  # of the prior's, that rounding may leave of the noise of a stored regime
-REACH = 3.0  # scales that a forecast may lie outside the range of the labels
 
 
 class Expert(NamedTuple):
@@ -258,16 +257,16 @@ class Averaged(ClosedForm):
         time, location, scale, least, most, lag, counts, *trend, kept = self._parts(context)
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
         shares = reading.average.reshape(-1, self.y_dim, len(SCALES))
-        outlying = shares.sum(-1).amax(-1) < 0.5
-        believed = torch.lerp(reading.expected, y, shares[..., :-1].sum(-1))
-        believed = torch.where(outlying.unsqueeze(-1), reading.expected, believed)
-        value = torch.where(there, in_units(believed, location, scale), lag)
+        outlying = reading.outlying
+        not_wild = shares[..., :-1].sum(-1)
+        believed = _REGRESSION.believed(reading.expected, y, not_wild, outlying.unsqueeze(-1))
+        value = torch.where(there, _CONTEXT.in_units(believed, location, scale), lag)
         least = torch.minimum(least, value)
         most = torch.maximum(most, value)
         learned = torch.where(there.unsqueeze(-1), shares, 0.0).flatten(1)
         followed = _REGRESSION.followed(*trend, value, time)
         level, slope = (torch.where(there, *pair) for pair in zip(followed, trend, strict=True))
-        scaled = in_units(y, location, scale)
+        scaled = _CONTEXT.in_units(y, location, scale)
         moved = walk.advance(kept, scaled, labelled, outlying, reading.lead)
         return torch.cat(
             (time + 1, location, scale, least, most, value, counts + learned, level, slope, moved),
@@ -277,11 +276,10 @@ class Averaged(ClosedForm):
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """Time, the lag, least and greatest forecast, shares, the trend."""
         time, location, scale, least, most, lag, counts, level, slope, _ = self._parts(context)
-        lowest = location + scale * (least - REACH)
-        highest = location + scale * (most + REACH)
+        lowest, highest = _REGRESSION.bounds(location, scale, least, most)
         by_output = counts.reshape(-1, self.y_dim, len(SCALES))
         shares = by_output / by_output.sum(-1, keepdim=True)
-        trend = torch.maximum(least - REACH, torch.minimum(most + REACH, level + slope))
+        trend = _REGRESSION.trend(least, most, level, slope)
         return torch.cat((time, lag, lowest, highest, shares.flatten(1), trend), -1)
 
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
@@ -431,7 +429,8 @@ class Averaged(ClosedForm):
         """Locations (B, S, d, J) that are believed; phi: (B, n)."""
         d = self.y_dim
         least, most = phi[:, None, 1 + d : 1 + 3 * d, None].chunk(2, 2)
-        return torch.maximum(least, torch.minimum(most, location))
+        bounded: Tensor = _CONTEXT.bounded(location, least, most)
+        return bounded
 
     def _shares_of(self, phi: Tensor) -> Tensor:
         """Shares (B, d, 3) of the scales of the noise."""
@@ -453,7 +452,7 @@ class Averaged(ClosedForm):
         d = self.y_dim
         lag = phi[:, None, 1 : 1 + d]
         trend = phi[:, None, 1 + 6 * d : 1 + 7 * d]
-        age = torch.where(stats.origin < 0, 0.0, (time - stats.origin) / UNIT)
+        age = _CONTEXT.age_of(time, stats.origin, UNIT)
         full = stats.beta[..., 0]
         features = {LEVEL: torch.zeros_like(full), LAG: lag, LINE: age, TREND: trend}
         return torch.stack([features[expert.feature].expand_as(full) for expert in EXPERTS], -1)

@@ -22,7 +22,6 @@ Stats = Any  # a NamedTuple of tensors; each model has its own
 Floats = NDArray[np.float64]
 S = TypeVar("S")
 OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
-FARTHEST = 1e6  # scales from the location beyond which a lag or an input counts as that far
 
 
 class Block(NamedTuple):
@@ -63,12 +62,14 @@ class Reading(NamedTuple):
 
     average: (B, k) of `UnderlyingModel.read` over hypotheses, given the label. expected: (B, d)
     mean of the hypotheses' forecast. lead: (B,) log density of the label by what is beside them
-    less that by them; 0 where there is nothing.
+    less that by them; 0 where there is nothing. outlying: (B,) whether it is more probably an
+    outlier than not.
     """
 
     average: Tensor
     expected: Tensor
     lead: Tensor
+    outlying: Tensor
 
 
 class UnderlyingModel(ABC):
@@ -348,12 +349,6 @@ def of_arrays(kind: Callable[..., Stats], *arrays: Floats) -> Stats:
 def array_of(value: Tensor) -> Floats:
     """Numbers of a tensor on the host."""
     return np.asarray(value.detach().cpu().numpy())
-
-
-def in_units(value: Tensor, location: Tensor, scale: Tensor) -> Tensor:
-    """In a stream's own units; within bounds, for a covariance loses their squares times 2e-16."""
-    within = ((value - location) / scale).clamp(-FARTHEST, FARTHEST)
-    return torch.where(torch.isinf(value), value, within)
 
 
 def tree_map(function: Callable[..., Tensor], stats: S, *others: S) -> S:

@@ -30,8 +30,11 @@ from model_core.encoder import Encoder
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.maths.regression import SCALES
+from model_core.tensor_ops import maths
 from model_core.upm.averaged import Averaged, AveragedStats, ExpertsReading, mixed
 from model_core.upm.base import Beside, Reading, UnderlyingModel
+
+_REGRESSION = maths("regression")
 
 
 class FleetStats(NamedTuple):
@@ -176,8 +179,8 @@ class Fleet(Averaged):
         )
         average = share.mean(-1)
         projected = _project(stats.cov, self._units(phi)[2])
-        gain = share / (1 + share * gram)
-        downdate = average / (1 + average * gram[..., 0])
+        gain = _REGRESSION.gain(share, gram)
+        downdate = _REGRESSION.gain(average, gram[..., 0])
         outer = projected.unsqueeze(-1) * projected.unsqueeze(-2)
         counted = torch.where(torch.isnan(y).unsqueeze(1), 0.0, weight.unsqueeze(-1))
         return FleetStats(

@@ -30,7 +30,7 @@ only by the share of independent observations among dependent ones (Bayley & Ham
     share = (1 - r) / (1 + r),    r = max(0, largest over outputs of b_o / a_o),
 
 with `a`, `b` sums of squares and of products of neighbours of the errors, in their running
-standard deviation and within `FAR` of it.
+standard deviation and within `maths.context.FAR` of it.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ import numpy as np
 from model_core.components import Blend, Either, MultivariateStudentT
 from model_core.labels import LARGEST
 from model_core.lazy import Tensor, torch
+from model_core.maths.context import BEFORE
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm import wishart
 from model_core.upm.averaged import Averaged, AveragedStats, mixed, normalised
-from model_core.upm.base import Beside, Floats, Reading, Stats, in_units, of_arrays
+from model_core.upm.base import Beside, Floats, Reading, Stats, of_arrays
 
+_CONTEXT = maths("context")
 _REGRESSION = maths("regression")
 _VECTORS = wishart.Vectors()
-FAR = 3.0  # standard deviations within which errors count
-BEFORE = 20.0  # errors of the stream's scale, none like its neighbour, seen before the first
 WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
 
 
@@ -150,14 +150,12 @@ class Joint(Averaged):
         assert reading is not None
         own, watched = self._split(context)
         time, location, scale, *_ = self._parts(own)
-        variance, squares, products, last = watched.chunk(WATCHED, -1)
-        expected = in_units(reading.expected, location, scale)
-        error = in_units(y, location, scale) - expected
-        z = (error / variance.sqrt()).clamp(-FAR, FAR)
-        moved = (torch.minimum(error.square(), FAR**2 * variance) - variance) / (BEFORE + time)
-        learned = torch.cat((variance + moved, squares + z.square(), products + z * last, z), -1)
+        numbers = watched.chunk(WATCHED, -1)
+        expected = _CONTEXT.in_units(reading.expected, location, scale)
+        error = _CONTEXT.in_units(y, location, scale) - expected
+        learned = torch.cat(_CONTEXT.watched(*numbers, error, time), -1)
         # What follows a missing label has no neighbour.
-        unlearned = torch.cat((variance, squares, products, torch.zeros_like(last)), -1)
+        unlearned = torch.cat((*numbers[:-1], torch.zeros_like(error)), -1)
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
         watched = torch.where(there.repeat(1, WATCHED), learned, unlearned)
         return torch.cat((super().remember(own, y, labelled, reading), watched), -1)
@@ -170,7 +168,8 @@ class Joint(Averaged):
         """`(1 - r) / (1 + r)`, (B, 1)."""
         _, squares, products, _ = self._split(context)[1].chunk(WATCHED, -1)
         r = (products / squares).amax(-1, keepdim=True).clamp(min=0)
-        return (1 - r) / (1 + r)
+        share: Tensor = _CONTEXT.independent_share(r)
+        return share
 
     def predictive(self, stats: JointStats, phi: Tensor | None) -> Either:  # type: ignore[override]
         """Of independent outputs, and Student-t of all together, one for each scale."""
@@ -214,7 +213,7 @@ class Joint(Averaged):
         solved = reading.solved.unsqueeze(-1)
         f = _features(phi, self.y_dim)
         error = reading.error
-        gain = share / (1 + share * reading.variance)
+        gain = _REGRESSION.gain(share, reading.variance)
         lacking = reading.missing_scale
         if lacking is not None:
             lacking = weight[..., None, None] * lacking

@@ -11,11 +11,10 @@ from typing import TypeVar
 import numpy as np
 
 from model_core.lazy import Tensor, torch
-from model_core.upm.base import Floats, in_units
+from model_core.tensor_ops import maths
+from model_core.upm.base import Floats
 
-REACH = 2.0  # scales that a lag may lie beyond the two labels before it
-
-
+_CONTEXT = maths("context")
 Values = TypeVar("Values", Floats, Tensor)
 
 
@@ -39,7 +38,7 @@ def advance(context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
     """
     time, location, scale, recent, lags = _parts(context, y.shape[-1])
     if lags.shape[-1]:
-        recent, lags = push(recent, lags, in_units(y, location, scale), labelled)
+        recent, lags = push(recent, lags, _CONTEXT.in_units(y, location, scale), labelled)
     return torch.cat((time + 1, location, scale, recent, lags), -1)
 
 
@@ -54,17 +53,11 @@ def push(recent: Tensor, lags: Tensor, value: Tensor, labelled: Tensor) -> tuple
 
     recent: (B, 2 d) the two last labels, the latest first. lags: (B, p d) the features, the latest
     first. value: (B, d). labelled: (B,) or (B, d); where it is not, the latest lag stands in.
-
-    A lag follows its label no farther than `REACH` beyond the two before it. A single outlier,
-    which no hypothesis learns from, would else be a lever on the forecast of the next label; a jump
-    that lasts is followed in full one label later.
     """
     one, two = recent.chunk(2, -1)
-    low = torch.minimum(one, two) - REACH
-    high = torch.maximum(one, two) + REACH
     there = labelled if labelled.dim() > 1 else labelled.unsqueeze(-1)
     d = value.shape[-1]
-    latest = torch.where(there, torch.maximum(low, torch.minimum(high, value)), lags[:, :d])
+    latest = torch.where(there, _CONTEXT.lag_of(value, one, two), lags[:, :d])
     recent = torch.cat((torch.where(there, value, one), torch.where(there, one, two)), -1)
     return recent, torch.cat((latest, lags[:, :-d]), -1)
 

@@ -16,10 +16,12 @@ import numpy as np
 
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
+from model_core.tensor_ops import maths
 from model_core.upm import lags
-from model_core.upm.base import ClosedForm, Floats, Reading, Stats, in_units, of_arrays
+from model_core.upm.base import ClosedForm, Floats, Reading, Stats, of_arrays
 from model_core.upm.regression import NoisyStats, Regression
 
+_CONTEXT = maths("context")
 TREND_UNIT = 20.0  # observations over which a trend of one (prior) standard deviation moves as much
 HARMONICS = 3  # at most, of a season
 
@@ -89,7 +91,7 @@ class Linear(ZeroTraining):
         if self.x_dim == 0:
             return one
         location, scale = context.chunk(2, -1)
-        return torch.cat((one, in_units(self.required(x), location, scale)), -1)
+        return torch.cat((one, _CONTEXT.in_units(self.required(x), location, scale)), -1)
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Autoregressive(ZeroTraining):
     def fresh(self, location: Floats, scale: Floats) -> Stats:
         """Intercept at the location; all else 0."""
         variances = [self.lag / self.y_dim] * (self.order * self.y_dim)
-        variances += [self.swing] * len(self._sines())
+        variances += [self.swing] * len(self.sines())
         if not self.trend:
             return self._fresh(variances, location, scale)
         stats = self._fresh([*variances, self.slope], location, scale)
@@ -148,7 +150,7 @@ class Autoregressive(ZeroTraining):
         time, latest = lags.read(context, self.y_dim)
         parts = [torch.ones_like(time), latest]
         if self.season:
-            rates, shifts = time.new_tensor(self._sines()).unbind(-1)
+            rates, shifts = time.new_tensor(self.sines()).unbind(-1)
             # The remainder first: the sine of a large angle has lost digits.
             parts.append(torch.sin(rates * torch.remainder(time, self.season) + shifts))
         return torch.cat([*parts, time] if self.trend else parts, -1)
@@ -162,7 +164,7 @@ class Autoregressive(ZeroTraining):
         first = torch.where(absorbs, time, torch.inf).amin(-1, keepdim=True)
         begins = (stats.origin < 0) & absorbs.any(-1, keepdim=True)
         origin = torch.where(begins, first, stats.origin)
-        since = torch.where(origin < 0, 0.0, (time - origin).clamp(min=0)) / TREND_UNIT
+        since = _CONTEXT.age_of(time, origin, TREND_UNIT)
         shared = phi[:, None, :, :-1].expand(-1, since.shape[1], -1, -1)
         return torch.cat((shared, since.unsqueeze(-1)), -1), stats._replace(origin=origin)
 
@@ -170,7 +172,7 @@ class Autoregressive(ZeroTraining):
         """The trend starts with the regime."""
         return stats._replace(origin=-np.ones_like(stats.origin)) if self.trend else stats
 
-    def _sines(self) -> list[tuple[float, float]]:
+    def sines(self) -> list[tuple[float, float]]:
         """Rate and phase of each; a sine that is 0 at every whole time is left out."""
         sines = []
         for k in range(1, min(HARMONICS, self.season // 2) + 1):

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from model_core.components import Categorical
 from model_core.encoder import Encoder
+from model_core.tensor_ops import maths
 from model_core.upm.base import OUTLIER_SPREAD, Block, Starts, Stats, UnderlyingModel
 from model_core.upm.discriminant import Classes, densities
 
+_DISCRIMINANT = maths("discriminant")
 COLUMNS = 100  # observations whose densities are spread out over all starts at once
 
 
@@ -81,21 +83,24 @@ class Pcoc(UnderlyingModel):
 
         phi: (..., n), which broadcasts over `stats.counts` (..., J) less its last axis.
         """
-        inverse = 1 / self.noise_variance
-        natural = self.prior_precision * self.prior_mean
-        cov = torch.addcmul(self.prior_precision, stats.counts.unsqueeze(-1), inverse).reciprocal()
-        variance = cov + self.noise_variance
-        variance = variance if spread == 1 else spread * variance
-        natural = torch.addcmul(natural, stats.sums, inverse)
-        error = torch.addcmul(phi.unsqueeze(-2), natural, cov, value=-1)
-        terms = error.square() / variance + variance.log()
+        terms: Tensor = _DISCRIMINANT.surprise(
+            phi.unsqueeze(-2),
+            self.prior_precision,
+            self.prior_precision * self.prior_mean,
+            self.noise_variance,
+            1 / self.noise_variance,
+            stats.counts.unsqueeze(-1),
+            stats.sums,
+            spread,
+        )
         size = math.log(2 * math.pi) * phi.shape[-1]
         return self._log_class(stats) - 0.5 * (terms.sum(-1) + size)
 
     def _log_class(self, stats: PcocStats) -> Tensor:
         """`log p(y | eta)` (..., J), without the input."""
         weight = self.dirichlet + stats.counts
-        return weight.log() - weight.sum(-1, keepdim=True).log()
+        log_class: Tensor = _DISCRIMINANT.log_class(weight, weight.sum(-1, keepdim=True))
+        return log_class
 
     def input_log_prob(self, stats: PcocStats, phi: Tensor | None) -> Tensor:
         """`log p(z | eta)` (B, S), summed over the classes."""
@@ -155,7 +160,7 @@ class Pcoc(UnderlyingModel):
         for first in range(0, y.shape[1], COLUMNS):
             part = slice(first, first + COLUMNS)
             concentration = self.dirichlet.unsqueeze(-1) + log_densities.counts(part)
-            log_class = concentration.log() - concentration.sum(2, keepdim=True).log()
+            log_class = _DISCRIMINANT.log_class(concentration, concentration.sum(2, keepdim=True))
             yield log_densities.columns(part) + log_class
 
     def every_start(

@@ -13,10 +13,11 @@ from scipy import stats as distributions
 
 from model_core import filter as moca
 from model_core.components.real import MultivariateStudentT
+from model_core.maths.regression import REACH
 from model_core.stream import warmup
 from model_core.upm import untrained
 from model_core.upm.alpaca import Alpaca, NoisePrior
-from model_core.upm.averaged import LAG, LEVEL, LINE, REACH, SHARES_COUNT, Averaged
+from model_core.upm.averaged import LAG, LEVEL, LINE, SHARES_COUNT, Averaged
 from model_core.upm.base import Reading
 from model_core.upm.fleet import Fleet
 from model_core.upm.joint import Joint
@@ -73,9 +74,8 @@ def test_with_one_scale_of_noise_experts_are_bayesian_regressions():
         phi, y = model.encode(None, context), label.reshape(1, 1)
         evidence = evidence + model.predictive(stats, phi).parts.log_density(label)[0, 0, 0, ::3]
         stats = model.update(stats, phi, y, tensor([[1.0]]))
-        context = model.remember(
-            context, y, torch.tensor([True]), Reading(usual, y, torch.zeros(1))
-        )
+        reading = Reading(usual, y, torch.zeros(1), torch.tensor([False]))
+        context = model.remember(context, y, torch.tensor([True]), reading)
     ones, second = np.ones(12), {LEVEL: 0.0 * z, LAG: np.r_[0.0, z[:-1]], LINE: np.arange(12) / 10}
     precisions = {LEVEL: 1.0, LAG: model.autoregression, LINE: model.slope}
     for j, feature in enumerate((LEVEL, LAG, LINE)):
@@ -238,7 +238,7 @@ def test_the_learned_part_alone_learns_as_alpaca(name, weight):
             pairs = zip(stats[-4:], other, strict=True)
             assert all(torch.allclose(a, b, **close) for a, b in pairs)
             learned += 1
-        reading = Reading(usual, expected, torch.zeros(1))
+        reading = Reading(usual, expected, torch.zeros(1), torch.tensor([False]))
         context = model.remember(context, y[None], torch.tensor([True]), reading)
     assert learned > 20
 

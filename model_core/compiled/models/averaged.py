@@ -14,7 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_core.compiled import LABEL, LABELLED, OUTLIER_RATE, arithmetic, mixture, student_t
+from model_core.compiled import (
+    LABEL,
+    LABELLED,
+    OUTLIER_RATE,
+    arithmetic,
+    belief,
+    mixture,
+    student_t,
+)
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.interface import Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole, widest
@@ -24,13 +32,14 @@ from model_core.compiled.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.maths.regression import SCALES
 from model_core.maths.walk import TAILS
 from model_core.upm import averaged
-from model_core.upm.averaged import EXPERTS, LAG, LINE, REACH, TREND, UNIT
-from model_core.upm.base import FARTHEST, OUTLIER_SPREAD
+from model_core.upm.averaged import EXPERTS, LAG, LINE, TREND, UNIT
+from model_core.upm.base import OUTLIER_SPREAD
 
 MANY = len(SCALES)
 FEATURES = tuple(expert.feature for expert in EXPERTS)
 # Columns of a reading: average responsibilities of the scales come first.
 FORECAST = MANY
+_CONTEXT = maths("context")
 _FAMILIES = maths("families")
 _REGRESSION = maths("regression")
 
@@ -131,7 +140,7 @@ def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) 
                 arithmetic.fill(u, trend_of(d, o, context))
             if FEATURES[j] == LINE:
                 for i in range(n):
-                    u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
+                    u[i] = _CONTEXT.age_of(context[0], origin[i], UNIT)
             u[n - 1] = 0.0  # an outlier is of the level's prior
             beta = own[5 * size + 1 + k]
             spread = params[at.spreads + o * every + j]
@@ -170,7 +179,7 @@ def by_scale(d: int, noise: Noise, o: int, j: int, context: Floats, params: Floa
     spread = params[at.spreads + k]
     n = whole(loc)
     for i in range(n - 1):  # but for the outliers'
-        loc[i] = max(least, min(most, loc[i]))
+        loc[i] = _CONTEXT.bounded(loc[i], least, most)
     spread[n - 1] *= OUTLIER_SPREAD
     for c in range(MANY):
         square = params[first + c]
@@ -181,20 +190,21 @@ def by_scale(d: int, noise: Noise, o: int, j: int, context: Floats, params: Floa
 @inlined
 def bounds(d: int, output: int, context: Floats) -> tuple[float, float]:
     """Least and greatest forecast of an output."""
-    location = context[1 + output]
-    scale = context[1 + d + output]
-    least = context[1 + 2 * d + output]
-    most = context[1 + 3 * d + output]
-    return location + scale * (least - REACH), location + scale * (most + REACH)
+    believed: tuple[float, float] = _REGRESSION.bounds(
+        context[1 + output], context[1 + d + output], context[1 + 2 * d + output],
+        context[1 + 3 * d + output],
+    )  # fmt: skip
+    return believed
 
 
 @inlined
 def trend_of(d: int, output: int, context: Floats) -> float:
     """The trend's forecast of an output, in the stream's units."""
-    least = context[1 + 2 * d + output]
-    most = context[1 + 3 * d + output]
-    trend = context[1 + 8 * d + output] + context[1 + 9 * d + output]
-    return float(max(least - REACH, min(most + REACH, trend)))
+    trend: float = _REGRESSION.trend(
+        context[1 + 2 * d + output], context[1 + 3 * d + output], context[1 + 8 * d + output],
+        context[1 + 9 * d + output],
+    )  # fmt: skip
+    return trend
 
 
 @inlined
@@ -500,40 +510,24 @@ def reweigh(
 @entry
 def remember(step: RowStep) -> float:
     """Time, the lag and its range, labels by scale of the noise, the trend and the walk."""
-    advance(step.model.outputs, step.model.noise, step.number, step.context, step.params)
-    return 0.0
-
-
-@compiled
-def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Floats) -> None:
-    """Time, the lag and its range, labels by scale of the noise, the trend and the walk."""
-    at = places_of(d, noise)
-    first = at.reading
-    inlying = 0.0
-    for o in range(d):
-        inlying = max(inlying, arithmetic.total(params[first + o], MANY))
-    outlying = inlying < 0.5
+    number = step.number
+    context = step.context
+    params = step.params
+    d = step.model.outputs
+    at = places_of(d, step.model.noise)
+    outlying = belief.outlying(step.work)
     walk.advance(d, number, outlying, context, 1 + 10 * d, params[at.walk, 1])
     before = context[0]
     context[0] += 1.0
     if number[LABELLED] == 0:
-        return
+        return 0.0
     for o in range(d):
-        y = number[LABEL + o]
-        reading = params[first + o]
-        expected = reading[FORECAST]
-        share = 0.0
+        reading = params[at.reading + o]
+        not_wild = 0.0
         for c in range(MANY - 1):
-            share += reading[c]
-        # As torch.lerp: what is hardly believed, or hardly not, keeps its digits.
-        believed = expected + share * (y - expected)
-        if share >= 0.5:
-            believed = y - (y - expected) * (1.0 - share)
-        if outlying:
-            believed = expected
-        value = (believed - context[1 + o]) / context[1 + d + o]
-        if math.isfinite(believed):
-            value = min(max(value, -FARTHEST), FARTHEST)
+            not_wild += reading[c]
+        believed = _REGRESSION.believed(reading[FORECAST], number[LABEL + o], not_wild, outlying)
+        value = _CONTEXT.in_units(believed, context[1 + o], context[1 + d + o])
         context[1 + 2 * d + o] = min(context[1 + 2 * d + o], value)
         context[1 + 3 * d + o] = max(context[1 + 3 * d + o], value)
         context[1 + 4 * d + o] = value
@@ -544,3 +538,4 @@ def advance(d: int, noise: Noise, number: Floats, context: Floats, params: Float
         context[1 + 8 * d + o], context[1 + 9 * d + o] = _REGRESSION.followed(
             level, slope, value, before
         )
+    return 0.0

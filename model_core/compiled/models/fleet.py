@@ -16,8 +16,10 @@ from model_core.compiled.interface import Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
 from model_core.compiled.models import averaged, regression
 from model_core.compiled.models.averaged import MANY
+from model_core.compiled.ops import maths
 from model_core.upm import fleet
 
+_REGRESSION = maths("regression")
 NEVER = -700.0  # log weight of what has none
 
 
@@ -140,7 +142,7 @@ def learn(step: RowStep, log_score: float) -> float:
         averaged.fill_shares(d, noise, o, learned, y, inlier, params, share)
         for i in range(n):
             error = (y - loc[i]) / scale
-            moved[i] = share[i] / (1.0 + share[i] * gram[i]) * error
+            moved[i] = _REGRESSION.gain(share[i], gram[i]) * error
             rate[i] += 0.5 * (moved[i] * error)
         for i in range(n):
             shape[i] += 0.5 * inlier[i]
@@ -163,7 +165,7 @@ def remember(step: RowStep) -> float:
     d = model.outputs
     noise = model.noise
     size = model.features
-    averaged.advance(d, noise, number, context, params)
+    averaged.remember(step)
     if number[LABELLED] > 0:
         projected = params[averaged.places_of(d, noise).end + size :]
         regression.downdate(projected, step.lines[statistics_line(d) + model.kept :])

@@ -18,16 +18,16 @@ from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.interface import Functions, Model, Noise, RowStep
-from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
+from model_core.compiled.jit import Floats, call, compiled, either, entry, whole
 from model_core.compiled.models import averaged, wishart
 from model_core.compiled.models.averaged import FORECAST, MANY
 from model_core.compiled.models.wishart import DETERMINANT, HALF, LOCATION, SPREAD, VARIANCE
 from model_core.compiled.ops import maths
 from model_core.maths.regression import SCALES
 from model_core.upm import joint
-from model_core.upm.base import FARTHEST
-from model_core.upm.joint import BEFORE, FAR, WATCHED
+from model_core.upm.joint import WATCHED
 
+_CONTEXT = maths("context")
 _REGRESSION = maths("regression")
 # First lines after those of `averaged`.
 DENSITY, LIKELIHOOD, WEIGHT = range(0, 6, 2)
@@ -112,7 +112,7 @@ def predict(step: RowStep) -> float:
         mean = more[MEANS + o]
         least, most = averaged.bounds(d, o, context)
         for i in range(n):
-            loc[i] = max(least, min(most, loc[i]))
+            loc[i] = _CONTEXT.bounded(loc[i], least, most)
         arithmetic.multiply(alone, params[o], mean)
         arithmetic.add_product(together, loc, mean)
     return beside
@@ -172,7 +172,8 @@ def score(step: RowStep) -> float:
     r = 0.0
     for o in range(d):
         r = max(r, watched[2 * d + o] / watched[d + o])
-    return (1.0 - r) / (1.0 + r)
+    share: float = _CONTEXT.independent_share(r)
+    return share
 
 
 @compiled
@@ -263,7 +264,7 @@ def remember(step: RowStep) -> float:
     params = step.params
     reading = params[averaged.places_of(model.outputs, model.noise).reading :]
     _watch(model.outputs, number, reading, context)
-    averaged.advance(model.outputs, model.noise, number, context, params)
+    averaged.remember(step)
     return 0.0
 
 
@@ -277,21 +278,11 @@ def _watch(d: int, number: Floats, reading: Floats, context: Floats) -> None:
             continue
         location = context[1 + o]
         scale = context[1 + d + o]
-        variance = watched[o]
-        error = _in_units(number[LABEL + o], location, scale)
-        error -= _in_units(reading[o, FORECAST], location, scale)
-        z = min(max(error / math.sqrt(variance), -FAR), FAR)
-        moved = (min(error * error, FAR**2 * variance) - variance) / (BEFORE + context[0])
-        watched[o] = variance + moved
-        watched[d + o] += z * z
-        watched[2 * d + o] += z * watched[3 * d + o]
-        watched[3 * d + o] = z
-
-
-@inlined
-def _in_units(value: float, location: float, scale: float) -> float:
-    held: float = min(max((value - location) / scale, -FARTHEST), FARTHEST)
-    return held
+        error = _CONTEXT.in_units(number[LABEL + o], location, scale)
+        error -= _CONTEXT.in_units(reading[o, FORECAST], location, scale)
+        watched[o], watched[d + o], watched[2 * d + o], watched[3 * d + o] = _CONTEXT.watched(
+            watched[o], watched[d + o], watched[2 * d + o], watched[3 * d + o], error, context[0]
+        )
 
 
 @entry

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from model_core.compiled import LABEL, LABELLED, arithmetic
 from model_core.compiled.jit import Floats, Ints, called, compiled
-from model_core.upm.base import FARTHEST
-from model_core.upm.lags import REACH
+from model_core.compiled.ops import maths
+
+_CONTEXT = maths("context")
 
 
 @compiled
@@ -25,14 +24,9 @@ def advance(outputs: int, number: Floats, context: Floats) -> None:
     if number[LABELLED] == 0:
         return
     for o in range(d):
-        value = (number[LABEL + o] - context[1 + o]) / context[1 + d + o]
-        if math.isfinite(number[LABEL + o]):
-            value = min(max(value, -FARTHEST), FARTHEST)
+        value = _CONTEXT.in_units(number[LABEL + o], context[1 + o], context[1 + d + o])
         one = context[recent + o]
-        two = context[recent + d + o]
-        low = min(one, two) - REACH
-        high = max(one, two) + REACH
-        context[first + o] = max(low, min(high, value))
+        context[first + o] = _CONTEXT.lag_of(value, one, context[recent + d + o])
         context[recent + d + o] = one
         context[recent + o] = value
 

@@ -16,10 +16,12 @@ from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.interface import Functions, Model, RowStep
 from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
 from model_core.compiled.models.regression import numbers
+from model_core.compiled.ops import maths
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import pcoc
 from model_core.upm.base import OUTLIER_SPREAD
 
+_DISCRIMINANT = maths("discriminant")
 LOG_2PI = 2 * HALF_LOG_2PI
 
 
@@ -87,10 +89,10 @@ def _log_densities(
         inverse = model.numbers[3 * of_all + at]
         own = sums[k]
         for i in range(n):
-            cov = 1.0 / (precision + counts[i] * inverse)
-            variance = (cov + noise) * (1.0 if i < n - 1 else OUTLIER_SPREAD)
-            error = features[k] - (natural + own[i] * inverse) * cov
-            out[i] += error * error / variance + arithmetic.log(variance)
+            spread = 1.0 if i < n - 1 else OUTLIER_SPREAD
+            out[i] += _DISCRIMINANT.surprise(
+                features[k], precision, natural, noise, inverse, counts[i], own[i], spread
+            )
     for i in range(n):
         out[i] *= -0.5
 
@@ -102,11 +104,9 @@ def _log_classes(dirichlet: Floats, counts: Floats, out: Floats, total: Floats) 
     for j in range(dirichlet.shape[0]):
         for i in range(whole(total)):
             total[i] += dirichlet[j] + counts[j, i]
-    for i in range(whole(total)):
-        total[i] = arithmetic.log(total[i])
     for j in range(dirichlet.shape[0]):
         for i in range(whole(total)):
-            out[j, i] = arithmetic.log(dirichlet[j] + counts[j, i]) - total[i]
+            out[j, i] = _DISCRIMINANT.log_class(dirichlet[j] + counts[j, i], total[i])
 
 
 @entry

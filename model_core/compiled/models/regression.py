@@ -5,7 +5,8 @@ of a trend. The covariance (n, n) is stepped where it lies: it is read once to p
 and once to take what the label tells off it. Lines of `params`: those of `student_t`; the features
 (n), the covariance times them (n) and `f' P f`, which the label turns into the gain and its square;
 the fit (d) in scaled units. Of an encoder the row's inputs are the features. numbers: offsets and
-scales of the labels and the noise, where it is known, (d each).
+scales of the labels and the noise, where it is known, (d each), or rate and phase of each sine of a
+season.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.interface import ALONE, Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
 from model_core.compiled.models import lags
+from model_core.compiled.ops import maths
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import alpaca, linear
-from model_core.upm.base import FARTHEST, OUTLIER_SPREAD
-from model_core.upm.linear import HARMONICS, TREND_UNIT
+from model_core.upm.base import OUTLIER_SPREAD
+from model_core.upm.linear import TREND_UNIT
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_CONTEXT = maths("context")
 MOST_FEATURES = 32  # of a model without an encoder; beyond it one product for all is faster
 
 
@@ -54,8 +57,9 @@ def of(
     if isinstance(model, linear.Linear):
         sizes = _sizes(d, 1 + model.x_dim, unscaled)._replace(inputs=model.x_dim)
     else:
-        size = 1 + model.order * d + len(model._sines()) + model.trend
-        sizes = _sizes(d, size, unscaled)
+        sines = model.sines()
+        size = 1 + model.order * d + len(sines) + model.trend
+        sizes = _sizes(d, size, np.append(unscaled, sines))
         sizes = sizes._replace(
             lags=model.order, past=1, season=model.season, trend=int(model.trend),
             kept=sizes.kept + model.trend,
@@ -142,9 +146,8 @@ def _inputs(model: Model, number: Floats, context: Floats, features: Floats) -> 
     arithmetic.fill(features[0], 1.0)
     for k in range(model.inputs):
         x = number[LABEL + model.outputs + k]
-        value = (x - context[k]) / context[model.inputs + k]
         arithmetic.fill(
-            features[1 + k], min(max(value, -FARTHEST), FARTHEST) if math.isfinite(x) else x
+            features[1 + k], _CONTEXT.in_units(x, context[k], context[model.inputs + k])
         )
 
 
@@ -152,29 +155,23 @@ def _inputs(model: Model, number: Floats, context: Floats, features: Floats) -> 
 def _past(model: Model, context: Floats, features: Floats) -> None:
     """One, the lags, and the sines of a season."""
     d = model.outputs
-    season = model.season
     arithmetic.fill(features[0], 1.0)
     for k in range(model.lags * d):
         arithmetic.fill(features[1 + k], context[1 + 4 * d + k])
-    at = 1 + model.lags * d
-    if season > 0:
+    if model.season > 0:
         # The remainder first: the sine of a large angle has lost digits.
-        time = context[0] % float(season)
-        for k in range(1, min(HARMONICS, season // 2) + 1):
-            rate = 2 * math.pi * k / season
-            arithmetic.fill(features[at], math.sin(rate * time + math.pi / 2))
-            at += 1
-            if 2 * k != season:
-                arithmetic.fill(features[at], math.sin(rate * time))
-                at += 1
+        time = context[0] % float(model.season)
+        sines = model.numbers[2 * d :]
+        for k in range(sines.shape[0] // 2):
+            sine = math.sin(sines[2 * k] * time + sines[2 * k + 1])
+            arithmetic.fill(features[1 + model.lags * d + k], sine)
 
 
 @compiled
 def _since(now: float, origin: Floats, feature: Floats) -> None:
     """Time since each regime's first label."""
     for i in range(whole(feature)):
-        since = now - origin[i] if now > origin[i] else 0.0
-        feature[i] = 0.0 if origin[i] < 0 else since / TREND_UNIT
+        feature[i] = _CONTEXT.age_of(now, origin[i], TREND_UNIT)
 
 
 @compiled

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 from model_core.compiled import LABEL, LABELLED
 from model_core.compiled.jit import Floats, compiled, inlined
 from model_core.compiled.ops import maths
 from model_core.maths.walk import FORGET
-from model_core.upm.base import FARTHEST
 from model_core.upm.walk import COLUMNS
 
+_CONTEXT = maths("context")
 _WALK = maths("walk")
 WEIGHT, COUNT, FIRST = range(3)  # places in the state; then COLUMNS for each output
 LAST, CHANGE, SQUARE, AUTO, CROSS = range(COLUMNS)
@@ -49,9 +47,7 @@ def advance(
         if number[LABELLED] == 0:
             kept[at + CHANGE * d] = 0.0
             continue
-        y = (number[LABEL + o] - context[1 + o]) / context[1 + d + o]
-        if math.isfinite(number[LABEL + o]):
-            y = min(max(y, -FARTHEST), FARTHEST)
+        y = _CONTEXT.in_units(number[LABEL + o], context[1 + o], context[1 + d + o])
         if outlying:
             kept[at] = y
             kept[at + CHANGE * d] = 0.0

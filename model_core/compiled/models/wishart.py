@@ -17,6 +17,7 @@ from model_core.compiled import LABEL, arithmetic
 from model_core.compiled.jit import Floats, compiled, either, inlined, whole
 from model_core.compiled.ops import maths
 
+_REGRESSION = maths("regression")
 _SPECIAL = maths("special")
 EPSILON = sys.float_info.epsilon
 # Lines of a block: `f' Lambda^-1 f`; squared scale of psi; half the degrees of freedom; half of
@@ -247,7 +248,7 @@ def learn(
     variance = block[VARIANCE]
     errors = block[at.errors :]
     for i in range(n):
-        gain[i] = precision[i] / (1.0 + precision[i] * variance[i])
+        gain[i] = _REGRESSION.gain(precision[i], variance[i])
     for o in range(d):
         error = errors[o]
         loc = block[LOCATION + o]

@@ -1,0 +1,60 @@
+"""What models keep of a stream for all its hypotheses alike, in the stream's own units.
+
+Location and scale are those of its warm-up.
+"""
+
+from __future__ import annotations
+
+from model_core.maths.ops import maximum, minimum, sqrt, where
+
+FARTHEST = 1e6  # scales from the location beyond which a lag or an input counts as that far
+LAG_REACH = 2.0  # scales that a lag may lie beyond the two labels before it
+FAR = 3.0  # standard deviations within which errors count for their dependence
+BEFORE = 20.0  # errors of the stream's scale, none like its neighbour, seen before the first
+
+
+def bounded(value: float, least: float, most: float) -> float:
+    """Within bounds."""
+    return maximum(minimum(value, most), least)
+
+
+def in_units(value: float, location: float, scale: float) -> float:
+    """In a stream's own units; within bounds, for a covariance loses their squares times 2e-16.
+
+    What is infinite stays so, and its step is refused.
+    """
+    finite = value - value == 0.0
+    return where(finite, bounded((value - location) / scale, -FARTHEST, FARTHEST), value)
+
+
+def lag_of(value: float, one: float, two: float) -> float:
+    """Lag after a label; one, two: the labels before it.
+
+    It follows its label no farther than `LAG_REACH` beyond these. A single outlier, which no
+    hypothesis learns from, would else be a lever on the forecast of the next label; a jump that
+    lasts is followed in full one label later.
+    """
+    return bounded(value, minimum(one, two) - LAG_REACH, maximum(one, two) + LAG_REACH)
+
+
+def age_of(time: float, origin: float, unit: float) -> float:
+    """Time since a regime's first label, in units; 0 before it, where the origin is below 0."""
+    return where(origin < 0, 0.0, maximum(time - origin, 0.0) / unit)
+
+
+def watched(
+    variance: float, squares: float, products: float, last: float, error: float, seen: float
+) -> tuple[float, float, float, float]:
+    """The four numbers of errors in a row after one more; see `upm.joint`.
+
+    Their running variance, sums of their squares and of products of neighbours, in standard
+    deviations, and the last one. error: in the stream's units. seen: errors before it.
+    """
+    z = bounded(error / sqrt(variance), -FAR, FAR)
+    moved = (minimum(error * error, FAR**2 * variance) - variance) / (BEFORE + seen)
+    return variance + moved, squares + z * z, products + z * last, z
+
+
+def independent_share(correlation: float) -> float:
+    """Independent observations among as many whose neighbours are correlated, r >= 0."""
+    return (1.0 - correlation) / (1.0 + correlation)
