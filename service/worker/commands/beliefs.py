@@ -25,7 +25,7 @@ from service.worker.streams.validation import check_position
 
 
 def run_length(
-    engine: Engine, stream: Stream, command: RunLength | SetBelief
+    engine: Engine, stream: Stream, command: RunLength | SetBelief, envelope: Envelope
 ) -> responses.RunLength:
     """Answer to GET run-length: the whole belief after the last observation."""
     head = stream.live()
@@ -97,7 +97,7 @@ def set_belief(
     if command.changepoint is not None:
         head.pending_supervision = command.changepoint
     stream.touch(envelope.time_ms)
-    return run_length(engine, stream, command)
+    return run_length(engine, stream, command, envelope)
 
 
 def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
@@ -119,7 +119,9 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
     head.evidence = belief.evidence
 
 
-def remembered(engine: Engine, stream: Stream, command: Regimes) -> responses.Regimes:
+def remembered(
+    engine: Engine, stream: Stream, command: Regimes, envelope: Envelope
+) -> responses.Regimes:
     """Answer to GET regimes: all that are remembered after the last observation."""
     head = stream.live()
     return responses.Regimes(

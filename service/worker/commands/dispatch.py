@@ -42,13 +42,9 @@ def control(engine: Engine, stream: Stream, task: CommandTask) -> Iterator[None]
     if not (isinstance(command, CREATES_STREAM) or stream.alive or stream.broken is not None):
         raise UnknownStream(f"there is no stream {stream.name!r}")
     try:
-        if isinstance(command, wire.BACKGROUND):
-            rerun = _RERUN[type(command)](engine, stream, command, task.envelope.time_ms)
-            answer = yield from rerun
-        elif type(command) in _READ:
-            answer = _READ[type(command)](engine, stream, command)
-        else:
-            answer = _RUN[type(command)](engine, stream, command, task.envelope)
+        answer = _RUN[type(command)](engine, stream, command, task.envelope)
+        if isinstance(answer, Iterator):
+            answer = yield from answer
     except UnreadablePart as error:  # a part that only this command needs
         engine.note(stream, str(error))
         raise CorruptState(str(error)) from error
@@ -204,30 +200,30 @@ def _expire(engine: Engine, stream: Stream, command: wire.Expire, envelope: wire
         stream.delete(now_ms)
 
 
-def _move(engine: Engine, stream: Stream, command: wire.Move, now_ms: int) -> Steps[StreamSummary]:
+def _move(
+    engine: Engine, stream: Stream, command: wire.Move, envelope: wire.Envelope
+) -> Steps[StreamSummary]:
     before = wire.encode_settled(stream.live())
-    yield from rerun_commands.move(engine, stream, command, now_ms)
+    yield from rerun_commands.move(engine, stream, command, envelope)
     if wire.encode_settled(stream.live()) != before:  # else it has that model
-        _note(stream, {"model": stream.live().settings.model}, now_ms)
+        _note(stream, {"model": stream.live().settings.model}, envelope.time_ms)
     return rendering.summary(stream.name, stream.live())
 
 
-# Answers by command; None: there is nothing to say.
-_RUN: dict[type, Callable[[Engine, Stream, Any, wire.Envelope], Struct | None]] = {
+# Answers by command; None: there is nothing to say. Those of reruns are made in steps.
+_RUN: dict[
+    type, Callable[[Engine, Stream, Any, wire.Envelope], Struct | Steps[Struct | None] | None]
+] = {
     wire.Configure: _configure,
     wire.Delete: _delete,
     wire.Expire: _expire,
     wire.NameRegime: beliefs.name_regime,
     wire.SetBelief: beliefs.set_belief,
     wire.Import: snapshot_import.take,
-}
-_READ: dict[type, Callable[[Engine, Stream, Any], Struct]] = {
     wire.Predict: reads.predictions,
     wire.RunLength: beliefs.run_length,
     wire.Regimes: beliefs.remembered,
     wire.Act: reads.act,
-}
-_RERUN: dict[type, Callable[[Engine, Stream, Any, int], Steps[Struct | None]]] = {
     wire.EventFeedback: rerun_commands.apply_feedback,
     wire.Exclude: rerun_commands.exclude,
     wire.WhatIf: rerun_commands.what_if,

@@ -18,7 +18,7 @@ from model_core.stream.slab import Slab
 from model_core.summary import Summary
 from service.observability import metrics
 from service.problems import NumericalFault, UnfitModel, WarmingUp
-from service.wire import LEVELS, Act, Predict, Record
+from service.wire import LEVELS, Act, Envelope, Predict, Record
 from service.worker.filtering import delayed_labels
 from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.streams import step_inputs, validation
@@ -27,7 +27,9 @@ from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 
 
-def predictions(engine: Engine, stream: Stream, command: Predict) -> Predictions:
+def predictions(
+    engine: Engine, stream: Stream, command: Predict, envelope: Envelope
+) -> Predictions:
     """Answer to POST predictions: the mixture for the observation to come, at each input."""
     if command.horizon or described(command):
         engine.need_torch()
@@ -181,7 +183,7 @@ def _described(
     return predicted
 
 
-def act(engine: Engine, stream: Stream, command: Act) -> Action:
+def act(engine: Engine, stream: Stream, command: Act, envelope: Envelope) -> Action:
     """Answer to POST actions: the candidate chosen, and the values it was the best of."""
     engine.need_torch()
     head = stream.live()

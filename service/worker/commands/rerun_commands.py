@@ -16,6 +16,7 @@ from service.observability import metrics
 from service.problems import NotRetained, UnknownEvent, WarmingUp
 from service.schema import rendering
 from service.wire import (
+    Envelope,
     Event,
     EventFeedback,
     Exclude,
@@ -29,9 +30,8 @@ from service.wire import (
     outputs_of,
     updated,
 )
-from service.worker.commands import rerun
+from service.worker.commands import known_seasons, rerun
 from service.worker.commands.rerun import Steps
-from service.worker.filtering import seasons
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_sizes, with_model
@@ -44,7 +44,7 @@ BELIEVED = 1e-4  # their probability, at least
 
 
 def apply_feedback(
-    engine: Engine, stream: Stream, command: EventFeedback, now_ms: int
+    engine: Engine, stream: Stream, command: EventFeedback, envelope: Envelope
 ) -> Steps[responses.Verdict]:
     """Correct the belief by a person's word, and keep it: answer to the verdict.
 
@@ -54,7 +54,7 @@ def apply_feedback(
     head = stream.live()
     records, start, events, event = _corrected(engine, stream, command)
     supervision = _supervision(command.change, start, event, events, head)
-    records = seasons.known_now(stream, records, head.settings.seasonal)
+    records = known_seasons.known_now(stream, records, head.settings.seasonal)
     records = [
         replace(record, changepoint=supervision.get(record.seq, record.changepoint))
         for record in records
@@ -63,7 +63,7 @@ def apply_feedback(
     if event is not None and not command.change:
         # Not raised yet: `_judged` does, once the rerun is in place.
         stream.keep_events([event._replace(state="withdrawn", verdict=False)])
-    rerun.adopt(engine, stream, corrected, now_ms, also=start)
+    rerun.adopt(engine, stream, corrected, envelope.time_ms, also=start)
     kept = _judged(engine, stream, command, event, start)
     return responses.Verdict(stream.name, stream.live().seq, rendering.event(kept))
 
@@ -100,7 +100,7 @@ def _corrected(engine: Engine, stream: Stream, command: EventFeedback | Exclude)
 
 
 def exclude(
-    engine: Engine, stream: Stream, command: Exclude, now_ms: int
+    engine: Engine, stream: Stream, command: Exclude, envelope: Envelope
 ) -> Steps[responses.Exclusion]:
     """Exclude observations from learning, or have them count again: answer to the request.
 
@@ -115,7 +115,7 @@ def exclude(
     span = slice(start - first, end - first)
     changed = [record.exclude() if command.excluded else record.include() for record in records]
     records[span] = changed[span]
-    records, season_state = seasons.learned_anew(stream, records, start, end)
+    records, season_state = known_seasons.learned_anew(stream, records, start, end)
     corrected = yield from rerun.corrected(engine, stream, records)
     lasting = [one.start for one in corrected.events.values() if one.state == "confirmed"]
     marked = []
@@ -126,8 +126,10 @@ def exclude(
             marked.append(own._replace(excluded=not own.excluded))
     # Not raised yet: where they count again, the rerun may have moved them.
     stream.keep_events(marked)
-    seasons.put(stream, season_state, start)
-    rerun.adopt(engine, stream, corrected, now_ms, also=None if command.excluded else start)
+    known_seasons.put(stream, season_state, start)
+    rerun.adopt(
+        engine, stream, corrected, envelope.time_ms, also=None if command.excluded else start
+    )
     present = stream.events(engine.store)
     marked = [present[own.id] for own in marked]
     stream.raise_events(marked, None)
@@ -189,7 +191,7 @@ def _judged(
 
 
 def what_if(
-    engine: Engine, stream: Stream, command: WhatIf, now_ms: int
+    engine: Engine, stream: Stream, command: WhatIf, envelope: Envelope
 ) -> Steps[responses.WhatIf]:
     """Answer to POST what-if: the retained history under other settings."""
     head, records = _prepared(engine, stream, command.settings)
@@ -242,7 +244,7 @@ def _compared(
 
 
 def segment_history(
-    engine: Engine, stream: Stream, command: SegmentHistory, now_ms: int
+    engine: Engine, stream: Stream, command: SegmentHistory, envelope: Envelope
 ) -> Steps[None]:
     """Segment what is retained in hindsight, unless that was done a short while ago.
 
@@ -259,12 +261,14 @@ def segment_history(
     records = stream.tail.retained(head, engine.store, most)
     if not records:
         raise NotRetained("no observation is retained that could be segmented", first=head.seq)
-    records = seasons.known_now(stream, records, head.settings.seasonal)
+    records = known_seasons.known_now(stream, records, head.settings.seasonal)
     starts = yield from rerun.segmented(engine, stream, records)
-    stream.keep_hindsight(StoredHindsight(head.generation, starts[0], head.seq, starts, now_ms))
+    stream.keep_hindsight(
+        StoredHindsight(head.generation, starts[0], head.seq, starts, envelope.time_ms)
+    )
 
 
-def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[None]:
+def move(engine: Engine, stream: Stream, command: Move, envelope: Envelope) -> Steps[None]:
     """Have a stream go on under another model, as if it had been there for all that is retained."""
     old = stream.live()
     name = engine.catalogue.resolve(command.model)
@@ -275,7 +279,7 @@ def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[No
     moved = yield from rerun.under(engine, stream, head, records)
     if head.settings.seasonal is None and not engine.catalogue.of(head).seasonal:
         stream.season_state = old.season = None  # its labels were rerun as they are
-    rerun.adopt(engine, stream, moved, now_ms)
+    rerun.adopt(engine, stream, moved, envelope.time_ms)
     # Pending observations are filtered under the new model, as the retained ones were.
     stream.live().pending_settings = []
 
@@ -314,4 +318,4 @@ def _prepared(
         checks.check_observation(seen.x, outputs_of(seen.y), model, dimensions, where)
     shaped.x_dim, shaped.y_dim = dimensions
     seasonal = settings.seasonal if settings.seasonal or model.seasonal else False
-    return shaped, seasons.known_now(stream, records, seasonal)
+    return shaped, known_seasons.known_now(stream, records, seasonal)

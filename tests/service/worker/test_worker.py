@@ -308,7 +308,7 @@ def test_a_job_that_is_broken_off_is_done_by_the_next_owner(bench, names, way):
 def test_a_fault_in_a_job_is_its_partitions_alone(bench, names, monkeypatch):
     long, other = names
 
-    monkeypatch.setitem(dispatch._RERUN, wire.WhatIf, Mock(side_effect=ValueError("broken")))
+    monkeypatch.setitem(dispatch._RUN, wire.WhatIf, Mock(side_effect=ValueError("broken")))
     asked = bench.append(wire.WhatIf(long, {}, False))
     for _ in range(3):
         bench.turn()
