@@ -52,8 +52,6 @@ ACROSS = 3  # panels in a row
 # Of the space between neighbouring ticks or categories, what the marks of all methods take.
 SPREAD = 0.25
 MARKERS = ("o", "s", "D", "^", "v", "X", "P")
-# Trained without and tested without, without and with, with and without, with and with.
-CROSSED = (("#0072b2", ""), ("#cc79a7", "///"), ("#009e73", ""), ("#5f6b7a", "///"))
 FLOOR = 1e-3  # probabilities below are not drawn
 STYLE: Any = {
     "axes.axisbelow": True,
@@ -295,35 +293,6 @@ def value_map(
     axes.set(xlabel=columns[0], ylabel=rows[0])
     colour_bar(axes, mesh, measure)
     return finished(figure, title, f"{measure} by {rows[0]} (rows) and {columns[0]} (columns).")
-
-
-@styled
-def grouped(curves: Curves, measure: str, title: str) -> Chart:
-    """Bars of methods side by side at each hazard; all curves have the same x."""
-    figure, (axes,) = row(8, 4.3, 1)
-    settings = list(next(iter(curves.values())))
-    places = np.arange(len(settings))
-    width = 0.84 / len(curves)
-    for k, (method, curve) in enumerate(curves.items()):
-        _, mean, low, high = _numbers(curve)
-        colour, hatch = CROSSED[k % len(CROSSED)]
-        axes.bar(
-            places + (k - (len(curves) - 1) / 2) * width,
-            mean,
-            0.92 * width,
-            color=colour,
-            hatch=hatch,
-            edgecolor="white",
-            linewidth=0.5,
-            yerr=reach(mean, low, high),
-            error_kw={"elinewidth": 1, "ecolor": INK, "capsize": 2},
-            label=method,
-        )
-    axes.set_xticks(places, [f"{x:g}" for x in settings])
-    axes.grid(False, axis="x")
-    axes.set(xlabel=HAZARD, ylabel=measure)
-    text = f"{measure} at each hazard, bars with 95 % intervals."
-    return finished(figure, title, text)
 
 
 LABELS = {

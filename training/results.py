@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
+
+NOT_FINITE = re.compile(r"\b(nan|inf)\b( ± nan)?")
 
 
 class Table(NamedTuple):
@@ -22,6 +25,24 @@ class Table(NamedTuple):
     heads: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     named: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        caption: str,
+        rows: Sequence[Mapping[str, Any]],
+        *columns: tuple[str, str],
+        named: int = 1,
+    ) -> Table:
+        """A table of rows by name; columns: each head with the format of its cells.
+
+        As `("mean", "{score.mean:.1f}")`; numbers that are not finite are `-`.
+        """
+        cells = [
+            tuple(NOT_FINITE.sub("-", cell.format(**row)) for _, cell in columns) for row in rows
+        ]
+        return cls(title, caption, tuple(head for head, _ in columns), cells, named)
 
     def for_terminal(self) -> RichTable:
         """The table as rich prints it, with a line between groups of rows."""

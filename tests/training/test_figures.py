@@ -77,7 +77,6 @@ def disc():
 FIGURES = {
     "against": lambda: figures.against(curves("SW5", "MOCA"), "NLL (nats)"),
     "over_time": lambda: figures.over_time(dict.fromkeys("abcd", curves("MOCA")), "regret", ""),
-    "grouped": lambda: figures.grouped(curves("one", "two"), "NLL (nats)", "Supervision"),
     "table": lambda: figures.value_map(
         np.eye(2, 3), ("trained", [0, 1]), ("tested", [0, 0.5, 1]), "NLL (nats)", "Supervision"
     ),

@@ -131,7 +131,7 @@ def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
     assert len(rows) == 2 * len(learned)
     assert {row.get("iterations") for row in rows if row["method"] == "SW5"} == {12}
     written = {file.name for file in tmp_path.iterdir()}
-    for name in ("performance", "belief-0.05", "calibration-0.2", "losses-0.2", "supervision"):
+    for name in ("performance", "belief-0.05", "calibration-0.2", "losses-0.2"):
         assert {f"{name}.svg", f"{name}.png"} <= written
 
 

@@ -113,21 +113,17 @@ def regimes(
 
     from model_core.stream_settings import DEFAULT_MODEL
     from model_core.upm.builtin import Options, build
-    from training.experiments import sinusoid
-    from training.quality import regimes as quality
+    from training.quality.regimes import Simulations, tables
     from training.quality.series import Corpora, load
 
     corpora = Corpora({}, {}, [])
     if data is not None:
         with refusals("--data: "):
             corpora = load(data)
-    series = [one.first(most) for one in corpora.scalars.get("NAB", [])]
-    model = build(DEFAULT_MODEL, Options())
+    wanted = Simulations(build(DEFAULT_MODEL, Options()), seed, count)
     console = Console()
-    wanted = quality.Simulations(model, seed, count)
-    quality.show(wanted, series, (0, remembered), console)
-    quality.show_vectors(quality.vectors(corpora), remembered, console)
-    sinusoid.show_recurring((0, remembered), seed, count, console)
+    for table in tables(wanted, corpora, (0, remembered), most):
+        console.print(table.for_terminal())
 
 
 Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]

@@ -417,13 +417,19 @@ def block_means(scores: Sequence[Tensor], length: int, burn_in: int = BURN_IN) -
 
 def table(name: str, scores: HeldOutScores) -> Table:
     """The table of a run."""
-    rows = [
-        (scores.name, str(scores.trained), ""),
-        *((one.method, str(one.estimate), str(one.difference)) for one in scores.untrained),
+    rows: list[dict[str, Any]] = [
+        {"method": scores.name, "estimate": scores.trained, "difference": ""},
+        *(one._asdict() for one in scores.untrained),
     ]
     caption = (
         f"{scores.observations} observations in {scores.trained.count} blocks of at most "
         f"{scores.block}, mean and 95 % interval over blocks; more is better"
     )
-    heads = ("model", "nats per observation", "trained less this")
-    return Table(f"{name}: log score", caption, heads, rows)
+    return Table.of(
+        f"{name}: log score",
+        caption,
+        rows,
+        ("model", "{method}"),
+        ("nats per observation", "{estimate}"),
+        ("trained less this", "{difference}"),
+    )

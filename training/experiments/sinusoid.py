@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from rich.console import Console
 
-from model_core.encoder import Mlp
-from model_core.stream_settings import DEFAULTS
-from model_core.upm.alpaca import Alpaca
 from training import figures, paper, trained
 from training.catalogue import Ablation, Variation, at
 from training.data.files import Place
 from training.data.windows import Batch, Splits, below, checked_hazard, held, switches, uniform
 from training.figures import BELIEF, CHOSEN, CURRENT, EARLIER, Chart, Floats
-from training.online import follow
-from training.paper import SUPERVISED, UNSUPERVISED, Charts, Evaluated
-from training.results import Table
-from training.statistics import estimate
+from training.paper import Charts, Evaluated
 from training.trained import DTYPE, Protocol
 
 INPUTS = (-5.0, 5.0)
@@ -106,22 +99,6 @@ GRID = (
 OLDEST = 60  # observations after which earlier data have faded
 FAINT = 0.12  # their opacity
 LETTERS = "abcdefghijklmnop"
-# Names of the crossed methods in the figure of supervision.
-CROSSED = {
-    "MOCA": "trained and tested without switches",
-    SUPERVISED: "trained without, tested with",
-    UNSUPERVISED: "trained with, tested without",
-    "oracle": "trained and tested with switches",
-}
-
-# Of recurring tasks.
-FEATURES = 32  # of the model: random, of one hidden layer
-DRAWN = 400  # sinusoids that its fitted prior is of
-POINTS = 80  # of each
-SWITCHING = 0.05  # hazard
-TASKS = 4  # that recur
-LENGTH = 500
-SKIPPED = 100  # first observations, whose log scores do not count
 
 
 class Sinusoid:
@@ -165,7 +142,7 @@ def splits(place: Place, hazard: float, tasks: int = 0) -> Splits:
 
 
 def draw(evaluated: Evaluated) -> Charts:
-    """MOCA's belief, calibration and validation at each hazard; crossed supervision."""
+    """MOCA's belief, calibration and validation at each hazard."""
     charts: Charts = []
     x, y = GRID
     for setting, run, source in evaluated.mocas():
@@ -182,21 +159,6 @@ def draw(evaluated: Evaluated) -> Charts:
             (f"calibration-{setting}", trained.calibration(run, source)[1]),
             (f"losses-{setting}", trained.validations(run)),
         ]
-    # Trained with and without switches, tested with and without (paper, app. D.3).
-    comparison = evaluated.comparison
-    values = comparison.values
-    both = [
-        setting
-        for setting in comparison.settings()
-        if (setting, UNSUPERVISED) in values and (setting, SUPERVISED) in values
-    ]
-    if both:
-        curves = {
-            name: {float(setting): estimate(values[setting, method]) for setting in both}
-            for method, name in CROSSED.items()
-        }
-        title = "Supervision in training and in the test"
-        charts.append(("supervision", figures.grouped(curves, comparison.metric, title)))
     return charts
 
 
@@ -248,66 +210,3 @@ def _draw_density(axes: Axes, x: Floats, y: Floats, begin: int, density: Floats)
     axes.scatter(x[begin:], y[begin:], fc=CURRENT, label="current task", **symbols)
     axes.set_xlim(grid_x[0], grid_x[-1])
     axes.set_ylim(grid_y[0], grid_y[-1])
-
-
-# --- tasks that recur: what `alpaca` gains if it remembers regimes (`moca evaluate regimes`) ----
-# The model is a regression on random features: nothing is trained.
-
-
-def random_features(fitted: bool) -> Alpaca:
-    """Regression on random features; its prior is fitted to sinusoids or as wide in all of them."""
-    generator = torch.Generator().manual_seed(1)
-    weight = torch.randn(FEATURES, 1, generator=generator, dtype=DTYPE)
-    bias = INPUTS[1] * weight[:, 0] * (2 * torch.rand(FEATURES, generator=generator) - 1)
-    encoder = Mlp((weight,), (-bias.double(),), output_activation="tanh")
-    drawn = Sinusoid(0.0).draw(generator, DRAWN, POINTS)
-    assert drawn.x is not None
-    phi = encoder(drawn.x)
-    ridge = NOISE_VARIANCE * torch.eye(FEATURES, dtype=DTYPE)
-    weights = torch.linalg.solve(phi.mT @ phi + ridge, phi.mT @ drawn.y)[..., 0]
-    mean = weights.mean(0).unsqueeze(-1)
-    cov = torch.cov(weights.mT) / NOISE_VARIANCE
-    if not fitted:
-        mean = torch.zeros_like(mean)
-        cov = torch.eye(FEATURES, dtype=DTYPE) * cov.diagonal().mean()
-    nothing, one = torch.zeros(1, dtype=DTYPE), torch.ones(1, dtype=DTYPE)
-    return Alpaca(
-        encoder=encoder,
-        x_offset=nothing,
-        x_scale=one,
-        y_offset=nothing,
-        y_scale=one,
-        prior_mean=mean,
-        prior_cov=0.5 * (cov + cov.mT),
-        noise_variance=NOISE_VARIANCE * one,
-        hazard=SWITCHING,
-    )
-
-
-def recurring_scores(model: Alpaca, regimes: int, tasks: int, seed: int, count: int) -> Floats:
-    """Mean log scores (count,) on the switching sinusoid; tasks: that recur, 0: none does."""
-    scores = []
-    for one in range(count):
-        generator = torch.Generator().manual_seed(seed + one)
-        batch = Sinusoid(SWITCHING, tasks).draw(generator, 1, LENGTH)
-        assert batch.x is not None
-        settings = DEFAULTS._replace(regimes=regimes)
-        followed = follow(model, batch.y[0].numpy(), settings, inputs=batch.x[0].numpy())
-        scores.append(float(np.nanmean(followed.log_score[SKIPPED:])))
-    return np.array(scores)
-
-
-def show_recurring(memories: Sequence[int], seed: int, count: int, console: Console) -> None:
-    """Print the log scores on the switching sinusoid, and the gain over the first memory."""
-    rows = []
-    for fitted in (True, False):
-        model = random_features(fitted)
-        for tasks in (TASKS, 0):
-            scores = [recurring_scores(model, memory, tasks, seed, count) for memory in memories]
-            for memory, own in zip(memories, scores, strict=True):
-                named = "fitted" if fitted else "generic", str(tasks or "never"), str(memory)
-                gain = estimate(own - scores[0])
-                numbers = f"{own.mean():.3f}", f"{gain.mean:.4f} ({gain.low:.4f}, {gain.high:.4f})"
-                rows.append((*named, *numbers))
-    heads = "prior", "tasks recur", "regimes", "log score", "gain, 95 % interval"
-    console.print(Table("switching sinusoid", "", heads, rows, 3).for_terminal())

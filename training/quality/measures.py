@@ -1,5 +1,8 @@
 """`moca evaluate all`: every measure of the default settings, as a function in `MEASURES`.
 
+Each returns rows of results by the name of their table; a row is a dict, by the names that its
+function gives.
+
 An alarm of a model is an event that is confirmed or `changed_probability` crossing .9. Delays count
 the observations from the shift on, the first one included.
 """
@@ -31,10 +34,8 @@ from training.quality import baselines, scores
 from training.quality.baselines import Detector, alarms_of, scaled
 from training.quality.scores import (
     REPETITIONS,
-    AnomalyScore,
     ChangeScore,
     Forecast,
-    ForecastScore,
     SeriesScore,
     alarm_curve,
     anomaly_score,
@@ -50,7 +51,7 @@ from training.quality.series import (
     Sizes,
     load,
 )
-from training.statistics import Estimate, bootstrap
+from training.statistics import bootstrap
 
 Floats = NDArray[np.float64]
 
@@ -68,6 +69,7 @@ CONFIRMED = ", confirmed"  # after a model's name
 SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
 
 Candidate = tuple[UnderlyingModel, StreamSettings]
+Rows = list[dict[str, Any]]
 
 
 class QualityStudy(NamedTuple):
@@ -96,120 +98,6 @@ class QualityStudy(NamedTuple):
         return lambda: self.progress.advance(task)
 
 
-class FamilyRow(NamedTuple):
-    """One method on one family.
-
-    false: alarms per 1,000 quiet observations. found: share of shifts with an alarm in time, by
-    size. delay: their median, inf where fewer than half are found.
-    """
-
-    family: str
-    method: str
-    false: Estimate
-    found: tuple[float, ...]
-    delay: tuple[float, ...]
-
-
-class PeriodRow(NamedTuple):
-    """One model on quiet series of one family, at one `false_alarm_every`.
-
-    got: its alarms over those that were asked for. steady: share of the observations from
-    `SETTLED_FROM` on at which `changed_probability` is at most `LITTLE`.
-    """
-
-    family: str
-    method: str
-    every: float
-    got: Estimate
-    steady: float
-
-
-class AgeRow(NamedTuple):
-    """One model on shifts of normal series after so many observations.
-
-    delay, late: median and 90 % quantile, inf where too few are found. found: share with an alarm.
-    """
-
-    method: str
-    after: int
-    shift: float
-    delay: float
-    late: float
-    found: float
-
-
-class ChangeRow(NamedTuple):
-    """One method on one corpus: F1 and, on TCPD, covering; means over series."""
-
-    corpus: str
-    method: str
-    f1: Estimate
-    cover: Estimate | None = None
-    detections: int = 0
-
-
-Spread = tuple[float, float]  # mean and standard deviation
-
-
-class SelectionRow(NamedTuple):
-    """F1 and covering of one model on TCPD by one way to a segmentation, over halves.
-
-    chosen: of what was best on the other half. default: of the defaults. beaten: share of the
-    candidates that the defaults beat on all series together, which chose them.
-    """
-
-    method: str
-    output: str
-    chosen: tuple[Spread, Spread]
-    default: tuple[Spread, Spread]
-    beaten: float
-
-
-class ForecastRow(NamedTuple):
-    """One method on one corpus."""
-
-    corpus: str
-    method: str
-    score: ForecastScore
-
-
-class NabRow(NamedTuple):
-    """One detector's score."""
-
-    method: str
-    score: AnomalyScore
-
-
-class VusRow(NamedTuple):
-    """VUS-PR of one score, mean over the series with a labelled window."""
-
-    method: str
-    vus: Estimate
-
-
-class Results(NamedTuple):
-    """All that was measured.
-
-    missing: files and packages that were not there, hence not measured. took_s: wall time.
-    """
-
-    models: list[str]
-    seed: int
-    day: str
-    torch: str
-    python: str
-    took_s: float
-    missing: list[str]
-    families: list[FamilyRow]
-    periods: list[PeriodRow]
-    ages: list[AgeRow]
-    changes: list[ChangeRow]
-    selection: list[SelectionRow]
-    forecasts: list[ForecastRow]
-    nab: list[NabRow]
-    vus: list[VusRow]
-
-
 def variants(names: Sequence[str], seasons: bool = False, regimes: int = 0) -> dict[str, Candidate]:
     """Built-in models at the service's default settings.
 
@@ -235,13 +123,17 @@ def evaluate(
     seed: int = 0,
     sizes: Sizes | None = None,
     console: Console | None = None,
-) -> Results:
-    """Measure models; raises FileNotFoundError, BadData."""
+) -> dict[str, Any]:
+    """Measure models; raises FileNotFoundError, BadData.
+
+    Returns all rows, and `models`, `seed`, `day`, `torch`, `python`, `took_s` (wall time) and
+    `missing`, the files and packages that were not there, hence not measured.
+    """
     torch.set_num_threads(1)
     began = time.monotonic()
     data = load(folder)
     detectors, missing = baselines.detectors()
-    rows: dict[str, list[Any]] = {}
+    rows: dict[str, Rows] = {}
     with Progress(console=console, transient=True) as progress:
         study = QualityStudy(
             models=models,
@@ -252,22 +144,26 @@ def evaluate(
             rng=np.random.default_rng(seed),
             progress=progress,
         )
-        for measure in MEASURES.values():
+        for measure in MEASURES:
             rows |= measure(study)
-    return Results(
-        list(models),
-        seed,
-        datetime.now(UTC).date().isoformat(),
-        torch.__version__,
-        platform.python_version(),
-        time.monotonic() - began,
-        [*data.missing, *missing],
+    return {
+        "models": list(models),
+        "seed": seed,
+        "day": datetime.now(UTC).date().isoformat(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "took_s": time.monotonic() - began,
+        "missing": [*data.missing, *missing],
         **rows,
-    )
+    }
 
 
-def families(study: QualityStudy) -> dict[str, list[Any]]:
-    """False alarms and delays of every method on every family."""
+def families(study: QualityStudy) -> dict[str, Rows]:
+    """False alarms and delays of every method on every family.
+
+    false: alarms per 1,000 quiet observations. found: share of shifts with an alarm in time, by
+    size. delay: their median, inf where fewer than half are found.
+    """
     sizes = study.sizes
     methods = len(study.models) + len(study.detectors)
     advance = study.part("simulated families", len(FAMILIES) * methods)
@@ -307,13 +203,13 @@ def families(study: QualityStudy) -> dict[str, list[Any]]:
             rates = [1000 * len(times) / sizes.quiet_length for times in false]
             delays = [[wait(times, at) for times in of_shift] for of_shift in after]
             rows.append(
-                FamilyRow(
-                    family.name,
-                    method,
-                    bootstrap(rates, np.random.default_rng(study.seed)),
-                    tuple(float(np.isfinite(of_shift).mean()) for of_shift in delays),
-                    tuple(statistics.median(of_shift) for of_shift in delays),
-                )
+                {
+                    "family": family.name,
+                    "method": method,
+                    "false": bootstrap(rates, np.random.default_rng(study.seed)),
+                    "found": [float(np.isfinite(of_shift).mean()) for of_shift in delays],
+                    "delay": [statistics.median(of_shift) for of_shift in delays],
+                }
             )
     return {"families": rows}
 
@@ -351,8 +247,12 @@ def wait(alarms: Sequence[int], change: int) -> float:
     return min((t - change + 1 for t in alarms if t >= change), default=math.inf)
 
 
-def periods(study: QualityStudy) -> dict[str, list[Any]]:
-    """Alarms got over alarms asked for, of every model on every family, by `false_alarm_every`."""
+def periods(study: QualityStudy) -> dict[str, Rows]:
+    """Alarms got over alarms asked for, of every model on every family, by `false_alarm_every`.
+
+    steady: share of the observations from `SETTLED_FROM` on at which `changed_probability` is at
+    most `LITTLE`.
+    """
     sizes = study.sizes
     advance = study.part("alarms asked and got", len(FAMILIES) * len(study.models))
     rows = []
@@ -367,14 +267,24 @@ def periods(study: QualityStudy) -> dict[str, list[Any]]:
                 steady = statistics.mean(
                     float((one.changed[SETTLED_FROM:] <= LITTLE).mean()) for one in followed
                 )
-                estimated = bootstrap(got, np.random.default_rng(study.seed))
-                rows.append(PeriodRow(family.name, name, every, estimated, steady))
+                rows.append(
+                    {
+                        "family": family.name,
+                        "method": name,
+                        "every": every,
+                        "got": bootstrap(got, np.random.default_rng(study.seed)),
+                        "steady": steady,
+                    }
+                )
             advance()
     return {"periods": rows}
 
 
-def ages(study: QualityStudy) -> dict[str, list[Any]]:
-    """Delays of every model at shifts that come early and later in normal series."""
+def ages(study: QualityStudy) -> dict[str, Rows]:
+    """Delays of every model at shifts that come early and later in normal series.
+
+    delay, late: median and 90 % quantile, inf where too few are found. found: share with an alarm.
+    """
     sizes = study.sizes
     advance = study.part("delays by age", len(sizes.ages) * len(sizes.shifts))
     rows = []
@@ -385,15 +295,25 @@ def ages(study: QualityStudy) -> dict[str, list[Any]]:
             series[:, after:] += shift
             for name, (model, settings) in study.models.items():
                 delays = [wait(confirmations(follow(model, y, settings)), after) for y in series]
-                late = float(np.quantile(delays, 0.9, method="higher"))
-                found = float(np.isfinite(delays).mean())
-                rows.append(AgeRow(name, after, shift, statistics.median(delays), late, found))
+                rows.append(
+                    {
+                        "method": name,
+                        "after": after,
+                        "shift": shift,
+                        "delay": statistics.median(delays),
+                        "late": float(np.quantile(delays, 0.9, method="higher")),
+                        "found": float(np.isfinite(delays).mean()),
+                    }
+                )
             advance()
     return {"ages": rows}
 
 
-def changes(study: QualityStudy) -> dict[str, list[Any]]:
-    """Changes found on TCPD, scored as by its benchmark, and on corpora of vectors by F1."""
+def changes(study: QualityStudy) -> dict[str, Rows]:
+    """Changes found on TCPD, scored as by its benchmark, and on corpora of vectors by F1.
+
+    f1 and, on TCPD, cover: means over series.
+    """
     rows = []
     for corpus, series in study.data.annotated.items():
         advance = study.part(f"changes: {corpus}", len(series))
@@ -428,10 +348,15 @@ def _change_score(corpus: str, one: Annotated, starts: Sequence[int]) -> ChangeS
 
 def _change_row(
     corpus: str, method: str, results: Sequence[tuple[ChangeScore, int]], rng: np.random.Generator
-) -> ChangeRow:
+) -> dict[str, Any]:
     f1 = bootstrap([score.f1 for score, _ in results], rng)
-    cover = bootstrap([score.cover for score, _ in results], rng) if corpus == TCPD else None
-    return ChangeRow(corpus, method, f1, cover, sum(count for _, count in results))
+    return {
+        "corpus": corpus,
+        "method": method,
+        "f1": f1,
+        "cover": bootstrap([score.cover for score, _ in results], rng) if corpus == TCPD else None,
+        "detections": sum(count for _, count in results),
+    }
 
 
 def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, list[int]]:
@@ -466,13 +391,16 @@ def segmentations(
     return ways
 
 
-def selection(study: QualityStudy) -> dict[str, list[Any]]:
+def selection(study: QualityStudy) -> dict[str, Rows]:
     """What choosing a model's constants on TCPD is worth: chosen on one half, scored on the other.
 
     Candidates are the default settings and random ones around them: every constant of the model,
     its outlier rate and `false_alarm_every`, each times a factor that is log-uniform in
     [1 / SPREAD, SPREAD]. On each of `REPETITIONS` random halves of the series the candidate with
     the best sum of F1 and covering is chosen, and scored on the other half.
+
+    chosen, default: mean and standard deviation over halves of F1, then of covering. beaten: share
+    of the random settings that the defaults beat on all series together, which chose them.
     """
     series = study.data.annotated.get(TCPD, [])
     if len(series) < 2:  # no halves
@@ -523,7 +451,7 @@ def candidates(model: UnderlyingModel, count: int, rng: np.random.Generator) -> 
 
 def _choice(
     name: str, output: str, table: Floats, halves: Sequence[NDArray[np.int64]]
-) -> SelectionRow:
+) -> dict[str, Any]:
     """table: [candidate, series, measure]."""
     chosen = []
     default = []
@@ -534,20 +462,21 @@ def _choice(
             chosen.append(table[best, other].mean(0))
             default.append(table[0, other].mean(0))
 
-    def spread(values: Sequence[Floats]) -> tuple[Spread, Spread]:
-        f1, cover = zip(np.mean(values, 0).tolist(), np.std(values, 0).tolist(), strict=True)
-        return f1, cover
-
     sums = table.mean(1).sum(-1)
-    beaten = float((sums[1:] < sums[0]).mean())
-    return SelectionRow(name, output, spread(chosen), spread(default), beaten)
+    return {
+        "method": name,
+        "output": output,
+        "chosen": np.stack([np.mean(chosen, 0), np.std(chosen, 0)], 1).tolist(),
+        "default": np.stack([np.mean(default, 0), np.std(default, 0)], 1).tolist(),
+        "beaten": float((sums[1:] < sums[0]).mean()),
+    }
 
 
-def forecasts(study: QualityStudy) -> dict[str, list[Any]]:
+def forecasts(study: QualityStudy) -> dict[str, Rows]:
     """Scores of one-step forecasts on every corpus, and of anomaly scores made of them on NAB."""
-    rows: list[ForecastRow] = []
-    nab: list[NabRow] = []
-    vus: list[VusRow] = []
+    rows: Rows = []
+    nab: Rows = []
+    vus: Rows = []
     for corpus, everything in study.data.scalars.items():
         series = [one for one in everything if scores.scorable(one.y)]
         advance = study.part(f"forecasts: {corpus}", len(series))
@@ -561,7 +490,11 @@ def forecasts(study: QualityStudy) -> dict[str, list[Any]]:
             continue
         last_value = by_method[next(iter(baselines.FORECASTERS))]
         rows += [
-            ForecastRow(corpus, method, scores.pooled(of_method, last_value, study.rng))
+            {
+                "corpus": corpus,
+                "method": method,
+                "score": scores.pooled(of_method, last_value, study.rng),
+            }
             for method, of_method in by_method.items()
         ]
         if corpus == NAB and any(one.window is not None and one.window.any() for one in series):
@@ -613,7 +546,7 @@ def _forecast_scores(
 
 def _anomalies(
     series: Sequence[Scalars], detectors: Mapping[str, list[Floats]], rng: np.random.Generator
-) -> list[NabRow]:
+) -> Rows:
     """NAB's scores; `evidence` is scored by VUS-PR alone."""
     weights = [scores.window_weights(one.window) for one in series if one.window is not None]
     rows = []
@@ -622,14 +555,12 @@ def _anomalies(
             continue
         if name.endswith(ANOMALY):
             alarms = anomaly_score(values, weights, rng, alarm_curve)
-            rows.append(NabRow(f"{name}, alarms", alarms))
-        rows.append(NabRow(name, anomaly_score(values, weights, rng)))
+            rows.append({"method": f"{name}, alarms", "score": alarms})
+        rows.append({"method": name, "score": anomaly_score(values, weights, rng)})
     return rows
 
 
-def _volumes(
-    series: Sequence[Scalars], detectors: Mapping[str, list[Floats]], seed: int
-) -> list[VusRow]:
+def _volumes(series: Sequence[Scalars], detectors: Mapping[str, list[Floats]], seed: int) -> Rows:
     """VUS-PR of every detector on the series that have a window."""
     rows = []
     for name, values in detectors.items():
@@ -638,16 +569,9 @@ def _volumes(
             for score, one in zip(values, series, strict=True)
             if one.window is not None and one.window.any()
         ]
-        rows.append(VusRow(name, bootstrap(volumes, np.random.default_rng(seed))))
+        rows.append({"method": name, "vus": bootstrap(volumes, np.random.default_rng(seed))})
     return rows
 
 
-# Each returns rows of results by their field; in this order they take their chance from `rng`.
-MEASURES: Mapping[str, Callable[[QualityStudy], dict[str, list[Any]]]] = {
-    "families": families,
-    "periods": periods,
-    "ages": ages,
-    "changes": changes,
-    "selection": selection,
-    "forecasts": forecasts,
-}
+# In this order they take their chance from `rng`.
+MEASURES = (families, periods, ages, changes, selection, forecasts)

@@ -10,21 +10,25 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from rich.console import Console
 
+from model_core.encoder import Mlp
 from model_core.stream.events import Event
 from model_core.stream_settings import DEFAULTS
+from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
+from training.experiments.sinusoid import INPUTS, NOISE_VARIANCE, Sinusoid
 from training.online import Followed, follow
 from training.quality.series import VECTOR_MODELS, Annotated, Corpora, Scalars, spans
 from training.results import Table
 from training.statistics import estimate
+from training.trained import DTYPE
 
 Floats = NDArray[np.float64]
 Row = dict[str, Any]
@@ -41,6 +45,16 @@ SHIFTS = (1.0, 2.0, 3.0)
 HALF_SECOND = 50  # observations of the accelerometer
 LEAST_SPREAD = 1e-3  # of an axis in its range, of a window at rest
 BLOCK = 50  # observations that a gain's interval takes for independent of others
+GAIN = "{gain.mean:.3f} ({gain.low:.3f}, {gain.high:.3f})"
+
+# Of sinusoids that recur.
+FEATURES = 32  # of the model: random, of one hidden layer
+DRAWN = 400  # sinusoids that its fitted prior is of
+POINTS = 80  # of each
+SWITCHING = 0.05  # hazard
+TASKS = 4  # that recur
+LENGTH = 500
+SKIPPED = 100  # first observations, whose log scores do not count
 
 
 class Simulated(NamedTuple):
@@ -127,22 +141,6 @@ def gained(model: UnderlyingModel, y: Floats, regimes: int) -> Row:
     }
 
 
-def show_vectors(series: Sequence[Annotated], regimes: int, console: Console) -> None:
-    """Print the table of vectors."""
-    rows = []
-    for one in series:
-        for name in VECTOR_MODELS:
-            row = gained(build(name, Options(y_dim=one.y.shape[1])), one.y, regimes)
-            gain = row["gain"]
-            numbers = f"{gain.mean:.3f} ({gain.low:.3f}, {gain.high:.3f})"
-            scores = (f"{score:.3f}" for score in row["log_score"])
-            counts = (str(count) for count in (*row["changes"], row["back"]))
-            rows.append((one.name, name, *scores, numbers, *counts))
-    heads = "series", "model", "log score", "with", "gain, 95 % interval", "changes", "with", "back"
-    if rows:
-        console.print(Table("recorded vectors", "", heads, rows, 2).for_terminal())
-
-
 def states(rng: np.random.Generator, recurring: bool, gap: float, length: int) -> Simulated:
     """A series of unit noise that moves between states."""
     y = rng.normal(size=length)
@@ -188,13 +186,14 @@ def simulated(wanted: Simulations, regimes: int, recurring: bool, gap: float) ->
     """Simulated states a gap apart, the same ones for every memory: true changes by kind.
 
     new, back: how many of those to a new state, and to one that was there before, were called
-    (changed, returned). elsewhere: confirmed where there was no change. log_score: mean. pure:
-    share of the observations of the second half whose remembered regime is that of their state.
+    returned, and how many there are. elsewhere: confirmed where there was no change. log_score:
+    mean. pure: share of the observations of the second half whose remembered regime is that of
+    their state.
     """
     rng = np.random.default_rng([wanted.seed, int(gap), int(recurring)])
     settings = DEFAULTS._replace(regimes=regimes)
     half = wanted.length // 2
-    called = np.zeros((2, 2), int)  # by truth, then by word
+    called = np.zeros((2, 2), int)  # by truth: called returned, and all
     elsewhere = 0
     scores: list[float] = []
     pure: list[float] = []
@@ -213,7 +212,7 @@ def simulated(wanted: Simulations, regimes: int, recurring: bool, gap: float) ->
                 elsewhere += 1
                 continue
             left.remove(truth)
-            called[int(truth[1]), int(returned)] += 1
+            called[int(truth[1])] += int(returned), 1
     new, back = called.tolist()
     return {
         "new": new,
@@ -247,35 +246,161 @@ def delays(wanted: Simulations, regimes: int, shift: float) -> Row:
     return {"first": first, "back": back, "right": right / wanted.count}
 
 
-def show(
-    wanted: Simulations, series: Sequence[Scalars], memories: Sequence[int], console: Console
-) -> None:
-    """Print the tables; memories: numbers of regimes that are remembered."""
-    if series:
-        heads = "regimes", "changed / 1,000", "returned / 1,000", "log score", "windows", "us"
-        cells = "{changed:.2f} {returned:.2f} {log_score:.4f} {hit}/{windows} {step_us:.0f}"
-        rows = [
-            (str(memory), *cells.format(**recorded(wanted.model, series, memory)).split())
+def tables(
+    wanted: Simulations, corpora: Corpora, memories: tuple[int, int], most: int
+) -> Iterator[Table]:
+    """Every table; memories: numbers of regimes that are remembered, 0 the first.
+
+    most: observations of each recorded series, the first ones.
+    """
+    regimes = ("regimes", "{regimes}")
+    gain = ("gain, 95 % interval", GAIN)
+    if series := [one.first(most) for one in corpora.scalars.get("NAB", [])]:
+        yield Table.of(
+            "recorded series",
+            "",
+            [{"regimes": memory, **recorded(wanted.model, series, memory)} for memory in memories],
+            regimes,
+            ("changed / 1,000", "{changed:.2f}"),
+            ("returned / 1,000", "{returned:.2f}"),
+            ("log score", "{log_score:.4f}"),
+            ("windows", "{hit}/{windows}"),
+            ("us", "{step_us:.0f}"),
+        )
+    yield Table.of(
+        "simulated states",
+        "",
+        [
+            {
+                "states": "recur" if recurring else "never recur",
+                "gap": gap,
+                "regimes": memory,
+                **simulated(wanted, memory, recurring, gap),
+            }
+            for recurring in (False, True)
+            for gap in GAPS
             for memory in memories
-        ]
-        console.print(Table("recorded series", "", heads, rows).for_terminal())
-    heads = "states", "gap", "regimes", "new called returned", "back called so", "elsewhere"
+        ],
+        ("states", "{states}"),
+        ("gap", "{gap:g} sd"),
+        regimes,
+        ("new called returned", "{new[0]} of {new[1]}"),
+        ("back called so", "{back[0]} of {back[1]}"),
+        ("elsewhere", "{elsewhere}"),
+        ("log score", "{log_score:.4f}"),
+        ("purity", "{pure:.2f}"),
+        named=3,
+    )
+    yield Table.of(
+        "median delays",
+        "",
+        [
+            {"shift": shift, "regimes": memory, **delays(wanted, memory, shift)}
+            for shift in SHIFTS
+            for memory in memories
+        ],
+        ("shift", "{shift:g} sd"),
+        regimes,
+        ("first", "{first:g}"),
+        ("back", "{back:g}"),
+        ("kind right", "{right:.2f}"),
+        named=2,
+    )
+    if whole := vectors(corpora):
+        yield Table.of(
+            "recorded vectors",
+            "",
+            [
+                {
+                    "series": one.name,
+                    "model": name,
+                    **gained(build(name, Options(y_dim=one.y.shape[1])), one.y, memories[1]),
+                }
+                for one in whole
+                for name in VECTOR_MODELS
+            ],
+            ("series", "{series}"),
+            ("model", "{model}"),
+            ("log score", "{log_score[0]:.3f}"),
+            ("with", "{log_score[1]:.3f}"),
+            gain,
+            ("changes", "{changes[0]}"),
+            ("with", "{changes[1]}"),
+            ("back", "{back}"),
+            named=2,
+        )
+    yield Table.of(
+        "switching sinusoid",
+        "",
+        sinusoids(wanted, memories),
+        ("prior", "{prior}"),
+        ("tasks recur", "{recur}"),
+        regimes,
+        ("log score", "{log_score:.3f}"),
+        gain,
+        named=3,
+    )
+
+
+# --- tasks that recur: what `alpaca` gains if it remembers regimes ------------------------------
+# The model is a regression on random features: nothing is trained.
+
+
+def random_features(fitted: bool) -> Alpaca:
+    """Regression on random features; its prior is fitted to sinusoids or as wide in all of them."""
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(FEATURES, 1, generator=generator, dtype=DTYPE)
+    bias = INPUTS[1] * weight[:, 0] * (2 * torch.rand(FEATURES, generator=generator) - 1)
+    encoder = Mlp((weight,), (-bias.double(),), output_activation="tanh")
+    drawn = Sinusoid(0.0).draw(generator, DRAWN, POINTS)
+    assert drawn.x is not None
+    phi = encoder(drawn.x)
+    ridge = NOISE_VARIANCE * torch.eye(FEATURES, dtype=DTYPE)
+    weights = torch.linalg.solve(phi.mT @ phi + ridge, phi.mT @ drawn.y)[..., 0]
+    mean = weights.mean(0).unsqueeze(-1)
+    cov = torch.cov(weights.mT) / NOISE_VARIANCE
+    if not fitted:
+        mean = torch.zeros_like(mean)
+        cov = torch.eye(FEATURES, dtype=DTYPE) * cov.diagonal().mean()
+    nothing, one = torch.zeros(1, dtype=DTYPE), torch.ones(1, dtype=DTYPE)
+    return Alpaca(
+        encoder=encoder,
+        x_offset=nothing,
+        x_scale=one,
+        y_offset=nothing,
+        y_scale=one,
+        prior_mean=mean,
+        prior_cov=0.5 * (cov + cov.mT),
+        noise_variance=NOISE_VARIANCE * one,
+        hazard=SWITCHING,
+    )
+
+
+def sinusoids(wanted: Simulations, memories: Sequence[int]) -> list[Row]:
+    """Mean `log_score` on the switching sinusoid, and its `gain` over the first memory."""
     rows = []
-    for recurring in (False, True):
-        for gap in GAPS:
+    for fitted in (True, False):
+        model = random_features(fitted)
+        for tasks in (TASKS, 0):
+            scores = []
             for memory in memories:
-                one = simulated(wanted, memory, recurring, gap)
-                called = (f"{one[kind][1]} of {sum(one[kind])}" for kind in ("new", "back"))
-                named = "recur" if recurring else "never recur", f"{gap:g} sd", str(memory)
-                numbers = str(one["elsewhere"]), f"{one['log_score']:.4f}", f"{one['pure']:.2f}"
-                rows.append((*named, *called, *numbers))
-    table = Table("simulated states", "", (*heads, "log score", "purity"), rows, 3)
-    console.print(table.for_terminal())
-    rows = []
-    for shift in SHIFTS:
-        for memory in memories:
-            step = delays(wanted, memory, shift)
-            numbers = f"{step['first']:g}", f"{step['back']:g}", f"{step['right']:.2f}"
-            rows.append((f"{shift:g} sd", str(memory), *numbers))
-    table = Table("median delays", "", ("shift", "regimes", "first", "back", "kind right"), rows, 2)
-    console.print(table.for_terminal())
+                own = []
+                for one in range(wanted.count):
+                    generator = torch.Generator().manual_seed(wanted.seed + one)
+                    batch = Sinusoid(SWITCHING, tasks).draw(generator, 1, LENGTH)
+                    assert batch.x is not None
+                    settings = DEFAULTS._replace(regimes=memory)
+                    x = batch.x[0].numpy()
+                    followed = follow(model, batch.y[0].numpy(), settings, inputs=x)
+                    own.append(float(np.nanmean(followed.log_score[SKIPPED:])))
+                scores.append(np.array(own))
+                rows.append(
+                    {
+                        "prior": "fitted" if fitted else "generic",
+                        "recur": tasks or "never",
+                        "regimes": memory,
+                        "log_score": scores[-1].mean(),
+                        "gain": estimate(scores[-1] - scores[0]),
+                    }
+                )
+    return rows

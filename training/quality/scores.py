@@ -29,7 +29,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -378,35 +378,6 @@ class SeriesScore(NamedTuple):
     inside: NDArray[np.bool_]
 
 
-class ForecastScore(NamedTuple):
-    """Means over the series of a corpus.
-
-    lead: log score less the last value's, median over series. relative_error, relative_crps: as
-    shares of the last value's, geometric means over series. coverage: share of labels in 90 %
-    intervals, pooled; lowest, highest: of any series; calibrated: share of the series that have it
-    `WITHIN`. behind: number of series with a larger error than the last value's; worst: the largest
-    share of that. ks: of the pooled PITs from uniform.
-    runaway: the largest of any series; runaways: number of series with more than `RUNAWAY`.
-    """
-
-    log_score: Estimate
-    lead: float
-    error: Estimate
-    relative_error: Estimate
-    crps: Estimate
-    relative_crps: Estimate
-    coverage: float
-    lowest: float
-    highest: float
-    calibrated: float
-    behind: int
-    worst: float
-    ks: float
-    runaway: float
-    runaways: int
-    pit: Floats
-
-
 def of_normal(y: Floats, normal: NormalForecast) -> Forecast:
     """Forecasts of a baseline; y: (T,), nan where missing."""
     predictive = stats.norm(normal.mean, normal.sd)
@@ -463,38 +434,44 @@ def runaway(y: Floats, point: Floats, spread: float) -> float:
 
 def pooled(
     scores: Sequence[SeriesScore], last_value: Sequence[SeriesScore], rng: np.random.Generator
-) -> ForecastScore:
-    """Scores of a corpus; last_value: of the same series."""
-    together = np.concatenate([score.pit for score in scores])
+) -> dict[str, Any]:
+    """Means over the series of a corpus; last_value: scores of the same series.
+
+    lead: log score less the last value's, median over series. relative_error, relative_crps: as
+    shares of the last value's, geometric means over series. coverage: share of labels in 90 %
+    intervals, pooled; lowest, highest: of any series; calibrated: share of the series that have it
+    `WITHIN`. behind: number of series with a larger error than the last value's; worst: the largest
+    share of that. ks: of the pooled PITs from uniform.
+    runaway: the largest of any series; runaways: number of series with more than `RUNAWAY`.
+    """
+    pit = np.concatenate([score.pit for score in scores])
     inside = [float(score.inside.mean()) for score in scores]
     far = [score.runaway for score in scores]
-    pairs = zip(scores, last_value, strict=True)
+    pairs = list(zip(scores, last_value, strict=True))
     errors = [ours.error / theirs.error for ours, theirs in pairs if theirs.error > 0]
-    return ForecastScore(
-        bootstrap([score.log_score for score in scores], rng),
-        statistics.median(
-            one.log_score - other.log_score for one, other in zip(scores, last_value, strict=True)
-        ),
-        bootstrap([score.error for score in scores], rng),
-        _ratio([score.error for score in scores], [score.error for score in last_value], rng),
-        bootstrap([score.crps for score in scores], rng),
-        _ratio([score.crps for score in scores], [score.crps for score in last_value], rng),
-        float(np.concatenate([score.inside for score in scores]).mean()),
-        min(inside),
-        max(inside),
-        statistics.fmean(WITHIN[0] <= share <= WITHIN[1] for share in inside),
-        sum(ratio > 1 for ratio in errors),
-        max(errors, default=math.nan),
-        distance(together),
-        max(far),
-        sum(distance > RUNAWAY for distance in far),
-        together,
-    )
+    return {
+        "log_score": bootstrap([score.log_score for score in scores], rng),
+        "lead": statistics.median(ours.log_score - theirs.log_score for ours, theirs in pairs),
+        "error": bootstrap([score.error for score in scores], rng),
+        "relative_error": _ratio([(ours.error, theirs.error) for ours, theirs in pairs], rng),
+        "crps": bootstrap([score.crps for score in scores], rng),
+        "relative_crps": _ratio([(ours.crps, theirs.crps) for ours, theirs in pairs], rng),
+        "coverage": float(np.concatenate([score.inside for score in scores]).mean()),
+        "lowest": min(inside),
+        "highest": max(inside),
+        "calibrated": statistics.fmean(WITHIN[0] <= share <= WITHIN[1] for share in inside),
+        "behind": sum(ratio > 1 for ratio in errors),
+        "worst": max(errors, default=math.nan),
+        "ks": distance(pit),
+        "runaway": max(far),
+        "runaways": sum(distance > RUNAWAY for distance in far),
+        "pit": pit,
+    }
 
 
-def _ratio(values: Sequence[float], others: Sequence[float], rng: np.random.Generator) -> Estimate:
+def _ratio(pairs: Sequence[tuple[float, float]], rng: np.random.Generator) -> Estimate:
     """Geometric mean of ratios, without series that either forecasts without any error."""
-    logs = [math.log(a / b) for a, b in zip(values, others, strict=True) if a > 0 and b > 0]
+    logs = [math.log(a / b) for a, b in pairs if a > 0 and b > 0]
     if not logs:
         return Estimate(math.nan, math.nan, math.nan, 0)
     mean, low, high, count = bootstrap(logs, rng)

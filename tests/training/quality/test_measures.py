@@ -55,9 +55,9 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     text = StringIO()
     console = Console(file=text, width=100)
     results = evaluate(folder, variants(["gaussian"], True, 2), 0, SMALL, console)
-    assert {"skab.npz", "hasc.npz", "elec2.npz"} <= set(results.missing)
-    assert len(results.families) % 11 == 0
-    corpora = {(row.corpus, row.method): row.f1.mean for row in results.changes}
+    assert {"skab.npz", "hasc.npz", "elec2.npz"} <= set(results["missing"])
+    assert len(results["families"]) % 11 == 0
+    corpora = {(row["corpus"], row["method"]): row["f1"].mean for row in results["changes"]}
     assert corpora["TCPD", "gaussian less seasons, confirmed online"] > 0.85
     assert corpora["TCPD", "gaussian with 2 regimes, confirmed online"] > 0.85
     assert ("bees", "gaussian less seasons") not in corpora  # of several outputs
@@ -65,19 +65,19 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     assert corpora["bees", "evenly spaced"] == 1.0  # one mark in the middle
     assert corpora["bees", "no change"] == 0.0
     assert corpora["bees", "always fire, every 60"] == 1.0  # the mean regime is half the series
-    methods = {row.method for row in results.families}
+    methods = {row["method"] for row in results["families"]}
     assert "FOCuS at the rate of gaussian, confirmed" in methods
-    assert len(results.periods) == 11 * 3
-    assert [row.shift for row in results.ages] == [1.0] * 3 + [2.0] * 3 + [3.0] * 3
-    forecasts = {(row.corpus, row.method): row.score for row in results.forecasts}
+    assert len(results["periods"]) == 11 * 3
+    assert [row["shift"] for row in results["ages"]] == [1.0] * 3 + [2.0] * 3 + [3.0] * 3
+    forecasts = {(row["corpus"], row["method"]): row["score"] for row in results["forecasts"]}
     assert {corpus for corpus, _ in forecasts} == {"TCPD", "NAB"}
     assert len(forecasts) == 10
-    assert forecasts["TCPD", "gaussian"].log_score.count == 2  # the third is too short
-    assert 0.8 < forecasts["NAB", "gaussian"].coverage < 0.97
-    anomalies = {row.method: row.score for row in results.nab}
+    assert forecasts["TCPD", "gaussian"]["log_score"].count == 2  # the third is too short
+    assert 0.8 < forecasts["NAB", "gaussian"]["coverage"] < 0.97
+    anomalies = {row["method"]: row["score"] for row in results["nab"]}
     assert anomalies["no change"].in_sample == 0.0
     assert anomalies["gaussian, -log_score"].mean > 60.0  # it falls in at the window's start
-    volumes = {row.method: row.vus for row in results.vus}
+    volumes = {row["method"]: row["vus"] for row in results["vus"]}
     assert volumes["gaussian, -log_score"].count == 6
     assert volumes["no change"].mean < volumes["gaussian, evidence"].mean < 1.0
     show(results, console)
@@ -87,7 +87,7 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     assert {"false_alarms.png", "nab.png", "calibration_nab.png"} <= {file.name for file in files}
     write_numbers(tmp_path / "new" / "numbers.json", results)
     numbers = json.loads((tmp_path / "new" / "numbers.json").read_text())
-    assert len(numbers["nab"]) == len(results.nab)
+    assert len(numbers["nab"]) == len(results["nab"])
 
 
 def studied(sizes, models):
@@ -110,24 +110,24 @@ def test_models_are_measured_at_other_settings_too():
 def test_alarms_got_are_fewer_the_fewer_are_asked_for():
     sizes = Sizes(quiet=3, quiet_length=400, periods=(30.0, 10_000.0))
     rows = {
-        (row.family, row.every): row
+        (row["family"], row["every"]): row
         for row in periods(studied(sizes, variants(["gaussian"])))["periods"]
     }
     often = rows["AR(0.9)", 30.0]
     seldom = rows["AR(0.9)", 10_000.0]
     # Alarms by 1,200 observations; a filter of independent noise has many of them here.
-    assert often.got.mean / 30 > seldom.got.mean / 10_000 > 0
+    assert often["got"].mean / 30 > seldom["got"].mean / 10_000 > 0
     quiet = rows["normal", 10_000.0]
-    assert quiet.got.mean == 0.0
-    assert 0.0 <= often.steady < quiet.steady <= 1.0
+    assert quiet["got"].mean == 0.0
+    assert 0.0 <= often["steady"] < quiet["steady"] <= 1.0
 
 
 def test_larger_shifts_are_found_sooner():
     sizes = Sizes(aged=6, ages=(40,), within=60, shifts=(0.5, 4.0))
     small, large = ages(studied(sizes, variants(["gaussian"])))["ages"]
-    assert (small.after, small.shift, large.shift) == (40, 0.5, 4.0)
-    assert large.found == 1.0
-    assert large.delay <= large.late < small.delay
+    assert (small["after"], small["shift"], large["shift"]) == (40, 0.5, 4.0)
+    assert large["found"] == 1.0
+    assert large["delay"] <= large["late"] < small["delay"]
 
 
 def test_what_cannot_be_evaluated_is_named(tmp_path):
