@@ -38,6 +38,7 @@ from moca_client.responses import (
     Answer,
     BeliefColumns,
     Event,
+    EventState,
     Hindsight,
     Segment,
     StreamChange,
@@ -714,8 +715,8 @@ def _refined(client: Client, changes: Sequence[ReplayedChange]) -> list[Replayed
         event = change.event
         now = listed.get((change.replayed.stream, event.id, event.confirmed_at))
         if now is not None:
-            shared = set(now.__struct_fields__) & set(event.__struct_fields__)
-            event = structs.replace(event, **{name: getattr(now, name) for name in shared})
+            members = {name: getattr(now, name) for name in EventState.__struct_fields__}
+            event = structs.replace(event, **members)
         refined.append(change._replace(event=event))
     return refined
 

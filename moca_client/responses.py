@@ -36,7 +36,6 @@ Evidence = Annotated[
         "in so many observations; a change is confirmed at `false_alarm_every`"
     ),
 ]
-NextSeq = Annotated[int, doc("position of the next observation")]
 
 
 DETAIL = "only with `?detail=full`"
@@ -93,20 +92,6 @@ class RunLengthSummary(Response):
     belief: Annotated[BeliefColumns | None, doc("only with `?belief=true`")] = None
 
 
-Earliest = Annotated[
-    int | None,
-    doc("of a confirmed change: the first `seq` at which it may have begun, see `coverage`"),
-]
-Latest = Annotated[int | None, doc("the last one")]
-Coverage = Annotated[
-    float | None,
-    doc(
-        "probability, given a change, of the fewest starts that hold 0.9 of it, which lie from "
-        "`earliest` to `latest`"
-    ),
-]
-
-
 Numbers = float | list[float | None] | None
 
 
@@ -147,32 +132,6 @@ class Explanation(Response):
     ] = sent(None)
 
 
-Before = Annotated[
-    RegimeStatistics | None,
-    doc("since the change confirmed before it; null: too few labels, or an anomaly"),
-]
-Why = Annotated[Explanation | None, doc("null: too few labels on a side so far, or an anomaly")]
-Sentence = Annotated[
-    str, doc("what it is, in a few words: `text` of the explanation, where there is one")
-]
-StartTime = Annotated[
-    str | None,
-    doc("of the first observation after it, as sent, else when that was accepted; RFC 3339"),
-]
-StartArrived = Annotated[
-    bool, doc("whether `start_time` is when the observation was accepted: it had no time")
-]
-EventEvidence = Annotated[
-    float | None,
-    doc("evidence when this state was entered: one false alarm in so many observations"),
-]
-
-
-ExcludedChange = Annotated[
-    bool, doc("whether it was excluded from learning: the regime before it goes on")
-]
-
-
 class KnownRegime(Response):
     """Regime that the stream most probably is in: a typical one of its model, or a remembered one.
 
@@ -193,41 +152,84 @@ class KnownRegime(Response):
     ] = None
 
 
-Returned = Annotated[
-    KnownRegime | None,
-    doc(
-        "remembered regime that the change led back to, of streams with `regimes`; none: it is a "
-        "new one"
-    ),
-]
-
-
-class Event(Response):
-    """An event, a change or an anomaly; `start` and the `_at` fields are `seq` positions."""
+class EventState(Response, kw_only=True):
+    """Members of an event, and of a change in a list; `start` and the `_at` fields are `seq`s."""
 
     id: Annotated[int, doc("of its stream and kind; of an anomaly: the `seq` of its observation")]
     state: Annotated[str, words("suspected", "confirmed", "withdrawn")]
     start: int
+    earliest: Annotated[
+        int | None,
+        doc("of a confirmed change: the first `seq` at which it may have begun, see `coverage`"),
+    ] = sent(None)
+    latest: Annotated[int | None, doc("the last one")] = sent(None)
+    coverage: Annotated[
+        float | None,
+        doc(
+            "probability, given a change, of the fewest starts that hold 0.9 of it, which lie from "
+            "`earliest` to `latest`"
+        ),
+    ] = sent(None)
     suspected_at: int
     confirmed_at: int | None = sent(None)
-    delay: Annotated[int, doc("suspected_at - start")] = sent(0)
-    probability: Annotated[float, doc("of an anomaly: its `anomaly`")] = sent(0.0)
+    start_time: Annotated[
+        str | None,
+        doc("of the first observation after it, as sent, else when that was accepted; RFC 3339"),
+    ] = sent(None)
+    start_arrived: Annotated[
+        bool, doc("whether `start_time` is when the observation was accepted: it had no time")
+    ] = sent(False)
     direction: Annotated[str, words("up", "down")] | None = sent(None)
     size: Annotated[
-        float | list[float | None] | None,
+        Numbers,
         doc(
             "in standard deviations within the regimes; of an anomaly: of what was predicted, "
             "null where the output is missing"
         ),
     ] = sent(None)
-    time: str | None = sent(None)
+    probability: Annotated[
+        float,
+        doc(
+            "that the regime began exactly at `start`, when this state was entered; of an anomaly: "
+            "its `anomaly`"
+        ),
+    ] = sent(0.0)
     verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
         None
     )
+    excluded: Annotated[
+        bool, doc("whether it was excluded from learning: the regime before it goes on")
+    ] = sent(False)
+    evidence: Annotated[
+        float | None,
+        doc("evidence when this state was entered: one false alarm in so many observations"),
+    ] = sent(None)
+    sentence: Annotated[
+        str, doc("what it is, in a few words: `text` of the explanation, where there is one")
+    ] = sent("")
+    before: Annotated[
+        RegimeStatistics | None,
+        doc("since the change confirmed before it; null: too few labels, or an anomaly"),
+    ] = sent(None)
+    after: RegimeStatistics | None = sent(None)
+    explanation: Annotated[
+        Explanation | None, doc("null: too few labels on a side so far, or an anomaly")
+    ] = sent(None)
+    returned: Annotated[
+        KnownRegime | None,
+        doc(
+            "remembered regime that the change led back to, of streams with `regimes`; none: it is "
+            "a new one"
+        ),
+    ] = None
+
+
+class Event(EventState, kw_only=True):
+    """An event, a change or an anomaly."""
+
+    delay: Annotated[int, doc("suspected_at - start")] = sent(0)
+    time: str | None = sent(None)
     kind: Annotated[str, words("change", "anomaly")] = sent("change")
-    earliest: Earliest = sent(None)
-    latest: Latest = sent(None)
-    coverage: Coverage = sent(None)
     refined_at: Annotated[
         int | None,
         doc(
@@ -235,19 +237,6 @@ class Event(Response):
             "it and 100 after the start; no news"
         ),
     ] = sent(None)
-    evidence: EventEvidence = sent(None)
-    sentence: Sentence = sent("")
-    start_time: StartTime = sent(None)
-    start_arrived: StartArrived = sent(False)
-    before: Before = sent(None)
-    after: RegimeStatistics | None = sent(None)
-    explanation: Why = sent(None)
-    excluded: ExcludedChange = sent(False)
-    returned: Returned = None
-
-
-Suspected = Annotated[Event | None, doc("the suspected change")]
-Confirmed = Annotated[Event | None, doc("the last confirmed change")]
 
 
 class Season(Response):
@@ -352,37 +341,42 @@ class AlarmPeriod(Response):
     days: Annotated[float, doc("the same in days")]
 
 
-FoundPeriod = Annotated[
-    AlarmPeriod | None,
-    doc(
-        "only of streams whose `false_alarm_every` is by the service's `false_alarms_per_day`: "
-        "from their first hour on"
-    ),
-]
-
-
-class StreamSummary(Response):
-    """State and settings of a stream."""
+class StreamState(Response):
+    """Members of a stream's summary, and of its row in the overview."""
 
     stream: str
     model: str
-    seq: NextSeq
+    seq: Annotated[int, doc("position of the next observation")]
+    warming_up: bool = sent(False)
+    updated: str = sent("")
+    regime_start: Annotated[int | None, doc("most probable start of the current regime")] = sent(
+        None
+    )
+    changed_probability: float | None = sent(None)
+    evidence: Evidence = sent(None)
+    event: Annotated[Event | None, doc("the suspected change")] = sent(None)
+    last_event: Annotated[Event | None, doc("the last confirmed change")] = sent(None)
+    alarm_period: Annotated[
+        AlarmPeriod | None,
+        doc(
+            "only of streams whose `false_alarm_every` is by the service's "
+            "`false_alarms_per_day`: from their first hour on"
+        ),
+    ] = None
+
+
+class StreamSummary(StreamState):
+    """State and settings of a stream."""
+
     awaited: Annotated[list[int], doc("positions of pending labels")] = sent([])
     settings: StreamSettings = sent(StreamSettings())
-    warming_up: bool = sent(False)
     x_dim: int | None = sent(None)
     y_dim: int | None = sent(None)
     created: str = sent("")
-    updated: str = sent("")
     run_length: MostProbable | None = sent(None)
-    regime_start: int | None = sent(None)
-    changed_probability: float | None = sent(None)
-    evidence: Evidence = sent(None)
     last: Annotated[
         list[float | None] | None, doc("last number of each output; null: it had none yet")
     ] = sent(None)
-    event: Suspected = sent(None)
-    last_event: Confirmed = sent(None)
     last_anomaly: Annotated[
         int | None, doc("`seq` of the last anomaly event; null: none, or not known any more")
     ] = sent(None)
@@ -390,7 +384,6 @@ class StreamSummary(Response):
     pruned_mass: float = sent(0.0)
     season: FoundSeason = None
     regime: Typical = None
-    alarm_period: FoundPeriod = None
 
 
 class StreamName(Response):
@@ -410,29 +403,16 @@ class StreamPage(Response):
     )
 
 
-class Glance(Response):
+class Glance(StreamState):
     """Overview of one stream."""
 
-    stream: str
-    model: str
-    seq: NextSeq
-    warming_up: bool = sent(False)
-    updated: str = sent("")
-    regime_start: Annotated[int | None, doc("most probable start of the current regime")] = sent(
-        None
-    )
     regime_length: Annotated[int | None, doc("length of the current regime in observations")] = (
         sent(None)
     )
-    changed_probability: float | None = sent(None)
-    evidence: Evidence = sent(None)
-    event: Suspected = sent(None)
-    last_event: Confirmed = sent(None)
     labels: Annotated[
         list[float | None],
         doc("last labels, oldest first; the first number of each; null: missing"),
     ] = sent([])
-    alarm_period: FoundPeriod = None
 
 
 class Overview(Response):
@@ -580,41 +560,16 @@ class ValuesAround(Response):
     times: Annotated[list[str | None], doc("as sent; empty: no observation had one")] = sent([])
 
 
-class StreamChange(Response, kw_only=True):
-    """A change of a stream in its last state; times are RFC 3339, positions as of an event."""
+class StreamChange(EventState):
+    """A change of a stream in its last state; times are RFC 3339."""
 
     stream: str
     model: str = sent("")
     tags: Annotated[dict[str, str], doc("of the stream, when this state was entered")] = sent({})
-    id: int
-    state: Annotated[str, words("suspected", "confirmed", "withdrawn")]
-    start: int
-    earliest: Earliest = sent(None)
-    latest: Latest = sent(None)
-    coverage: Coverage = sent(None)
-    suspected_at: int
-    confirmed_at: int | None = sent(None)
-    start_time: StartTime = sent(None)
-    start_arrived: StartArrived = sent(False)
     suspected_time: Annotated[
         str, doc("of the observation that raised it, as sent, or when it was accepted")
     ] = sent("")
     confirmed_time: Annotated[str | None, doc("likewise, of that which confirmed it")] = sent(None)
-    direction: Annotated[str, words("up", "down")] | None = sent(None)
-    size: Annotated[Numbers, doc("in standard deviations within the regimes")] = sent(None)
-    probability: Annotated[
-        float, doc("that the regime began exactly at `start`, when this state was entered")
-    ] = sent(0.0)
-    verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
-        None
-    )
-    excluded: ExcludedChange = sent(False)
-    evidence: EventEvidence = sent(None)
-    sentence: Sentence = sent("")
-    before: Before = sent(None)
-    after: RegimeStatistics | None = sent(None)
-    explanation: Why = sent(None)
-    returned: Returned = None
     link: Annotated[
         str | None,
         doc("page of the console; null: the stream is gone, or another has its name"),
@@ -910,20 +865,25 @@ class WhatIf(Response):
     ] = None
 
 
-class ModelSummary(Response, kw_only=True):
-    """A model, described by its highest usable version."""
+class ModelMembers(Response, kw_only=True):
+    """Members of a model, and of each of its versions."""
 
     name: str
-    default: Annotated[
-        str | None, doc("model that the name stands for; with its version, unless built in")
-    ] = sent(None)
     kind: str
     description: str = sent("")
     x_dim: Annotated[int | None, doc("null: any; set by the stream's first input")] = sent(None)
     y_dim: Annotated[int | None, doc("null: any; set by the stream's first label")] = sent(None)
     hazard: Hazard = sent(None)
     built_in: bool = sent(False)
-    error: str | None = sent(None)
+    error: Annotated[str | None, doc("why it cannot be served")] = sent(None)
+
+
+class ModelSummary(ModelMembers, kw_only=True):
+    """A model, described by its highest usable version."""
+
+    default: Annotated[
+        str | None, doc("model that the name stands for; with its version, unless built in")
+    ] = sent(None)
     versions: list[str] = sent([])
 
 
@@ -933,22 +893,14 @@ class Models(Response):
     models: list[ModelSummary]
 
 
-class ModelVersion(Response, kw_only=True):
+class ModelVersion(ModelMembers, kw_only=True):
     """A version of a model, as its `model.json` describes it; null: not stated there."""
 
-    name: str
     version: Annotated[str | None, doc("null: built in")]
-    kind: str
-    description: str = sent("")
-    x_dim: Annotated[int | None, doc("null: any")] = sent(None)
-    y_dim: Annotated[int | None, doc("null: any")] = sent(None)
     feature_dim: int | None = sent(None)
-    hazard: Hazard = sent(None)
     encoder: Encoder | None = sent(None)
     training: TrainingSummary | None = sent(None)
     regimes: Annotated[list[ModelRegime] | None, doc("typical regimes")] = sent(None)
-    built_in: bool = sent(False)
-    error: Annotated[str | None, doc("why it cannot be served")] = sent(None)
     report: Annotated[TrainingReport | None, doc("numbers of its training report")] = sent(None)
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 from moca_client.responses import (
     Answer,
     Event,
+    EventState,
     Hindsight,
     Incident,
     KnownRegime,
@@ -24,9 +25,10 @@ from moca_client.responses import (
 
 _SCORES = ("changed_probability", "evidence", "anomaly")
 _DETAILS = ("log_score", "changepoint_probability", "recent_change_probability")
-# Columns of a change: what is no column of its own, or comes after these.
-_NESTED = {"tags", "before", "after", "explanation", "link", "incident", "around", "excluded"}
-_CHANGE = [n for n in StreamChange.__struct_fields__ if n not in {*_NESTED, "returned"}]
+# Columns of a change.
+_NESTED = {"before", "after", "explanation", "excluded", "returned"}
+_STATE = [name for name in EventState.__struct_fields__ if name not in _NESTED]
+_CHANGE = ("stream", "model", *_STATE, "suspected_time", "confirmed_time")
 _EXPLAINED = (
     *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),
 )

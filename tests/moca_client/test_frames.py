@@ -263,13 +263,16 @@ def test_history_and_changepoints(library):
     assert [column(back, n) for n in ("y1", "y2")] == [[None, None], [2.0, None]]
     events = [
         Event(
-            *(1, "confirmed", 5, 7),
+            id=1,
+            state="confirmed",
+            start=5,
+            suspected_at=7,
             size=[1.0, -2.0],
             before=RegimeStatistics(5, [3.0, 4.0], [0.5, None]),
             explanation=Explanation("mean rose"),
             sentence="mean rose",
         ),
-        Event(2, "suspected", 9, 9),
+        Event(id=2, state="suspected", start=9, suspected_at=9),
     ]
     back = to_frame(Changepoints("s", 20, events=events), name)
     assert column(back, "start") == [5, 9]

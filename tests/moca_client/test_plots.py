@@ -57,7 +57,10 @@ def replayed_of(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0)
     axis = None if times is None else time_axis(times, "when")
     replayed = Replayed("s", Series(y, None, names, [], axis))
     replayed.add([row(first + k, dimensions, k < warmup, classes) for k in range(rows)])
-    replayed.events = [Event(1, "confirmed", 30, 33, 43), Event(2, "withdrawn", 50, 52)]
+    replayed.events = [
+        Event(id=1, state="confirmed", start=30, suspected_at=33, confirmed_at=43),
+        Event(id=2, state="withdrawn", start=50, suspected_at=52),
+    ]
     replayed.segmentation = [Segment(0, 29), Segment(29, 60)]
     replayed.hindsight = Hindsight("current", 0, 60)
     replayed.settings = {"false_alarm_every": 5000.0}

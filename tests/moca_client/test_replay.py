@@ -347,7 +347,9 @@ class ShiftService(ClientOfItself):
         self.waits = {}  # what comes before a list is looked at, by the position that it is to have
         self.conflicts = 0
         self.hindsight = iter(())  # of the next answers about changepoints
-        self.events = [Event(1, "confirmed", 40, 42, 50, size=-1.9)]
+        self.events = [
+            Event(id=1, state="confirmed", start=40, suspected_at=42, confirmed_at=50, size=-1.9)
+        ]
 
     def stream(self, name):
         if self.settings is None:

@@ -59,7 +59,17 @@ class ManyService(ClientOfItself):
         answer = row(seq)
         answer.stream = name
         answer.event = (
-            Event(1, "confirmed", 5, 6, 7, size=2.0, sentence="mean") if seq == 7 else None
+            Event(
+                id=1,
+                state="confirmed",
+                start=5,
+                suspected_at=6,
+                confirmed_at=7,
+                size=2.0,
+                sentence="mean",
+            )
+            if seq == 7
+            else None
         )
         self.seqs[name] += 1
         return answer
@@ -258,7 +268,9 @@ def test_changes_of_streams_of_other_times_are_in_the_picture(tmp_path, monkeypa
         drawn.clear()
         placed.clear()
         changes = [
-            ReplayedChange(own, Event(id_, "confirmed", own.first_seq + 30, 33))
+            ReplayedChange(
+                own, Event(id=id_, state="confirmed", start=own.first_seq + 30, suspected_at=33)
+            )
             for own in replays
             for id_ in (1, 2)
         ]
