@@ -434,8 +434,8 @@ MUTATIONS = [
     Mutation(
         "refusals: one overtakes the answer before it",
         "service/api/server.py",
-        "            answered = self.cycle is None or self.cycle.response_complete\n",
-        "            answered = True\n",
+        "        return self.cycle is None or self.cycle.response_complete\n",
+        "        return True\n",
         "tests/service/api/test_server.py",
     ),
     Mutation(

@@ -43,7 +43,6 @@ from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.series_rules import SeriesRules
 from service.api.routes import CALLS, add_routes
-from service.api.routes.observations import post
 from service.api.routes.service import SAFETY
 from service.api.sse.events import EventHub
 from service.api.sse.observations import ObservationHub
@@ -152,7 +151,7 @@ def create_app(settings: Settings) -> FastAPI:
             allow_headers=CORS_REQUEST_HEADERS,
             expose_headers=CORS_RESPONSE_HEADERS,
         )
-    app.middleware_stack = RequestMiddleware(app, post)
+    app.middleware_stack = RequestMiddleware(app)
     return app
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from functools import lru_cache
 
 import redis
@@ -43,7 +44,7 @@ class Authenticator:
         self, keyring: AsyncKeyring, rates: Rates, settings: Settings, required: bool
     ) -> None:
         self._keyring = keyring
-        self._rates = rates
+        self.rates = rates
         self._open_access = settings.open_access
         self._cache_s = settings.key_cache_s
         self._names = names_of(settings)
@@ -63,20 +64,35 @@ class Authenticator:
         if needs == OPEN:
             return
         sent = scope["state"]["headers"].get(b"authorization")
-        if sent is None and not self._required:
-            for name, value in scope["headers"]:
-                if name == b"host" and not is_own_name(value, self._names):
-                    raise Unauthorized(OTHER_NAME)
-            return
-        if time.monotonic() > self._fresh_until:
+        if self.stale and (self._required or sent is not None):
             await self._renew()
-        key = self._identify(sent)
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        key = self.check(sent, hosts, needs)
+        if key is None:
+            return
         scope["state"]["key"] = key.id
+        rate = self.rates.of(key)
+        if rate is not None:
+            await self.rates.spend(key, rate)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the key table is to be read again before it is used."""
+        return time.monotonic() > self._fresh_until
+
+    def check(self, sent: bytes | None, hosts: Iterable[bytes], needs: str) -> Key | None:
+        """Return the key that is sent, if any, without its rate; raises as `admit`.
+
+        To be called with a table that is not stale. sent: header Authorization.
+        """
+        if sent is None and not self._required:
+            if not all(is_own_name(host, self._names) for host in hosts):
+                raise Unauthorized(OTHER_NAME)
+            return None
+        key = self._identify(sent)
         if needs not in key.scopes:
             raise MissingScope(f"key {key.name!r} lacks the scope {needs!r}", scope=needs)
-        rate = self._rates.of(key)
-        if rate is not None:
-            await self._rates.spend(key, rate)
+        return key
 
     def still_admits(self, scope: Scope) -> bool:
         """Whether an admitted request would be admitted now, by the cached table."""

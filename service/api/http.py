@@ -3,8 +3,7 @@
 `RequestMiddleware` gives a request its id, refuses it before its body is read if this process has
 no room for it, and measures it. `Route` admits its key and turns errors into problem documents.
 Endpoints read bodies, bounded in size and time, and build their answers by the functions below.
-Posted observations pass nothing else: `RequestMiddleware` is outside of all other layers, and calls
-`routes.observations.post` for those of one stream.
+Nearly all posts of one observation pass nothing of this: see `service.api.posts`.
 """
 
 from __future__ import annotations
@@ -91,7 +90,6 @@ AT_ONCE = 32  # answers sent in one piece
 RERUNS_AT_ONCE = 16  # that one request waits for; a worker computes one at a time
 T = TypeVar("T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-Post = Callable[[Scope, Receive], Coroutine[Any, Any, Response]]
 StreamPath = Annotated[
     str,
     Path(description="stream id", pattern=STREAM_ID, openapi_examples={"": {"value": "pump-7"}}),
@@ -125,21 +123,9 @@ _other_types = {
     ARROW: re.compile(re.escape(ARROW.encode()), re.IGNORECASE).fullmatch,
 }
 _observations = re.compile(r"/v1/(?:streams/([^/]+)/)?observations").fullmatch
-# The head of a post of observations of which everything is known by its length.
-_HEADERS = (
-    rb"(?:(?!(?i:connection|content-length|expect|origin|transfer-encoding|upgrade|x-request-id):)"
-    rb"[A-Za-z0-9-]+: [\x20-\x7e]*\r\n|(?i:connection: keep-alive\r\n))*"
-)
-_plain_post = re.compile(
-    rb"POST /v1/(streams/[\w.~-]+/)?observations(?:\?[\w=&.,-]*)? HTTP/1\.1\r\n"
-    + _HEADERS
-    + rb"(?i:content-length): (\d{1,7})\r\n"
-    + _HEADERS
-    + rb"\r\n"
-).match
 _acceptable_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
 _encode = msgspec.json.Encoder().encode
-_shed = cache(metrics.LOAD_SHED.labels)  # to find a counter costs more than to count
+load_shed = cache(metrics.LOAD_SHED.labels)  # to find a counter costs more than to count
 _random_bits = Random().getrandbits  # ids are no secrets, and have to be cheap
 
 
@@ -180,10 +166,15 @@ class Admission:
     def __init__(self, overload: Overload) -> None:
         self.connections: Collection[Any] = ()
         self.max_connections: float = math.inf
-        self.requests: Collection[Any] = ()  # in flight
+        self.requests: Collection[Any] = ()  # in flight, but for plain posts
         self.event_streams = 0  # of these, which wait for events
+        self.plain_posts = 0  # in flight
         self.overload = overload
-        self.refusing = False  # the last post was refused
+
+    @property
+    def crowded(self) -> bool:
+        """Whether connections are over the limit: each is closed once it has an answer."""
+        return len(self.connections) > self.max_connections
 
     def refusal(self, method: str) -> Overloaded | TooManyConnections | None:
         """Return why there is no room for one more request; None: there is."""
@@ -191,9 +182,8 @@ class Admission:
             return TooManyConnections("connection limit of this API process reached")
         if method != "POST":
             return None
-        error = self.overload.early(len(self.requests) - self.event_streams, time.monotonic())
-        self.refusing = error is not None
-        return error
+        in_flight = len(self.requests) - self.event_streams + self.plain_posts
+        return self.overload.early(in_flight, time.monotonic())
 
 
 class Durations:
@@ -230,13 +220,11 @@ class RequestMiddleware:
     The client's X-Request-Id is kept if it is harmless; the answer carries it. Labels are route
     templates and known methods only, so that no client can make new series. With a log, each
     request gets a line there; with a tracer, some have a trace.
-    post: answers a post of observations of one stream.
     """
 
-    def __init__(self, app: FastAPI, post: Post) -> None:
+    def __init__(self, app: FastAPI) -> None:
         self._api = app
         self._app = app.build_middleware_stack()
-        self._post = post
         self._has_cors = bool(app.user_middleware)
         routes = [route for route in app.routes if isinstance(route, Route)]
         self._routes = {route.name: route for route in routes}
@@ -245,28 +233,6 @@ class RequestMiddleware:
         self._log = app.state.access_log
         self._tracer = app.state.tracer
         self._durations: Durations = app.state.durations
-
-    def refuse_plain(self, data: bytes) -> Response | None:
-        """Return the answer to a whole request that is not parsed yet; None: it is to be parsed.
-
-        To parse a request costs three times what it takes to refuse this most frequent one: a
-        post of observations while others are refused.
-        """
-        if self._log is not None or self._tracer is not None:
-            return None
-        match = _plain_post(data)
-        if match is None or len(data) != match.end() + int(match[2]):
-            return None
-        began = time.perf_counter()
-        error = self.admission.refusal("POST")
-        if error is None or len(self.admission.connections) > self.admission.max_connections:
-            return None
-        _shed(error.reason).inc()
-        response = problem(error)
-        response.raw_headers.append((b"x-request-id", _new_id()))
-        route = self._routes["observe_many" if match[1] is None else "observe"]
-        self._durations.add(route.path, "POST", error.status, time.perf_counter() - began)
-        return response
 
     def refuse(self, scope: Scope, at_once: bool) -> Response | None:
         """Return the answer to a request for which there is no room; None: it is to be called.
@@ -282,7 +248,7 @@ class RequestMiddleware:
             return None
         began = time.perf_counter()
         added = self._begin(scope)
-        if isinstance(error, Overloaded) and self._match(scope) is None:
+        if isinstance(error, Overloaded) and not self._posts_observations(scope):
             return None
         if self._log is not None or self._tracer is not None or not at_once:
             scope["state"]["refusal"] = error
@@ -317,13 +283,11 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            response = await self._direct(scope, receive)
-            if response is None:
+            refusal = state.get("refusal")
+            if refusal is None:
                 await self._app(scope, receive, answer)
             else:
-                status = response.status_code
-                response.raw_headers += added
-                await response(scope, receive, send)
+                await _refused(scope, refusal)(scope, receive, answer)
         except Exception as error:
             log.error("request %s failed", state["request_id"], exc_info=error)
             if not status:
@@ -339,37 +303,17 @@ class RequestMiddleware:
         state["context"] = self._state.context
         state["headers"] = dict(reversed(scope["headers"]))  # the first of a name counts
         sent_id = header(scope, b"x-request-id")
-        request_id = sent_id if sent_id and _acceptable_id(sent_id) else _new_id()
+        request_id = sent_id if sent_id and _acceptable_id(sent_id) else new_id()
         state["request_id"] = request_id.decode()
-        # A connection over the limit is closed once it has an answer.
-        over = len(self.admission.connections) > self.admission.max_connections
-        return [(b"x-request-id", request_id), *([CLOSE] if over else [])]
+        return [(b"x-request-id", request_id), *([CLOSE] if self.admission.crowded else [])]
 
-    def _match(self, scope: Scope) -> Route | None:
-        """Return the route of a post of observations, with its parameters set; None of others."""
+    def _posts_observations(self, scope: Scope) -> bool:
+        """Whether a request posts observations, and passes no layer of CORS; sets its route."""
         match = _observations(scope["path"]) if scope["method"] == "POST" else None
         if match is None or (self._has_cors and header(scope, b"origin") is not None):
-            return None
-        stream = match[1]
-        scope["path_params"] = {} if stream is None else {"stream": stream}
-        route = scope["route"] = self._routes["observe_many" if stream is None else "observe"]
-        return route
-
-    async def _direct(self, scope: Scope, receive: Receive) -> Response | None:
-        """Return the answer to a request that passes no other layer; None for any other.
-
-        It is refused, or posts observations. For these, which are most, the layers between cost a
-        fifth more: they find the route and handle errors that this one handles itself.
-        """
-        route = self._match(scope)
-        refusal = scope["state"].get("refusal")
-        if refusal is not None:
-            return _refused(scope, refusal)
-        if route is None:
-            return None
-        if scope["path_params"]:
-            return await route.respond(scope, self._post, scope, receive)
-        return await route.respond(scope, route.endpoint, Request(scope, receive))
+            return False
+        scope["route"] = self._routes["observe_many" if match[1] is None else "observe"]
+        return True
 
     def _record(
         self,
@@ -393,7 +337,8 @@ class RequestMiddleware:
             self._log.write(scope, status, seconds, traffic)
 
 
-def _new_id() -> bytes:
+def new_id() -> bytes:
+    """Return the id of a request that brings none."""
     return b"%016x" % _random_bits(64)
 
 
@@ -404,7 +349,7 @@ def _method_of(scope: Scope) -> str:
 
 
 def _refused(scope: Scope, error: Overloaded | TooManyConnections) -> Response:
-    _shed(error.reason).inc()
+    load_shed(error.reason).inc()
     # A client that waits for 100 Continue never sends its body: nothing more can be read.
     waits = header(scope, b"expect") is not None
     return problem(error, {"Connection": "close"} if waits else None)
@@ -454,24 +399,17 @@ class Route(APIRoute):
             return await handle(request)
 
         async def answer(request: Request) -> Response:
-            return await self.respond(request.scope, declared, request)
+            try:
+                await context_of(request).authenticator.admit(request.scope, self.needs)
+                return await declared(request)
+            except ServiceError as error:
+                return problem(error)
+            except RequestValidationError as error:
+                return problem(InvalidField(field_errors(error.errors())))
+            except ClientDisconnect:  # in the middle of its body; this answer is not read
+                return Response(status_code=CLIENT_LEFT)
 
         return answer
-
-    async def respond(
-        self, scope: Scope, endpoint: Callable[..., Coroutine[Any, Any, Response]], *request: Any
-    ) -> Response:
-        """Admit the request's key and call the endpoint; errors are problem documents."""
-        try:
-            context: Context = scope["state"]["context"]
-            await context.authenticator.admit(scope, self.needs)
-            return await endpoint(*request)
-        except ServiceError as error:
-            return problem(error)
-        except RequestValidationError as error:
-            return problem(InvalidField(field_errors(error.errors())))
-        except ClientDisconnect:  # in the middle of its body; this answer is not read
-            return Response(status_code=CLIENT_LEFT)
 
 
 # --- what is read of a request --------------------------------------------------------------------
@@ -497,7 +435,11 @@ def checked_stream(stream: str) -> str:
 
 def key_of(scope: Scope) -> str | None:
     """Return a request's idempotency key."""
-    value = header(scope, b"idempotency-key")
+    return checked_key(header(scope, b"idempotency-key"))
+
+
+def checked_key(value: bytes | None) -> str | None:
+    """Return an idempotency key, if there is one, that keeps its rules."""
     if value is None:
         return None
     key = value.decode("latin-1")
@@ -514,7 +456,7 @@ async def read_json(
     context: Context = scope["state"]["context"]
     body = await read_body(scope, receive, context.settings.max_body_bytes)
     kind: bytes = header(scope, b"content-type") or b""
-    if kind == b"application/json" or _json_type(kind) or (not body and not required):
+    if is_json(kind) or (not body and not required):
         return body, JSON
     for other in others:
         if _other_types[other](kind):
@@ -522,6 +464,11 @@ async def read_json(
     # This also blocks cross-origin posts of web pages: JSON needs a CORS preflight.
     accepted = " or ".join((JSON, *others))
     raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
+
+
+def is_json(kind: bytes) -> bool:
+    """Whether a type of bodies is JSON."""
+    return kind == b"application/json" or _json_type(kind) is not None
 
 
 async def read_snapshot(request: Request) -> bytes:

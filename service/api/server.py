@@ -28,6 +28,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from service.api.http import CLOSE, Context, RequestMiddleware
+from service.api.posts import PlainPosts
 from service.observability import metrics
 from service.runtime.process import BACKLOG, STOP_WAIT_S, limit_stop
 from service.settings import Settings
@@ -42,29 +43,65 @@ RESERVED_FILES = 256  # the store's connections, logs, and connections being ref
 class HttpProtocol(HttpToolsProtocol):
     """Uvicorn's side of a connection, with the head and the body of an answer in one write.
 
-    What is refused is answered without a task; a plain post of observations without being parsed.
-    edge: outermost layer of the application.
+    A plain post is answered without being parsed, other requests that are refused without a task.
+    posts: answers plain posts; None: all requests are to be parsed. edge: outermost layer of the
+    application.
     """
 
-    def __init__(self, edge: RequestMiddleware, config: Config, *arguments: Any) -> None:
+    def __init__(
+        self, posts: PlainPosts | None, edge: RequestMiddleware, config: Config, *arguments: Any
+    ) -> None:
         super().__init__(config, *arguments)
+        self._posts = posts
         self._edge = edge
         self._between = True  # no part of a request is parsed
+        self._answering = False  # a plain post
+        self._ending = False  # the connection is to end with its answer
+        self._held = b""  # what came meanwhile
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin."""
         super().connection_made(cast(asyncio.Transport, JoiningTransport(transport)))
 
     def data_received(self, data: bytes) -> None:
-        """Refuse a request as it came, or parse it."""
-        if self._edge.admission.refusing and self._between:
-            answered = self.cycle is None or self.cycle.response_complete
-            response = self._edge.refuse_plain(data) if answered else None
-            if response is not None:
-                self._write(response, self.server_state.default_headers)
-                self.on_response_complete()
+        """Have a plain post answered, or parse what came."""
+        if self._answering:
+            self._held += data
+            self.flow.pause_reading()
+            return
+        if self._posts is not None and self._between and self._idle:
+            self._unset_keepalive_if_required()
+            self._answering = True
+            if self._posts.take(data, self._answer):
                 return
+            self._answering = False
         super().data_received(data)
+
+    @property
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _answer(self, response: Response) -> None:
+        """Send the answer to a plain post, unless its client has left."""
+        self._answering = False
+        if not self.transport.is_closing():
+            if self._ending:
+                response.raw_headers.append(CLOSE)
+            self._write(response, self.server_state.default_headers)
+            if self._ending:
+                self.transport.close()
+        self.on_response_complete()
+        if self._held:
+            held = self._held
+            self._held = b""
+            self.data_received(held)
+
+    def shutdown(self) -> None:
+        """End the connection, once it has no answer to come."""
+        if self._answering:
+            self._ending = True
+        else:
+            super().shutdown()
 
     def on_message_begin(self) -> None:
         """Begin to parse a request."""
@@ -207,6 +244,8 @@ class Server(uvicorn.Server):
         self._app = app
         self._stop_wait_s = drain_s + STOP_WAIT_S
         self._edge = cast(RequestMiddleware, app.middleware_stack)
+        watched = app.state.access_log is not None or app.state.tracer is not None
+        self._posts = None if watched else PlainPosts(app)
         app.state.admission.connections = self.server_state.connections
         app.state.admission.requests = self.server_state.tasks
         app.state.admission.max_connections = open_connections(settings.max_connections)
@@ -241,7 +280,7 @@ class Server(uvicorn.Server):
     def _protocol(self) -> asyncio.Protocol:
         """Return uvicorn's side of a new connection."""
         state = self.lifespan.state
-        return HttpProtocol(self._edge, self.config, self.server_state, state)
+        return HttpProtocol(self._posts, self._edge, self.config, self.server_state, state)
 
     async def on_tick(self, counter: int) -> bool:
         """Count the open connections, ten times a second."""

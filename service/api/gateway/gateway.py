@@ -96,6 +96,7 @@ class CommandGroup:
         "partition",
         "read_only",
         "since",
+        "size",
         "units",
         "waiting",
     )
@@ -113,7 +114,8 @@ class CommandGroup:
         self.partition = partition
         self.read_only = read_only
         self.counted = counted  # whether its units count as waiting
-        self.missing = size  # commands without a result, each row for itself
+        self.size = size  # commands, each row for itself
+        self.missing = size  # of these, without a result
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.since = time.monotonic()
         self.deadline = self.since + deadline_s
@@ -322,17 +324,29 @@ class Gateway:
         self, command: wire.Command, begun: bool = False, patience: RequestPatience | None = None
     ) -> wire.Outcome:
         """Append a command, to be applied at most once, and return its outcome."""
+        pending = self.begin(command, begun, patience)
+        try:
+            await pending.group.future
+        except BaseException:
+            self._end(pending.group, (pending,), patience)
+            raise
+        return self.end(pending, patience)
+
+    def begin(
+        self, command: wire.Command, begun: bool = False, patience: RequestPatience | None = None
+    ) -> PendingCommand:
+        """Have a command appended; once the future of its group is done, it is to be ended."""
         partition = self.partition(command.stream)
         self._admit(partition, command, 1, begun)
         group = self._group(partition, command, 1, patience)
         (pending,) = self._encode(group, [command], ALONE, self._canary_version(command))
-        self._under_way += 1
-        try:
-            self._send(group, (pending,))
-            await group.future
-        finally:
-            self._under_way -= 1
-            self._end(group, (pending,), patience)
+        self._under_way += group.size
+        self._send(group, (pending,))
+        return pending
+
+    def end(self, pending: PendingCommand, patience: RequestPatience | None = None) -> wire.Outcome:
+        """Return the outcome of a command that was begun, or raise its error."""
+        self._end(pending.group, (pending,), patience)
         (result,) = pending.results
         if isinstance(result, ServiceError):
             raise result
@@ -357,7 +371,7 @@ class Gateway:
         self._admit(partition, commands[0], len(commands), begun)
         group = self._group(partition, commands[0], len(commands), patience)
         in_flight: list[PendingCommand] = []
-        self._under_way += len(commands)
+        self._under_way += group.size
         try:
             for choice, places in self._parts(commands):
                 in_flight += self._encode(group, commands, places, choice)
@@ -366,7 +380,6 @@ class Gateway:
             self._send(group, in_flight)
             await group.future
         finally:
-            self._under_way -= len(commands)
             self._end(group, in_flight, patience)
         results = dict[int, Result | None]()
         for pending in in_flight:
@@ -468,6 +481,7 @@ class Gateway:
         patience: RequestPatience | None,
     ) -> None:
         """Remove a group that has its results, or that nobody waits for any more."""
+        self._under_way -= group.size
         for pending in commands if group.missing else ():
             group.waiting.pop(pending.number, None)
             if pending.missing and pending.trace is not None:

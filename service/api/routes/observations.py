@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope
 
 from moca_client.responses import Answer
 from moca_client.tables import Columns
@@ -69,38 +68,6 @@ _STATUS_200 = b'{"status":200,'
 calls = Calls("observations")
 
 
-async def post(scope: Scope, receive: Receive) -> Response:
-    """Answer an admitted post of one stream's observations: from its path to the answer's bytes.
-
-    Most requests are of this kind, of one observation.
-    """
-    context: Context = scope["state"]["context"]
-    stream = checked_stream(scope["path_params"]["stream"])
-    command = wire.Observe(stream, [])
-    layout = "objects"
-    if scope["query_string"]:
-        command, layout = _asked(scope["query_string"], stream)
-    command.key = key_of(scope)
-    body, kind = await read_json(scope, receive, others=(ARROW,))
-    if kind == ARROW:
-        body = await _forms(context, body, OWN)
-    form = await parse_body(context, context.observation_parser.observations, body)
-    command.seq = form.seq
-    if form.many:
-        scope["state"]["list"] = True
-        return await _observe_list(context, command, form, body, layout)
-    if command.key is not None:
-        command.digest = await parse_body(context, digest, body)
-    command.observations = form.observations
-    outcome = await context.gateway.submit(command)
-    if outcome.status >= 400:
-        return outcome_response(outcome)
-    (answer,) = rendering.answers(command, outcome)
-    if layout == "objects":
-        return Rendered(_encode(answer), 200, JSON)
-    return await _table(context, partial(tables.answer_columns, [answer], command.full), layout)
-
-
 @calls.declare(
     "POST",
     f"{STREAM}/observations",
@@ -121,7 +88,26 @@ async def post(scope: Scope, receive: Receive) -> Response:
 )
 async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
-    return await post(request.scope, request.receive)
+    scope = request.scope
+    context = context_of(request)
+    command, layout = asked(scope["query_string"], checked_stream(scope["path_params"]["stream"]))
+    command.key = key_of(scope)
+    body, kind = await read_json(scope, request.receive, others=(ARROW,))
+    if kind == ARROW:
+        body = await _forms(context, body, OWN)
+    form = await parse_body(context, context.observation_parser.observations, body)
+    command.seq = form.seq
+    if form.many:
+        scope["state"]["list"] = True
+        return await _observe_list(context, command, form, body, layout)
+    command.observations = form.observations
+    if command.key is not None:
+        command.digest = await parse_body(context, digest, body)
+    outcome = await context.gateway.submit(command)
+    if layout == "objects" or outcome.status >= 400:
+        return answered(command, outcome)
+    columns = partial(tables.answer_columns, rendering.answers(command, outcome), command.full)
+    return await _table(context, columns, layout)
 
 
 @calls.declare(
@@ -140,7 +126,7 @@ async def observe_many(request: Request) -> Response:
         # Ignored, it would promise a safe retry that is none.
         detail = "not allowed for many streams: give each item its own `key`"
         raise InvalidField.at("header.idempotency-key", detail)
-    template, layout = _asked(request.scope["query_string"])
+    template, layout = asked(request.scope["query_string"])
     body, kind = await read_json(request.scope, request.receive, others=(NDJSON, ARROW))
     lines = kind == NDJSON
     if kind == ARROW:
@@ -160,8 +146,10 @@ def _query(query: bytes) -> ObserveQuery:
     return observe_query(QueryParams(query.decode("latin-1")).multi_items())
 
 
-def _asked(query: bytes, stream: str = "") -> tuple[wire.Observe, str]:
+def asked(query: bytes, stream: str = "") -> tuple[wire.Observe, str]:
     """Return a command without observations, with the answer options of the query; and `format`."""
+    if not query:
+        return wire.Observe(stream, []), "objects"
     form = _query(query)
     if form.format == "arrow":
         tables.pyarrow()  # what was applied could not be answered without it
@@ -174,6 +162,14 @@ def _asked(query: bytes, stream: str = "") -> tuple[wire.Observe, str]:
         quantiles=form.quantiles,
     )
     return command, form.format
+
+
+def answered(command: wire.Observe, outcome: wire.Outcome) -> Response:
+    """Return the answer to one observation, or the problem document of its refusal."""
+    if outcome.status >= 400:
+        return outcome_response(outcome)
+    (answer,) = rendering.answers(command, outcome)
+    return Rendered(_encode(answer), 200, JSON)
 
 
 async def _forms(context: Context, body: bytes, names: Sequence[str]) -> bytes:

@@ -19,13 +19,15 @@ import httpx
 import pytest
 import uvloop
 
-from service.api import http, server
+from service.api import http, posts, server
 from service.api.app import create_app
 from service.api.gateway import gateway
 from service.api.parsing.bodies import JSON
 from service.api.server import JoiningTransport, open_connections
 from service.observability import metrics
 from service.problems import StartupError, WaitTooLong
+from service.store.api_keys import Keyring
+from service.store.connection import connect
 from tests.service.api.conftest import make_key, slug
 from tests.waiting import PATIENCE_S, until
 
@@ -211,6 +213,185 @@ def test_a_request_that_would_outlast_the_stop_is_answered_at_the_deadline(
         assert connection.answer()[0] == 504
 
 
+# --- plain posts: none of them is parsed ----------------------------------------------------------
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """Gets an element for each request that is parsed."""
+    requests = []
+    begin = server.HttpProtocol.on_message_begin
+    monkeypatch.setattr(
+        server.HttpProtocol, "on_message_begin", lambda self: (requests.append(1), begin(self))
+    )
+    return requests
+
+
+def sent(stream, body, *headers, query=b""):
+    """Bytes of a plain post."""
+    lines = (b"Host: localhost", b"Content-Type: application/json", *headers)
+    head = b"".join(line + b"\r\n" for line in lines)
+    line = b"POST /v1/streams/%s/observations%s HTTP/1.1\r\n" % (stream, query)
+    return line + head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def test_a_plain_post_has_the_answer_that_it_has_when_it_is_parsed(served, settings, parsed):
+    api = served()
+    key = b"Idempotency-Key: a"
+    one = b'{"y": 1}'
+    cases = [  # and whether they are plain
+        (True, [one, one]),
+        (True, [b'{"y": 1, "time": "2024-05-01T15:00:00Z", "seq": 0}', b'{"y": 2, "seq": 7}']),
+        (True, [one], {"query": b"?detail=full&belief=true"}),
+        (True, [one], {"query": b"?quantiles=0.1&quantiles=0.9"}),
+        (True, [one], {"query": b"?quantiles=7"}),
+        (True, [one, one, b'{"y": 2}'], {"headers": [key]}),
+        (True, [one], {"headers": [b"idempotency-key: a b"]}),
+        (True, [one], {"headers": [b"Connection: Keep-Alive", b"Accept: */*", b"X-A:  b "]}),
+        (True, [one], {"headers": [b"Host2: evil.example", b"Authorization: Bearer moca_no"]}),
+        (True, [b'{"y": 666}', b'{"y": 777}', b'{"y": null}', b'{"y": [1, null], "x": [2]}']),
+        (True, [b'{"y": NaN}', b'{"value": 1}', b'{"y": "no"}', b"{", b"{}", b'{"y": 1}}']),
+        (True, [b'{"x": [%s]}' % b",".join([b"1"] * 500)]),
+        (False, [b"[%s]" % one, b" " + one, b'{"x": [%s]}' % b",".join([b"1"] * 700), b""]),
+        (False, [one], {"query": b"?format=columns"}),
+        (False, [one], {"query": b"?quantiles=0%2E1"}),
+        (False, [gzip.compress(one)], {"headers": [b"Content-Encoding: gzip"]}),
+        (False, [one], {"headers": [b"Host: evil.example"]}),
+        (False, [one], {"headers": [b"X-A:b"]}),
+        (False, [one], {"headers": [b"Connection: close"]}),
+    ]
+
+    def answers(post, stream, *more):
+        bodies, options = post[1], post[2] if len(post) > 2 else {}
+        found = []
+        for body in bodies:
+            headers = [*options.get("headers", ()), *more]
+            with Connection(api) as connection:
+                connection.write(sent(stream, body, *headers, query=options.get("query", b"")))
+                status, headers, document = connection.answer()
+            assert len(headers.pop("x-request-id")) in {4, 16}
+            assert headers.pop("date")
+            found.append((status, headers, json.dumps(document).replace(stream.decode(), "")))
+        return found
+
+    statuses = set()
+    for number, post in enumerate([*cases, (True, [one])]):
+        parsed.clear()
+        stream = b"plain:%02d" % number if number < len(cases) else b".."
+        plain = answers(post, stream)
+        assert not parsed if post[0] else len(parsed) == len(post[1]), post
+        statuses |= {status for status, _, _ in plain}
+        stream = stream.replace(b"plain", b"other")
+        assert plain == answers(post, stream, b"X-Request-Id: mine"), post
+    assert statuses == {200, 400, 401, 409, 422}
+
+
+def test_a_plain_post_needs_a_key_as_any_other_and_one_with_a_rate_is_parsed(
+    served, settings, parsed
+):
+    reads, writes, slow = (
+        b"Authorization: Bearer " + make_key(settings.redis_url, name, *scopes, **rate).encode()
+        for name, scopes, rate in (
+            ("reads", ["read"], {}),
+            ("writes", ["write"], {}),
+            ("slow", ["write"], {"rate": "1/hour"}),
+        )
+    )
+    api = served()
+    authenticator = api.app.state.context.authenticator
+    with Connection(api) as connection:
+        for header, status in ((b"X-A: b", 401), (reads, 403), (writes, 200), (writes, 200)):
+            connection.write(sent(b"s", b'{"y": 1}', header))
+            assert connection.answer()[0] == status
+        assert not parsed
+        for status in (200, 429):
+            connection.write(sent(b"s", b'{"y": 1}', slow))
+            assert connection.answer()[0] == status
+        assert len(parsed) == 2
+        with connect(settings.redis_url) as store:
+            Keyring(store).revoke("writes")
+        authenticator._fresh_until = 0.0  # the table is read again, for which a request waits
+        connection.write(sent(b"s", b'{"y": 1}', writes))
+        assert connection.answer()[0] == 401
+        assert len(parsed) == 3
+
+
+def test_requests_wait_for_the_answer_to_a_plain_post_before_them(served, worker, parsed):
+    api = served()
+    worker.pause()
+    with Connection(api) as connection:
+        connection.write(sent(b"s", b'{"y": 1}'))
+        until(lambda: api.app.state.admission.plain_posts == 1)
+        late = [sent(b"s", b'{"y": "no"}'), b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+        for piece in (*late, b"".join(late), sent(b"s", b'{"y": 2}')):
+            connection.write(piece)
+            time.sleep(0.02)
+        assert not parsed
+        worker.running.set()
+        statuses = [connection.answer()[0] for _ in range(6)]
+        assert statuses == [200, 422, 200, 422, 200, 200]
+    assert api.app.state.admission.plain_posts == 0
+
+
+def test_a_plain_post_is_answered_before_the_service_stops_and_its_connection_ends(served, worker):
+    api = served()
+    worker.pause()
+    with Connection(api) as connection, Connection(api) as idle:
+        connection.write(sent(b"s", b'{"y": 1}'))
+        until(lambda: api.app.state.admission.plain_posts == 1)
+        stopping = threading.Thread(target=api.stop)
+        stopping.start()
+        assert idle.rest() == b""
+        worker.running.set()
+        status, headers, _ = connection.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert connection.rest() == b""
+        stopping.join()
+
+
+def test_a_plain_post_of_a_client_that_left_is_applied(served, worker, caplog):
+    api = served()
+    worker.pause()
+    for at in range(5):
+        with Connection(api) as connection:
+            connection.write(sent(b"s", b'{"y": 1}'))
+            until(lambda at=at: len(api.app.state.context.replies.pending) > at)
+    worker.running.set()
+    with Connection(api) as connection:
+        connection.write(sent(b"s", b'{"y": 1}'))
+        assert connection.answer()[2]["seq"] == 5
+    until(lambda: api.app.state.admission.plain_posts == 0)
+    assert caplog.text == ""
+
+
+def test_a_defect_is_an_answer_to_a_plain_post(served, monkeypatch, caplog):
+    api = served()
+    with Connection(api) as connection:
+        for module, name in ((posts, "asked"), (posts, "answered")):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, Mock(side_effect=ZeroDivisionError("why")))
+                connection.write(sent(b"s", b'{"y": 1}'))
+                status, headers, document = connection.answer()
+            assert (status, document["request_id"]) == (500, headers["x-request-id"])
+            assert f"request {document['request_id']} failed" in caplog.text
+        assert caplog.text.count("ZeroDivisionError: why") == 2
+        connection.write(sent(b"s", b'{"y": 1}'))
+        assert connection.answer()[2]["seq"] == 1
+    assert api.app.state.admission.plain_posts == 0
+
+
+def test_a_connection_waits_for_its_next_plain_post_for_the_keep_alive(served):
+    api = served(keep_alive_s=1)
+    with Connection(api) as connection:
+        for body in (b'{"y": 1}', b'{"y": "no"}'):
+            connection.write(sent(b"s", body))
+            assert connection.answer()[0] in {200, 422}
+            time.sleep(0.3)
+        began = time.monotonic()
+        assert connection.rest() == b""
+        assert time.monotonic() - began > 0.2
+
+
 # --- overload -----------------------------------------------------------------------------------
 
 
@@ -305,12 +486,7 @@ def test_each_request_has_its_answer_whatever_is_refused_and_however_it_comes(sh
     assert statuses == {200, 422, 429, 400}
 
 
-def test_a_plain_post_is_refused_without_being_parsed_and_any_other_as_well(shedding, monkeypatch):
-    parsed = []
-    begin = server.HttpProtocol.on_message_begin
-    monkeypatch.setattr(
-        server.HttpProtocol, "on_message_begin", lambda self: (parsed.append(1), begin(self))
-    )
+def test_a_plain_post_is_refused_without_being_parsed_and_any_other_as_well(shedding, parsed):
     refuse(shedding)
     length = b"Content-Length: 8\r\n"
     body = b'\r\n{"y": 1}'
