@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import accumulate, repeat
+from itertools import accumulate
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -60,13 +60,12 @@ from moca_client.tables import (
 
 READY_WAIT_S = 10.0
 BATCH = 500  # observations in a request: at most 512 are one command of the service
-IN_FLIGHT = 2  # requests
+IN_FLIGHT = 4  # requests, two of a stream
 HEAD_START_S = 0.02  # of a request on the next, which is not to overtake it
 HINDSIGHT_WAIT_S = 10.0
 PLOTS = 5  # streams with a picture of their own
 SHOWN = 20  # changes in the table on the console
 LISTED = 500  # changes in a page of the service's list of them
-MANY_IN_FLIGHT = 4  # requests, each of another stream
 HINDSIGHT_POLL_S = 0.2
 QUOTED = re.compile(r"[\",\r\n]")  # what a cell of CSV with it stands between quotes for
 # The package that writes a kind of file, and the extra that installs it.
@@ -205,11 +204,11 @@ def replay(
     replayed = Replayed(stream, series)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with _service(url, api_key, file, [replayed], files, batch, console) as client:
-        (seq,) = prepare(client, [stream], wanted, existing)
+        seqs = prepare(client, [stream], wanted, existing)
         import_soon(files)
         try:
             with collecting_nothing():
-                _stream(client, replayed, seq, batch, belief, console)
+                Sending(client, [replayed], seqs, batch, belief).run(stream, console)
                 # The service segments the stream while tables are written.
                 with ThreadPoolExecutor(1) as pool:
                     asked = pool.submit(ask_changes, client, replayed)
@@ -264,12 +263,17 @@ def replay_many(
     replays = [Replayed(name, series) for name, series in streams.items()]
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with _service(url, api_key, file, replays, files, batch, console) as client:
-        prepare(client, list(streams), wanted, existing)
+        seqs = prepare(client, list(streams), wanted, existing)
         import_soon(files)
         tables: dict[str, Columns] = {}
+
+        def lay_out(replayed: Replayed) -> None:
+            tables[replayed.stream] = _table_of(replayed)
+
         with collecting_nothing():
             try:
-                _stream_many(client, replays, batch, console, tables)
+                sending = Sending(client, replays, seqs, batch, finished=lay_out)
+                sending.run(f"{len(replays)} streams", console)
             except (ReplayError, KeyboardInterrupt):
                 rows = sum(len(replayed.answers) for replayed in replays)
                 if rows:  # keep what the service has applied and answered
@@ -486,7 +490,7 @@ def prepare(
             seq = 0
         return client.put_stream(stream, settings).seq if settings else seq or 0
 
-    with ThreadPoolExecutor(MANY_IN_FLIGHT) as pool:
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
         seqs = list(pool.map(seq_of, streams))
         filled = {stream: seq for stream, seq in zip(streams, seqs, strict=True) if seq}
         if filled and existing == "refuse":
@@ -506,72 +510,106 @@ def _has_observations(seqs: Mapping[str, int], streams: int) -> str:
     return f"{text}: append to them (--append), or delete them first (--replace)"
 
 
-def _stream(
-    client: Client, replayed: Replayed, seq: int, batch: int, belief: bool, console: Console
-) -> None:
-    """Send every row; `replayed` holds whatever was answered.
+class Sending:
+    """Sends all rows; no stream is much more than `batch` ahead of another that has more.
 
-    A request is on its way while the one before is computed and answered. Each names the position
-    that its rows are to have, from `seq` on, and is refused where it has overtaken another: then
-    it is sent again after that one is answered, and the others one at a time.
+    Requests are on their way while those before them are computed. Each names the position that its
+    rows are to have, from `seqs` on, and is refused where it has overtaken another of its stream:
+    then it is sent again when no other is on its way. finished: gets each stream that has all its
+    answers, while the service computes others.
     """
-    rows = len(replayed.series.y)
-    with progress_bar(console, "observations") as progress, ThreadPoolExecutor(IN_FLIGHT) as pool:
-        task = progress.add_task(replayed.stream, total=rows)
-        sent: deque[Future[list[Answer]]] = deque()
-        in_flight = IN_FLIGHT
-        unsent = 0
-        while (start := len(replayed.answers)) < rows:
-            while unsent < rows and len(sent) < in_flight:
-                wait(sent, HEAD_START_S)
-                post = partial(_post, client, replayed, unsent, batch, belief, seq + unsent)
-                sent.append(pool.submit(post))
-                unsent += batch
-            own = sent.popleft()
-            if isinstance(own.exception(), SeqConflict):
-                wait(sent)  # they were refused, too
-                sent.clear()
-                in_flight = 1
-                unsent = start + batch
-                own = pool.submit(_post, client, replayed, start, batch, belief, seq + start)
-            progress.advance(task, _take(replayed, start, batch, own.result))
 
+    def __init__(
+        self,
+        client: Client,
+        replays: Sequence[Replayed],
+        seqs: Sequence[int],
+        batch: int,
+        belief: bool = False,
+        finished: Callable[[Replayed], object] = lambda _: None,
+    ) -> None:
+        self._client = client
+        self._replays = replays
+        self._seqs = seqs
+        self._batch = batch
+        self._belief = belief
+        self._finished = finished
+        self._lengths = [len(replayed.series.y) for replayed in replays]
+        self._in_flight = min(2 * len(replays), IN_FLIGHT)
+        # Stream and first row of the requests on their way, and their answers.
+        self._sent: deque[tuple[int, int, Future[list[Answer]]]] = deque()
 
-def _post(
-    client: Client,
-    replayed: Replayed,
-    start: int,
-    batch: int,
-    belief: bool = False,
-    seq: int | None = None,
-) -> list[Answer]:
-    """Post rows; seq: position that the first of them is to have."""
-    observations = replayed.series.observations(start, start + batch)
-    if seq is not None:
-        observations[0]["seq"] = seq
-    return client.observe(replayed.stream, observations, detail="full", belief=belief)
+    def run(self, title: str, console: Console) -> None:
+        """Send until all is answered; raises ReplayError, when all on its way is answered."""
+        with (
+            progress_bar(console, "observations") as progress,
+            ThreadPoolExecutor(self._in_flight) as pool,
+        ):
+            task = progress.add_task(title, total=sum(self._lengths))
+            advance = partial(progress.advance, task)
+            try:
+                for own, start in self._parts():
+                    self._settle(self._in_flight - 1, advance)
+                    before = [answers for other, _, answers in self._sent if other == own]
+                    wait(before, HEAD_START_S)
+                    self._sent.append((own, start, pool.submit(self._post, own, start)))
+                self._settle(0, advance)
+            except (ReplayError, KeyboardInterrupt):
+                for own, start, answers in self._sent:  # what the service has applied is kept
+                    with suppress(ReplayError):
+                        self._take(own, start, answers.result)
+                raise
 
+    def _parts(self) -> Iterator[tuple[int, int]]:
+        """Streams and first rows of the requests, in their order."""
+        for start in range(0, max(self._lengths), self._batch):
+            for own, rows in enumerate(self._lengths):
+                if start < rows:
+                    yield own, start
 
-def _take(
-    replayed: Replayed, start: int, batch: int, answers_of: Callable[[], list[Answer]]
-) -> int:
-    """Take the answers to rows over; returns how many there are."""
-    stop = min(start + batch, len(replayed.series.y))
-    where = f"rows {start + 1} to {stop}"
-    another = f"{where}: another client writes to {replayed.stream!r} too"
-    try:
-        answers = answers_of()
-    except SeqConflict as error:
-        raise ReplayError(another) from error
-    except ClientError as error:
-        replayed.add(getattr(error, "answers", []))  # of the rows before the one that is refused
-        raise ReplayError(f"{where}: {error}") from error
-    if len(answers) != stop - start:
-        raise ReplayError(f"{where}: sent {stop - start}, got {len(answers)} answers")
-    replayed.add(answers)
-    if answers[-1].seq != replayed.first_seq + len(replayed.answers) - 1:
-        raise ReplayError(another)
-    return len(answers)
+    def _post(self, own: int, start: int) -> list[Answer]:
+        replayed = self._replays[own]
+        observations = replayed.series.observations(start, start + self._batch)
+        observations[0]["seq"] = self._seqs[own] + start
+        return self._client.observe(
+            replayed.stream, observations, detail="full", belief=self._belief
+        )
+
+    def _settle(self, most: int, advance: Callable[[int], None]) -> None:
+        """Take answers over, in order, until so few requests are on their way."""
+        while len(self._sent) > most:
+            own, start, answers = self._sent[0]
+            answers_of = answers.result
+            if isinstance(answers.exception(), SeqConflict):
+                wait([others for _, _, others in self._sent])
+                answers_of = partial(self._post, own, start)
+                most = 0  # those of its stream were refused, too
+            self._sent.popleft()
+            advance(self._take(own, start, answers_of))
+            if len(self._replays[own].answers) == self._lengths[own]:
+                self._finished(self._replays[own])
+
+    def _take(self, own: int, start: int, answers_of: Callable[[], list[Answer]]) -> int:
+        """Take the answers to rows over; returns how many there are."""
+        replayed = self._replays[own]
+        stop = min(start + self._batch, self._lengths[own])
+        where = f"rows {start + 1} to {stop}"
+        if len(self._replays) > 1:
+            where = f"{replayed.stream!r}, {where}"
+        another = f"{where}: another client writes to {replayed.stream!r} too"
+        try:
+            answers = answers_of()
+        except SeqConflict as error:
+            raise ReplayError(another) from error
+        except ClientError as error:
+            replayed.add(getattr(error, "answers", []))  # of the rows before the one refused
+            raise ReplayError(f"{where}: {error}") from error
+        if len(answers) != stop - start:
+            raise ReplayError(f"{where}: sent {stop - start}, got {len(answers)} answers")
+        replayed.add(answers)
+        if answers[-1].seq != replayed.first_seq + len(replayed.answers) - 1:
+            raise ReplayError(another)
+        return len(answers)
 
 
 def progress_bar(console: Console, unit: str) -> Progress:
@@ -652,41 +690,6 @@ def events_table(replayed: Replayed) -> Table:
 
 
 # --- many streams of a file --------------------------------------------------------------------
-
-
-def _stream_many(
-    client: Client,
-    replays: Sequence[Replayed],
-    batch: int,
-    console: Console,
-    tables: dict[str, Columns],
-) -> None:
-    """Post all rows; no stream is more than `batch` ahead of another that has more.
-
-    Several requests are on their way, each of another stream. tables: gets that of each stream
-    that has all its answers, which is laid out while the service computes the others.
-    """
-    rows = sum(len(replayed.series.y) for replayed in replays)
-    longest = max(len(replayed.series.y) for replayed in replays)
-
-    def post(replayed: Replayed, start: int) -> int:
-        try:
-            count = _take(replayed, start, batch, partial(_post, client, replayed, start, batch))
-        except ReplayError as error:
-            raise ReplayError(f"{replayed.stream!r}, {error}") from error
-        if len(replayed.answers) == len(replayed.series.y):
-            tables[replayed.stream] = _table_of(replayed)
-        return count
-
-    with (
-        progress_bar(console, "observations") as progress,
-        ThreadPoolExecutor(MANY_IN_FLIGHT) as pool,
-    ):
-        task = progress.add_task(f"{len(replays)} streams", total=rows)
-        for start in range(0, longest, batch):
-            left = [replayed for replayed in replays if start < len(replayed.series.y)]
-            for count in pool.map(post, left, repeat(start)):
-                progress.advance(task, count)
 
 
 def _changes(replayed: Replayed) -> list[ReplayedChange]:
