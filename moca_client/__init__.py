@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     )
     from moca_client.outbox import AsyncOutbox, Bounds, Outbox, OutboxError, OutboxFull
     from moca_client.responses import Answer, Event, Gap, Incident, StreamChange, StreamEvent
-    from moca_client.retry import DEFAULT_URL
     from moca_client.subscriptions import Ended, Followed, Missed
     from moca_client.sync import Client
+
+DEFAULT_URL = "http://127.0.0.1:8000"
 
 __all__ = [
     "DEFAULT_URL",
@@ -50,8 +51,8 @@ __all__ = [
 ]
 
 # Where each name is; the service has the definitions of answers from here, without httpx.
-_MODULES = ("sync", "asynchronous", "outbox", "subscriptions", "errors", "retry", "responses")
-_OTHERS = ("frames",)
+_MODULES = ("sync", "asynchronous", "outbox", "subscriptions", "errors", "responses")
+_OTHERS = ("frames", "retry")
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 import httpx
 from httpx_sse import EventSource
 
-from moca_client import calls, retry, subscriptions
+from moca_client import DEFAULT_URL, calls, retry, subscriptions
 from moca_client.calls import Observed, Result, path_of
 from moca_client.errors import ClientError
 from moca_client.responses import (
@@ -50,7 +50,7 @@ from moca_client.responses import (
     WhatIf,
     Window,
 )
-from moca_client.retry import DEFAULT_URL, Call, Pause, Policy, Repeat, Request
+from moca_client.retry import Call, Pause, Policy, Repeat, Request
 from moca_client.subscriptions import ENDS, AsyncMessages, Ended, Feed, Followed, Missed
 
 if TYPE_CHECKING:

@@ -32,11 +32,11 @@ import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from moca_client.responses import Answer
+from moca_client.responses import Answer, FieldError
 
 if TYPE_CHECKING:
     import httpx  # the service imports this module without it
@@ -64,13 +64,6 @@ def slug_of(kind: type) -> str:
 def slug_in(document: Mapping[str, Any]) -> str:
     """Return the last part of a document's type; empty: it has none."""
     return str(document.get("type") or "").rpartition("/")[2]
-
-
-class WrongField(NamedTuple):
-    """One invalid part of a request, as the service names it."""
-
-    loc: str
-    detail: str
 
 
 class Problem(ClientError):
@@ -106,15 +99,13 @@ class Problem(ClientError):
         text = f"{status} {self.title}" + (f": {self.detail}" if self.detail else "")
         super().__init__(text + (f" ({applied} observations were applied)" if applied else ""))
 
-    @property
-    def errors(self) -> list[WrongField]:
+    @cached_property
+    def errors(self) -> list[FieldError]:
         """Return the invalid fields, if any."""
-        errors = self.document.get("errors")
-        return [
-            WrongField(str(error.get("loc", "")), str(error.get("detail", "")))
-            for error in (errors if isinstance(errors, list) else [])
-            if isinstance(error, dict)
-        ]
+        try:
+            return msgspec.convert(self.document.get("errors") or [], list[FieldError])
+        except msgspec.ValidationError:  # of another server
+            return []
 
     @cached_property
     def answers(self) -> list[Answer]:

@@ -33,17 +33,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from moca_client import DEFAULT_URL
 from moca_client.errors import ClientError, Problem, SeqConflict
 from moca_client.responses import (
     Answer,
     BeliefColumns,
     Event,
-    EventState,
+    EventMembers,
     Hindsight,
     Segment,
     StreamChange,
 )
-from moca_client.retry import DEFAULT_URL
 from moca_client.series import Series, notices_of, read_series
 from moca_client.stream_settings import StreamSettings
 from moca_client.sync import Client
@@ -208,7 +208,7 @@ def replay(
         import_soon(files)
         try:
             with collecting_nothing():
-                Sending(client, [replayed], seqs, batch, belief).run(stream, console)
+                Upload(client, [replayed], seqs, batch, belief).run(stream, console)
                 # The service segments the stream while tables are written.
                 with ThreadPoolExecutor(1) as pool:
                     asked = pool.submit(ask_changes, client, replayed)
@@ -272,8 +272,8 @@ def replay_many(
 
         with collecting_nothing():
             try:
-                sending = Sending(client, replays, seqs, batch, finished=lay_out)
-                sending.run(f"{len(replays)} streams", console)
+                upload = Upload(client, replays, seqs, batch, finished=lay_out)
+                upload.run(f"{len(replays)} streams", console)
             except (ReplayError, KeyboardInterrupt):
                 rows = sum(len(replayed.answers) for replayed in replays)
                 if rows:  # keep what the service has applied and answered
@@ -510,7 +510,7 @@ def _has_observations(seqs: Mapping[str, int], streams: int) -> str:
     return f"{text}: append to them (--append), or delete them first (--replace)"
 
 
-class Sending:
+class Upload:
     """Sends all rows; no stream is much more than `batch` ahead of another that has more.
 
     Requests are on their way while those before them are computed. Each names the position that its
@@ -718,7 +718,7 @@ def _refined(client: Client, changes: Sequence[ReplayedChange]) -> list[Replayed
         event = change.event
         now = listed.get((change.replayed.stream, event.id, event.confirmed_at))
         if now is not None:
-            members = {name: getattr(now, name) for name in EventState.__struct_fields__}
+            members = {name: getattr(now, name) for name in EventMembers.__struct_fields__}
             event = structs.replace(event, **members)
         refined.append(change._replace(event=event))
     return refined

@@ -22,6 +22,9 @@ from moca_client.stream_settings import Hazard, StreamSettings
 # Types of the messages about events, by the kinds of those.
 MESSAGES = {"change": "changepoint", "anomaly": "anomaly"}
 NextPage = Annotated[str | None, doc("pass it to get the next page; null on the last page")]
+Unreadable = Annotated[
+    list[str], doc("streams of the page whose state or history is damaged in the store")
+]
 Anomaly = Annotated[
     float | None,
     doc(
@@ -152,7 +155,7 @@ class KnownRegime(Response):
     ] = None
 
 
-class EventState(Response, kw_only=True):
+class EventMembers(Response, kw_only=True):
     """Members of an event, and of a change in a list; `start` and the `_at` fields are `seq`s."""
 
     id: Annotated[int, doc("of its stream and kind; of an anomaly: the `seq` of its observation")]
@@ -224,7 +227,7 @@ class EventState(Response, kw_only=True):
     ] = None
 
 
-class Event(EventState, kw_only=True):
+class Event(EventMembers, kw_only=True):
     """An event, a change or an anomaly."""
 
     delay: Annotated[int, doc("suspected_at - start")] = sent(0)
@@ -341,7 +344,7 @@ class AlarmPeriod(Response):
     days: Annotated[float, doc("the same in days")]
 
 
-class StreamState(Response):
+class StreamMembers(Response):
     """Members of a stream's summary, and of its row in the overview."""
 
     stream: str
@@ -365,7 +368,7 @@ class StreamState(Response):
     ] = None
 
 
-class StreamSummary(StreamState):
+class StreamSummary(StreamMembers):
     """State and settings of a stream."""
 
     awaited: Annotated[list[int], doc("positions of pending labels")] = sent([])
@@ -398,12 +401,10 @@ class StreamPage(Response):
 
     streams: list[StreamName]
     cursor: NextPage = sent(None)
-    unreadable: Annotated[list[str], doc("streams of the page that are damaged in the store")] = (
-        sent([])
-    )
+    unreadable: Unreadable = sent([])
 
 
-class Glance(StreamState):
+class Glance(StreamMembers):
     """Overview of one stream."""
 
     regime_length: Annotated[int | None, doc("length of the current regime in observations")] = (
@@ -421,9 +422,7 @@ class Overview(Response):
     streams: list[Glance]
     total: Annotated[int, doc("number of streams that fit the query, on all pages")] = sent(0)
     cursor: NextPage = sent(None)
-    unreadable: Annotated[list[str], doc("streams of the page that are damaged in the store")] = (
-        sent([])
-    )
+    unreadable: Unreadable = sent([])
 
 
 class Prediction(Response):
@@ -560,7 +559,7 @@ class ValuesAround(Response):
     times: Annotated[list[str | None], doc("as sent; empty: no observation had one")] = sent([])
 
 
-class StreamChange(EventState):
+class StreamChange(EventMembers):
     """A change of a stream in its last state; times are RFC 3339."""
 
     stream: str
@@ -618,9 +617,7 @@ class ChangesPage(Response):
         list[Mover] | None, doc("with `movers` in the query: of the streams of all pages")
     ] = None
     cursor: NextPage = sent(None)
-    unreadable: Annotated[
-        list[str], doc("streams of the page whose state or history is damaged in the store")
-    ] = sent([])
+    unreadable: Unreadable = sent([])
 
 
 class ByChance(Response):
@@ -669,16 +666,14 @@ class IncidentsPage(Response):
     total: Annotated[int, doc("incidents that fit the query, on all pages")]
     fleet: Fleet
     cursor: NextPage = sent(None)
-    unreadable: Annotated[list[str], doc("streams whose state is damaged in the store")] = sent([])
+    unreadable: Unreadable = sent([])
 
 
 class IncidentDetail(Incident, kw_only=True):
     """An incident with its changes, the largest first."""
 
     changes: list[StreamChange]
-    unreadable: Annotated[
-        list[str], doc("streams whose state or history is damaged in the store")
-    ] = sent([])
+    unreadable: Unreadable = sent([])
 
 
 class Verdict(Response):
@@ -921,8 +916,8 @@ class Status(Response):
     status: str
 
 
-class FieldProblem(Response):
-    """One invalid field."""
+class FieldError(Response):
+    """One invalid part of a request; `loc` such as `body[3].y` or `query.limit`."""
 
     loc: str
     detail: str
@@ -935,7 +930,7 @@ class Problem(Response):
     title: str
     status: int
     detail: str
-    errors: list[FieldProblem] | None = None
+    errors: list[FieldError] | None = None
 
 
 class Moves(Response):

@@ -18,7 +18,6 @@ import httpx
 
 from moca_client.errors import InvalidRequest, OutcomeUnknown, Problem, Unavailable, problem_in
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_S = 5.0
 RETRIED = frozenset({429, 503, 504})
 # The service remembers keys for at least ten minutes: later, a repeat could apply twice.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 import httpx
 from httpx_sse import EventSource
 
-from moca_client import calls, retry, subscriptions
+from moca_client import DEFAULT_URL, calls, retry, subscriptions
 from moca_client.calls import Observed, Result, path_of
 from moca_client.errors import ClientError
 from moca_client.responses import (
@@ -49,7 +49,7 @@ from moca_client.responses import (
     WhatIf,
     Window,
 )
-from moca_client.retry import DEFAULT_URL, Call, Pause, Policy, Repeat, Request
+from moca_client.retry import Call, Pause, Policy, Repeat, Request
 from moca_client.subscriptions import ENDS, Ended, Feed, Followed, Messages, Missed
 
 if TYPE_CHECKING:

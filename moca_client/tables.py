@@ -12,7 +12,7 @@ from typing import Any
 from moca_client.responses import (
     Answer,
     Event,
-    EventState,
+    EventMembers,
     Hindsight,
     Incident,
     KnownRegime,
@@ -27,7 +27,7 @@ _SCORES = ("changed_probability", "evidence", "anomaly")
 _DETAILS = ("log_score", "changepoint_probability", "recent_change_probability")
 # Columns of a change.
 _NESTED = {"before", "after", "explanation", "excluded", "returned"}
-_STATE = [name for name in EventState.__struct_fields__ if name not in _NESTED]
+_STATE = [name for name in EventMembers.__struct_fields__ if name not in _NESTED]
 _CHANGE = ("stream", "model", *_STATE, "suspected_time", "confirmed_time")
 _EXPLAINED = (
     *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),

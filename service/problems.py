@@ -29,11 +29,13 @@ docs/reference.md. The client has a class of the same name for most of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
+from msgspec.structs import asdict
 
 from moca_client.errors import slug_of
+from moca_client.responses import FieldError as FieldError
 from model_core.errors import OutOfRange, Unfit, UnfitSetting, WrongLength
 
 TYPE_PREFIX = "https://moca-service.dev/problems/"
@@ -45,13 +47,6 @@ _encode = msgspec.json.Encoder().encode
 
 class StartupError(RuntimeError):
     """This process cannot run as configured; the message says why and what to do."""
-
-
-class FieldError(NamedTuple):
-    """One invalid part of a request; `loc` such as `body[3].y` or `query.limit`."""
-
-    loc: str
-    detail: str
 
 
 class ServiceError(Exception):
@@ -129,7 +124,7 @@ class InvalidField(FormError):
         if more:
             more += ")" if named == len(errors) else " here; the rest are not listed)"
         super().__init__(
-            f"{first.loc}: {first.detail}{more}", errors=[error._asdict() for error in self.errors]
+            f"{first.loc}: {first.detail}{more}", errors=[asdict(error) for error in self.errors]
         )
 
     @classmethod

@@ -17,6 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from moca_client import DEFAULT_URL
 from moca_client.tables import describe_evidence
 from model_core.wording import did_you_mean
 from service.commands.common import fail, with_parameters
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from moca_client import Client
     from moca_client.responses import Event, StreamChange
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 Url = Annotated[str, typer.Option("--url", envvar="MOCA_URL", help="Address of the service.")]
 ApiKey = Annotated[
     str | None,

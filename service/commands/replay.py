@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from moca_client import DEFAULT_URL
 from service.commands.common import fail, input_file, names
-from service.commands.connection import DEFAULT_URL, ApiKey, GivenSettings, Url
+from service.commands.connection import ApiKey, GivenSettings, Url
 from service.commands.connection import setting as read_setting
 
 

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from moca_client import DEFAULT_URL
 from service.commands.common import fail, names
-from service.commands.connection import DEFAULT_URL, ApiKey, Url, print_json, table
+from service.commands.connection import ApiKey, Url, print_json, table
 from service.commands.options import with_settings
 from service.settings import Settings
 

@@ -19,7 +19,7 @@ from moca_client.responses import (
     ByChance,
     Change,
     Event,
-    EventState,
+    EventMembers,
     Explanation,
     Glance,
     Hindsight,
@@ -38,7 +38,7 @@ from moca_client.responses import (
     Segment,
     StreamChange,
     StreamEvent,
-    StreamState,
+    StreamMembers,
     StreamSummary,
     ValuesAround,
 )
@@ -63,8 +63,8 @@ def _members(names: Sequence[str]) -> Callable[[object], dict[str, Any]]:
 
 _RENDERED = {"start_time", "start_arrived", "before", "after", "explanation", "returned"}
 _of_event = _members([name for name in Event.__struct_fields__ if name not in _RENDERED])
-_of_change = _members(EventState.__struct_fields__)
-_of_glance = _members(StreamState.__struct_fields__)
+_of_change = _members(EventMembers.__struct_fields__)
+_of_glance = _members(StreamMembers.__struct_fields__)
 
 
 @overload

@@ -27,7 +27,7 @@ from moca_client import (
     errors,
 )
 from moca_client.errors import problem_of, retry_after_s
-from moca_client.responses import Gap, Snapshot, StreamEvent
+from moca_client.responses import FieldError, Gap, Snapshot, StreamEvent
 from moca_client.retry import KEY_MEMORY_S
 from service.problems import TYPE_PREFIX, problem_types
 from tests.serving import Quiet, ThreadServer
@@ -304,6 +304,14 @@ def test_pages_are_asked_for_one_after_the_other(ask):
 
 def below(kind):
     return {kind}.union(*(below(each) for each in kind.__subclasses__()))
+
+
+def test_invalid_fields_are_read_where_there_are_any():
+    named = [{"loc": "body.y", "detail": "bad", "later": 1}]
+    problem = problem_of(422, {"errors": named})
+    assert problem.errors == [FieldError("body.y", "bad")]
+    for odd in (None, "odd", ["odd"], [{"loc": 3}]):
+        assert problem_of(422, {"errors": odd}).errors == []
 
 
 def test_every_type_of_problem_has_its_exception(ask):
