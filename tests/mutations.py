@@ -243,8 +243,8 @@ MUTATIONS = [
     Mutation(
         "quiet: a row stays beyond what moved an event",
         "service/worker/filtering/quiet.py",
-        "if counts[i]:",
-        "if counts[i] > 1:",
+        "if own[i] + 1 < block.counts[i]:",
+        "if own[i] + 2 < block.counts[i]:",
         "tests/service/worker/filtering/test_quiet.py",
     ),
     Mutation(
@@ -262,11 +262,11 @@ MUTATIONS = [
         "tests/service/worker/streams/test_table.py",
     ),
     Mutation(
-        "quiet: what was looked at is a repeat",
-        "service/worker/batch.py",
-        "if earlier is task:",
-        "if earlier is None:",
-        WORKER,
+        "quiet: steps of runs of several blocks are in the order of the blocks",
+        "service/worker/filtering/quiet.py",
+        "if len(rows) > 1:  # run",
+        "if len(rows) > 9:  # run",
+        "tests/service/worker/filtering/test_quiet.py",
     ),
     # --- append, commit, leases ------------------------------------------------------------------
     Mutation(

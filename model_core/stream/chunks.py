@@ -117,7 +117,9 @@ class Chunks:
 
     def groups(self, numbers: Sequence[int]) -> list[tuple[Chunk, Array, Array]]:
         """Chunks that hold them, with their rows there and which of `numbers` these are."""
-        first, _ = self._places[numbers[0]]
+        first, lying = self._places[numbers[0]]
+        if numbers.count(numbers[0]) == len(numbers):  # as of one series
+            return [(first, self._index([lying] * len(numbers)), slice(None))]
         rows = [row for chunk, row in map(self._places.__getitem__, numbers) if chunk is first]
         if len(rows) == len(numbers):  # as a rule: it has to be quick
             return [(first, self._index(rows), slice(None))]

@@ -170,6 +170,22 @@ class Stepped(NamedTuple):
             None if self.memories is None else self.memories[chosen],
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[Stepped]) -> Stepped:
+        """Those of calls without memories, one after the other; none or all with summaries."""
+        first = parts[0]
+        predicted = None
+        if first.predicted is not None:
+            numbers = [part.predicted.numbers for part in parts if part.predicted is not None]
+            own = first.predicted
+            predicted = Summary(np.concatenate(numbers), own.outputs, own.support)
+        return cls(
+            np.concatenate([part.table for part in parts]),
+            predicted,
+            np.concatenate([part.anomaly for part in parts]),
+            np.concatenate([part.applied for part in parts]),
+        )
+
     def steps(self) -> list[Step]:
         """Each of them alone."""
         lines = readout.rows(self.table, self.memories)

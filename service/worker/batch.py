@@ -25,7 +25,6 @@ from service.problems import (
     unfit,
 )
 from service.wire import (
-    Answers,
     Envelope,
     Head,
     IdempotencyRecord,
@@ -60,7 +59,6 @@ from service.worker.streams.validation import (
 _applied = metrics.OBSERVATIONS.labels("applied")
 Ints = NDArray[np.int64]
 Key = tuple[int, str]  # of a stream: its partition and name
-Single = tuple[CommandTask, Stream]  # a command that is one plain observation, for a stream
 
 
 class Rows(NamedTuple):
@@ -81,7 +79,7 @@ class StreamQueue:
         self.tasks: deque[CommandTask] = deque()
         self.at = 0  # next observation of the first task
         self.awake = False  # the next observation is none of the quiet ones
-        self.pace = 1  # observations from it on that are not tried to be quiet
+        self.pace = 0  # observations from it on that are not tried to be quiet
         self.plain = False  # all of the first task are known to be plain numbers
 
 
@@ -129,118 +127,53 @@ class CommandBatch:
         return by_partition
 
     def _begin(self) -> None:
-        """Apply what is quiet of the streams' first commands; have all else wait for its turn.
+        """Apply the rows that are quiet, as nearly all are; have all else wait for its turn.
 
-        Of nearly all streams that is everything: they need no queue, nor their rows a task.
+        Such rows need no task, nor their streams a queue.
         """
         running: set[Key] = set()
         begun: list[Rows] = []
-        singles: list[Single] = []
         for task in self.tasks:
             if isinstance(task, RowsTask):
-                begun.append(self._rows(task, running))
-                continue
-            key = (task.partition, task.command.stream)
-            if key in running or key in self._queues or not quiet.is_single(task):
-                self._wait(key, task)
+                begun += self._rows(task, running)
             else:
-                running.add(key)
-                singles.append((task, self.touched[key]))
-        self._first([own for own in begun if len(own.rows)], self._singles(singles))
-
-    def _first(self, begun: list[Rows], singles: list[Single]) -> None:
-        """Apply what may be quiet of commands, of distinct streams."""
-        waves = [own.wave for own in begun]
-        tasks = [task for task, _ in singles]
-        if singles:
-            waves.append(quiet.wave_of_singles(tasks, [stream for _, stream in singles]))
-        if not waves:
+                self._wait((task.partition, task.command.stream), task)
+        if not begun:
             return
-        for chosen, part, entered in self._advance(quiet.joined(waves)):
+        for chosen, part, entered in self._advance(quiet.joined([own.wave for own in begun])):
             start = 0
-            for at, wave in enumerate(waves):
-                stop = start + len(wave.streams)
+            for own in begun:
+                stop = start + len(own.rows)
                 first = bisect_left(chosen, start)
                 last = bisect_left(chosen, stop)
                 places = [i - start for i in chosen[first:last]]
                 start = stop
-                if not places:
-                    continue
-                runs = np.arange(first, last)
-                if at < len(begun):
-                    self._answer(begun[at].task, begun[at].rows[places], runs, part, entered)
-                else:
-                    self._answer_singles([tasks[i] for i in places], runs, part, entered)
+                if places:
+                    runs = np.arange(first, last)
+                    self._answer(own.task, own.rows[places], runs, part, entered)
 
-    def _rows(self, task: RowsTask, running: set[Key]) -> Rows:
+    def _rows(self, task: RowsTask, running: set[Key]) -> list[Rows]:
         """The rows of a command that may be quiet; all others become tasks, and wait.
 
         running: streams of those of earlier commands, to which these are added.
         """
         keys = [(task.partition, name) for name in task.streams]
         streams = [self.touched[key] for key in keys]
-        chosen: list[int] = []
-        elapsed = np.empty(0)
+        allowed = np.zeros(len(keys), dtype=bool)
         if task.envelope.planned is None and _quiet_options(task.command):
-            fit, elapsed = quiet.quiet_rows(self.engine.table, task, streams)
-            chosen = [i for i in fit if keys[i] not in running and keys[i] not in self._queues]
-        if task.command.keys is not None:
-            known = [_is_remembered(task, i, streams[i]) for i in chosen]
-            chosen = [i for i, repeat in zip(chosen, known, strict=True) if not repeat]
-        for i in sorted({*range(len(keys))}.difference(chosen)):
+            allowed[:] = [key not in running and key not in self._queues for key in keys]
+            if task.command.keys is not None:
+                allowed &= [not _is_remembered(task, i, own) for i, own in enumerate(streams)]
+        begun: list[Rows] = []
+        places: list[int] = []
+        if allowed.any():
+            places, wave = quiet.wave_of_rows(self.engine.table, task, streams, allowed)
+            if places:
+                begun.append(Rows(task, np.array(places, np.int64) + task.first, wave))
+        for i in sorted({*range(len(keys))}.difference(places)):
             self._wait(keys[i], task.task(task.first + i))
-        running |= {keys[i] for i in chosen}
-        rows = [task.first + i for i in chosen]
-        own = [streams[i] for i in chosen]
-        wave = quiet.wave_of_rows(task, rows, elapsed[chosen], own)
-        return Rows(task, np.array(rows, np.int64), wave)
-
-    def _singles(self, singles: list[Single]) -> list[Single]:
-        """Those of single observations, the first of their streams, that may be quiet.
-
-        All others wait, before what waits already.
-        """
-        if not singles:
-            return singles
-        tasks = [task for task, _ in singles]
-        fit = quiet.quiet_singles(self.engine.table, tasks, [stream for _, stream in singles])
-        chosen = []
-        for (task, stream), may_be in zip(singles, fit, strict=True):
-            command = task.command
-            assert isinstance(command, Observe)
-            if may_be and command.key is not None and stream.remembered:
-                may_be = key_field(command.key, command.first) not in stream.remembered
-            if may_be:
-                chosen.append((task, stream))
-            else:
-                self._wait_first(task)
-        return chosen
-
-    def _answer_singles(
-        self, tasks: Sequence[CommandTask], runs: Ints, wave: Wave, entered: Entered
-    ) -> None:
-        """Answer single observations that were quiet; others are next of their streams.
-
-        runs: of the wave, of each.
-        """
-        model = wave.streams[0].settings.model
-        starts = entered.ends - entered.counts
-        encoded = {full: quiet_bytes(entered.numbers, full) for full in (False, True)}
-        sizes = {full: quiet_row(full).size for full in encoded}
-        firsts = entered.firsts.tolist()
-        for task, run, start in zip(tasks, runs.tolist(), starts[runs].tolist(), strict=True):
-            command = task.command
-            assert isinstance(command, Observe)
-            if not entered.counts[run]:
-                self._wake(task, 0, entered.steps.get(run))
-                continue
-            size = sizes[command.full]
-            part = encoded[command.full][size * start : size * (start + 1)]
-            own = QuietAnswers(firsts[run], part, entered.seasons.get(run))
-            task.answers = Answers(model, command.full, [own])
-            if command.key is not None:
-                record = _record_of(task, command, key_field(command.key, command.first))
-                self._keep(wave.streams[run], record)
+        running |= {keys[i] for i in places}
+        return begun
 
     def _answer(self, task: RowsTask, rows: Ints, runs: Ints, wave: Wave, entered: Entered) -> None:
         """Answer the rows of a command that were quiet; others become tasks, next of their streams.
@@ -266,7 +199,7 @@ class CommandBatch:
             else:
                 own = task.task(row)
                 own.take(model, answers.parts if len(part) else (), len(part))
-                self._wake(own, len(part), entered.steps.get(run))
+                self._wake(own, len(part), entered.steps[run])
         keys = task.command.keys
         if keys is not None:
             digests = task.command.digests or [None] * len(keys)
@@ -286,18 +219,13 @@ class CommandBatch:
         queue.tasks.append(task)
         return queue
 
-    def _wait_first(self, task: CommandTask) -> StreamQueue:
-        """Have a task wait before those of its stream that wait already."""
+    def _wake(self, task: CommandTask, applied: int, step: Step) -> None:
+        """Go on with a row that is not all quiet, as a task before those of its stream that wait.
+
+        applied: observations that were. step: by the one after them.
+        """
         queue = self._wait((task.partition, task.command.stream), task)
         queue.tasks.rotate(1)
-        return queue
-
-    def _wake(self, task: CommandTask, applied: int, step: Step | None) -> None:
-        """Go on with a task that is not all quiet, next of its stream.
-
-        applied: observations that were. step: by the one after them, if its row was stepped.
-        """
-        queue = self._wait_first(task)
         queue.at = applied
         command = task.command
         assert isinstance(command, Observe)
@@ -316,17 +244,11 @@ class CommandBatch:
         return self._keyed.get(((queue.stream.partition, queue.stream.name), field))
 
     def _round(self, waiting: Sequence[StreamQueue]) -> Iterator[None]:
-        """Apply what is next of each queue that has a command."""
+        """Apply what is next of each queue that has a command: first what is quiet."""
+        tried = self._quiet_runs([queue for queue in waiting if _may_be_next(queue)])
         work = []
-        runs: list[tuple[StreamQueue, Sequence[Observation]]] = []
         for queue in waiting:
-            run = self._run(queue)
-            if run is not None:
-                command = queue.tasks[0].command
-                if isinstance(command, Observe) and command.belief:
-                    self._quiet_runs([(queue, run)], believed=True)
-                else:
-                    runs.append((queue, run))
+            if queue in tried:
                 continue
             self.engine.tick()
             coming = yield from self._next(queue)
@@ -335,48 +257,59 @@ class CommandBatch:
                 work.append((queue, coming[0]))
             elif coming:
                 self._series(queue, coming)
-        if runs:
-            self._quiet_runs(runs, believed=False)
         if work:
             self._step(work)
 
-    def _run(self, queue: StreamQueue) -> Sequence[Observation] | None:
-        """The queue's next observations, if they may be quiet ones."""
+    def _quiet_runs(self, queues: Sequence[StreamQueue]) -> set[StreamQueue]:
+        """Apply the next observations of queues, as far as they are quiet.
+
+        Returns those that were tried: at least one observation of each is applied, or refused.
+        """
+        if not queues:
+            return set()
+        table = self.engine.table
+        streams = [queue.stream for queue in queues]
+        envelopes = [queue.tasks[0].envelope for queue in queues]
+        counts = np.array([len(_observed(queue).observations) - queue.at for queue in queues])
+        own, left = quiet.asleep(table, streams, envelopes, counts)
+        left[~np.isnan(own["interval"])] = 0
+        runs = [self._run(queue, most) for queue, most in zip(queues, left.tolist(), strict=True)]
+        tried = [i for i, run in enumerate(runs) if run]
+        believed = [i for i in tried if _observed(queues[i]).belief]
+        together = [i for i in tried if i not in believed]
+        for group in [*([i] for i in believed), together]:
+            if not group:
+                continue
+            wave = quiet.wave_of(
+                table,
+                [streams[i] for i in group],
+                own.take(group),
+                [runs[i] for i in group],
+                [envelopes[i] for i in group],
+                believed=group is not together,
+            )
+            for chosen, part, entered in self._advance(wave):
+                self._quiet([queues[group[i]] for i in chosen], part, entered)
+        return {queues[i] for i in tried}
+
+    def _run(self, queue: StreamQueue, most: int) -> Sequence[Observation]:
+        """The queue's next observations, `most` of them, if they may be quiet ones."""
+        if most < 1:
+            return ()
         task = queue.tasks[0]
-        command = task.command
-        stream = queue.stream
+        command = _observed(queue)
         at = queue.at
-        if type(command) is not Observe or queue.awake or not command.observations:
-            return None
-        if not stream.alive or not _may_be_quiet(command, task.envelope):
-            return None
-        if at == 0 and command.seq is not None and command.seq != stream.seq:
-            return None
-        coming = command.observations[at:] if at else command.observations
-        seen = quiet.run_of(self.engine.table, stream, coming, task.envelope)
-        if seen is None:
-            return None
+        seen = command.observations[at : at + min(most, quiet.MOST_AT_ONCE)]
         # Of a command that begins all are checked, so that a refusal leaves nothing applied.
         if not queue.plain and not all(map(quiet.plain, seen if at else command.observations)):
-            return None
+            return ()
         queue.plain = queue.plain or not at
         if at == 0 and command.key is not None:
             field = key_field(command.key, command.first)
-            if self._claimed(queue, field) is not None or field in stream.remembered:
-                return None
+            if self._claimed(queue, field) is not None or field in queue.stream.remembered:
+                return ()
             self._claim(queue, task, field)
         return seen
-
-    def _quiet_runs(
-        self, runs: Sequence[tuple[StreamQueue, Sequence[Observation]]], believed: bool
-    ) -> None:
-        """Apply the next observations of queues, as far as they are quiet; believed: see `Wave`."""
-        queues = [queue for queue, _ in runs]
-        envelopes = [queue.tasks[0].envelope for queue in queues]
-        streams = [queue.stream for queue in queues]
-        wave = quiet.wave_of(streams, [run for _, run in runs], envelopes, believed)
-        for chosen, part, entered in self._advance(wave):
-            self._quiet([queues[i] for i in chosen], part, entered)
 
     def _quiet(self, queues: Sequence[StreamQueue], wave: Wave, entered: Entered) -> None:
         """Take answers to the next observations of queues, as far as they were quiet."""
@@ -385,22 +318,20 @@ class CommandBatch:
         at = 0
         runs = zip(entered.firsts.tolist(), entered.counts.tolist(), strict=True)
         for run, (queue, (first, count)) in enumerate(zip(queues, runs, strict=True)):
-            task = queue.tasks[0]
-            command = task.command
-            assert isinstance(command, Observe)
+            command = _observed(queue)
             if count:
                 size = quiet_row(command.full).size
                 part = answers[command.full][size * at : size * (at + count)]
                 own = QuietAnswers(first, part, entered.seasons.get(run), entered.beliefs)
-                task.take(model, [own], count)
+                queue.tasks[0].take(model, [own], count)
+                queue.at += count
                 at += count
-            queue.at += count
-            if count < wave.counts[run]:
-                self._awaken(queue, command, entered.steps.get(run))
-                continue
-            queue.pace = 1
-            if queue.at == len(command.observations):
-                self._done(queue)
+            if run in entered.steps:
+                self._awaken(queue, command, entered.steps[run])
+            else:
+                queue.pace = 0
+                if queue.at == len(command.observations):
+                    self._done(queue)
 
     def _advance(self, wave: Wave) -> Iterator[tuple[list[int], Wave, Entered]]:
         """Step runs of streams; yields those of each slab, and what was entered of them."""
@@ -412,17 +343,12 @@ class CommandBatch:
             self.filling.count += int(entered.counts.sum())
             yield chosen, part, entered
 
-    def _awaken(self, queue: StreamQueue, command: Observe, step: Step | None) -> None:
-        """Go on with the observation of a run that was none of the quiet ones.
-
-        step: by it, if its row was stepped.
-        """
-        queue.awake = True
-        queue.pace = min(2 * queue.pace, AT_ONCE)
+    def _awaken(self, queue: StreamQueue, command: Observe, step: Step) -> None:
+        """Enter the observation of a run that was none of the quiet ones, by its step."""
+        queue.awake = queue.pace > 0
+        queue.pace = min(2 * queue.pace, AT_ONCE) or 1
         stream = queue.stream
         stream.wake()
-        if step is None:
-            return
         seen = command.observations[queue.at : queue.at + 1]
         head = stream.live()
         (record,) = self._records(stream, head, seen, queue.tasks[0].envelope.time_ms)
@@ -542,8 +468,6 @@ class CommandBatch:
             return False
         field = key_field(command.key, command.first)
         earlier = self._claimed(queue, field)
-        if earlier is task:  # looked at before, as what may be quiet
-            return False
         stored = queue.stream.remembered.get(field)
         digest = stored.digest if stored is not None else None
         if earlier is not None and isinstance(earlier.command, Observe):
@@ -638,7 +562,7 @@ class CommandBatch:
         if slab is None:
             return self.pipeline.waiting(stream)
         if _may_be_quiet(command, task.envelope) and quiet.in_lists(stream, task.envelope):
-            return queue.pace
+            return max(queue.pace, 1)
         return len(command.observations)
 
     def _records(
@@ -739,6 +663,25 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
     if head.settings.interval is not None or stream.broken or stream.unserved or stream.buffer:
         return False
     return plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)
+
+
+def _observed(queue: StreamQueue) -> Observe:
+    """The first command of a queue, which is one of observations."""
+    command = queue.tasks[0].command
+    assert isinstance(command, Observe)
+    return command
+
+
+def _may_be_next(queue: StreamQueue) -> bool:
+    """Whether the next observations of a queue may be quiet, by their command."""
+    task = queue.tasks[0]
+    command = task.command
+    stream = queue.stream
+    if type(command) is not Observe or queue.awake or not command.observations:
+        return False
+    if not stream.alive or not _may_be_quiet(command, task.envelope):
+        return False
+    return queue.at > 0 or command.seq is None or command.seq == stream.seq
 
 
 def _may_be_quiet(command: Observe, envelope: Envelope) -> bool:

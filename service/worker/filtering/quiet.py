@@ -10,6 +10,8 @@ A stream at rest sleeps: what quiet observations move are the columns of its `Ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from math import inf, nan
 from typing import Any, NamedTuple
@@ -27,7 +29,7 @@ from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
-from service.wire import Envelope, Head, Observation, Observe, encode_row, timestamps
+from service.wire import Envelope, Head, Observation, encode_row, timestamps
 from service.wire.answers import QuietNumbers
 from service.wire.records import TOO_MANY, numbers_of
 from service.wire.stored_records import NUMBERS_KEPT, PlainRows
@@ -36,9 +38,10 @@ from service.worker.streams import alarm_period, answers, step_metrics
 from service.worker.streams.history import ENTRY_BYTES
 from service.worker.streams.stream import Stream, put_rows
 from service.worker.streams.table import GROUPS, Table
-from service.worker.streams.task import CommandTask, RowsTask
+from service.worker.streams.task import RowsTask
 from service.worker.streams.validation import plain_number
 
+MOST_AT_ONCE = 4 * AT_ONCE  # observations of a stream in a wave
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -147,48 +150,102 @@ def plain(seen: Observation) -> bool:
 # --- waves ----------------------------------------------------------------------------------------
 
 
-class Wave(NamedTuple):
+@dataclass(eq=False, repr=False)
+class Wave:
     """Runs of plain numbers that come to distinct streams that are asleep, before `until`.
 
-    y: (N,) run after run. elapsed: (N,) time since the one before. counts: (B,) numbers of each
-    run. times: (N,) if any number has one. envelopes: (B,) of the commands. believed: whether the
+    own: (B,) rows of the table, and hazards (B,), of the streams as they are before the wave.
+    firsts: (B,) position of the first number of each run. counts: (B,) numbers of each run.
+    envelopes: (B,) of the commands. y: (N,) run after run. elapsed: (N,) time since the one before.
+    times, offset: of the numbers, and their seasons (N,), if any has one. believed: whether the
     belief after each is wanted, of one run alone.
     """
 
     streams: Sequence[Stream]
+    own: Rows
+    hazards: Sequence[Hazard | None]
+    firsts: Ints
+    counts: Ints
+    envelopes: Sequence[Envelope]
     y: Floats
     elapsed: Floats
-    counts: Ints
     times: Sequence[str | None] | None
-    envelopes: Sequence[Envelope]
+    offset: Floats | None
     believed: bool = False
 
-    @property
+    @cached_property
     def ends(self) -> Ints:
         """Where each run ends in `y`."""
         return self.counts.cumsum()
 
+    @cached_property
+    def owner(self) -> Ints:
+        """Run of each number (N,)."""
+        return np.arange(len(self.counts)).repeat(self.counts)
+
+    @cached_property
+    def within(self) -> Ints:
+        """Place of each number in its run (N,)."""
+        starts = self.each(self.ends - self.counts)
+        return np.asarray(np.arange(len(self.y)) - starts)
+
+    @cached_property
+    def _single(self) -> bool:
+        return bool((self.counts == 1).all())
+
+    def each(self, column: NDArray[Any]) -> NDArray[Any]:
+        """What the runs have in a column (B, ...), for each of their numbers (N, ...)."""
+        return column if self._single else column.repeat(self.counts, 0)
+
     @property
-    def in_runs(self) -> bool:
-        """Whether a run is of several numbers."""
-        return len(self.y) != len(self.streams)
+    def seqs(self) -> Ints:
+        """Position of each number (N,)."""
+        return np.asarray(self.each(self.firsts) + self.within)
 
     def part(self, chosen: Sequence[int]) -> Wave:
-        """Some of the runs."""
+        """Some of the runs, in order."""
         if len(chosen) == len(self.streams):
             return self
-        numbers: list[int] | Ints = [*chosen]
-        if self.in_runs:
-            starts = self.ends - self.counts
-            numbers = np.concatenate([np.arange(self.counts[i]) + starts[i] for i in chosen])
-        return Wave(
-            [self.streams[i] for i in chosen],
-            self.y[numbers],
-            self.elapsed[numbers],
-            self.counts[[*chosen]],
-            None if self.times is None else [self.times[i] for i in numbers],
-            [self.envelopes[i] for i in chosen],
-            self.believed,
+        places = np.array(chosen, dtype=np.int64)
+        numbers: Ints = places
+        if not self._single:
+            kept = np.zeros(len(self.streams), dtype=bool)
+            kept[places] = True
+            numbers = kept.repeat(self.counts).nonzero()[0]
+        return replace(
+            self._numbers(numbers),
+            streams=[self.streams[i] for i in chosen],
+            own=self.own.take(places),
+            hazards=[self.hazards[i] for i in chosen],
+            firsts=self.firsts[places],
+            counts=self.counts[places],
+            envelopes=[self.envelopes[i] for i in chosen],
+        )
+
+    def cut(self, start: int, stops: Ints) -> Wave:
+        """What each run has from place `start` to before its place of `stops` (B,)."""
+        counts = np.maximum(np.minimum(stops, self.counts) - start, 0)
+        if np.array_equal(counts, self.counts):
+            return self
+        if len(self.streams) == 1:
+            numbers: Ints | slice = slice(start, start + int(counts[0]))
+        else:
+            within = self.within - start
+            numbers = ((within >= 0) & (within < self.each(counts))).nonzero()[0]
+        return replace(self._numbers(numbers), firsts=self.firsts + start, counts=counts)
+
+    def _numbers(self, chosen: Ints | slice) -> Wave:
+        """Some of the numbers; runs are left as they are."""
+        times = self.times
+        if times is not None:
+            places = range(len(times))[chosen] if isinstance(chosen, slice) else chosen.tolist()
+            times = [times[i] for i in places]
+        return replace(
+            self,
+            y=self.y[chosen],
+            elapsed=self.elapsed[chosen],
+            times=times,
+            offset=None if self.offset is None else self.offset[chosen],
         )
 
     def by_slab(self) -> Iterator[tuple[Slab, list[int]]]:
@@ -201,74 +258,62 @@ class Wave(NamedTuple):
                 yield slab, own[first : first + slab.step_rows]
 
 
+def asleep(
+    table: Table, streams: Sequence[Stream], envelopes: Sequence[Envelope], counts: Ints
+) -> tuple[Rows, Ints]:
+    """Rows (B,) of distinct streams, and how many observations each can sleep through (B,).
+
+    counts: (B,) that come to it; envelopes: of their commands. Of several none, where the alarm
+    period is followed: it is fixed after all of them.
+    """
+    places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
+    own = table.of(places)
+    left = np.where(places >= 0, own["until"] - own["position"]["seq"], 0)
+    several = counts > 1
+    if several.any():
+        left[several & followed(own, envelopes)] = 0
+    return own, left
+
+
 def wave_of(
+    table: Table,
     streams: Sequence[Stream],
+    own: Rows,
     runs: Sequence[Sequence[Observation]],
     envelopes: Sequence[Envelope],
     believed: bool = False,
 ) -> Wave:
-    """The wave of runs of distinct streams; believed: as of `Wave`."""
-    seen = list(chain.from_iterable(runs))
+    """The wave of runs of distinct streams; own: as of `asleep`. believed: as of `Wave`."""
+    seen = runs[0] if len(runs) == 1 else list(chain.from_iterable(runs))
     times = [own.time for own in seen]
-    return Wave(
+    return _wave(
+        table,
         streams,
+        own,
+        np.array(list(map(len, runs))),
+        envelopes,
         np.array([own.y for own in seen], dtype=np.float64),
         np.ones(len(seen)),
-        np.array(list(map(len, runs))),
         times if any(times) else None,
-        envelopes,
         believed,
     )
 
 
-def is_single(task: CommandTask) -> bool:
-    """Whether a command is one plain observation, and nothing beside the usual answer is named."""
-    command = task.command
-    if type(command) is not Observe or len(command.observations) != 1:
-        return False
-    if command.belief or answers.detailed(command) or task.envelope.planned is not None:
-        return False
-    return plain(command.observations[0])
+def wave_of_rows(
+    table: Table, task: RowsTask, streams: Sequence[Stream], allowed: Bools
+) -> tuple[list[int], Wave]:
+    """Places of rows of a command that may be quiet, to the last of their observations; the wave.
 
-
-def quiet_singles(
-    table: Table, tasks: Sequence[CommandTask], streams: Sequence[Stream]
-) -> list[bool]:
-    """Whether single observations may be quiet; streams: of each, distinct."""
-    places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
-    own = table.of(places)
-    seqs = own["position"]["seq"]
-    fit = (places >= 0) & (seqs < own["until"]) & np.isnan(own["interval"])
-    stated = [task.command.seq for task in tasks if isinstance(task.command, Observe)]
-    if any(seq is not None for seq in stated):
-        fit &= [seq is None or seq == at for seq, at in zip(stated, seqs.tolist(), strict=True)]
-    return list(fit.tolist())
-
-
-def wave_of_singles(tasks: Sequence[CommandTask], streams: Sequence[Stream]) -> Wave:
-    """The wave of single observations; streams: of each."""
-    seen = [task.command.observations for task in tasks if isinstance(task.command, Observe)]
-    return wave_of(streams, seen, [task.envelope for task in tasks])
-
-
-def quiet_rows(table: Table, task: RowsTask, streams: Sequence[Stream]) -> tuple[list[int], Floats]:
-    """Places of rows that may be quiet, to the last of their observations; streams: of each.
-
-    Also the time (rows,) that has elapsed for each since the observation before.
+    streams: of each row, distinct. allowed: (rows,) none but these.
     """
     counts = task.counts
-    places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
-    own = table.of(places)
-    seqs = own["position"]["seq"].astype(np.int64)
-    fit = (places >= 0) & (counts > 0) & (seqs + counts <= own["until"])
-    fit &= task.plain
+    envelopes = [task.envelope] * len(streams)
+    own, left = asleep(table, streams, envelopes, counts)
+    fit = allowed & task.plain & (counts > 0) & (counts <= np.minimum(left, MOST_AT_ONCE))
     if task.command.seqs is not None:
         stated = task.command.seqs[task.first : task.stop]
-        fit &= [seq is None or seq == at for seq, at in zip(stated, seqs.tolist(), strict=True)]
-    if counts.max() > 1:
-        # Of a list the period is fixed after all of it; a longer one goes in parts.
-        several = counts > 1
-        fit &= ~several | ~followed(own, [task.envelope] * len(counts)) & (counts <= AT_ONCE)
+        seqs = own["position"]["seq"].tolist()
+        fit &= [seq is None or seq == at for seq, at in zip(stated, seqs, strict=True)]
     elapsed = np.ones(len(counts))
     if task.command.settings is None:
         fit &= np.isnan(own["interval"])
@@ -281,16 +326,53 @@ def quiet_rows(table: Table, task: RowsTask, streams: Sequence[Stream]) -> tuple
         passed = elapsed_of_each(now, last, own["interval"][chosen])
         elapsed[chosen] = np.where(np.isnan(now), 0.0, passed)
         fit &= elapsed > 0
-    return np.flatnonzero(fit).tolist(), elapsed
+    chosen = np.flatnonzero(fit)
+    places = chosen.tolist()
+    y, times = task.numbers_of((chosen + task.first).tolist())
+    counts = counts[chosen]
+    wave = _wave(
+        table,
+        [streams[i] for i in places],
+        own.take(chosen),
+        counts,
+        envelopes[: len(places)],
+        y,
+        elapsed[chosen].repeat(counts),
+        times,
+    )
+    return places, wave
 
 
-def wave_of_rows(
-    task: RowsTask, rows: Sequence[int], elapsed: Floats, streams: Sequence[Stream]
+def _wave(
+    table: Table,
+    streams: Sequence[Stream],
+    own: Rows,
+    counts: Ints,
+    envelopes: Sequence[Envelope],
+    y: Floats,
+    elapsed: Floats,
+    times: Sequence[str | None] | None,
+    believed: bool = False,
 ) -> Wave:
-    """The wave of rows of a command; elapsed, streams: of each."""
-    y, times = task.numbers_of(rows)
-    counts = task.counts[[row - task.first for row in rows]]
-    return Wave(streams, y, np.repeat(elapsed, counts), counts, times, [task.envelope] * len(rows))
+    """A wave, with the seasons of its numbers."""
+    # None: their model's own.
+    hazards: list[Hazard | None] = [None if h != h else h for h in own["hazard"].tolist()]
+    if table.hazards:
+        known = zip(streams, hazards, strict=True)
+        hazards = [table.hazards.get(stream.at, hazard) for stream, hazard in known]
+    offset = None
+    chosen = own["seasonal"].nonzero()[0].tolist()  # of numpy's ways the one with the fewest calls
+    if chosen:
+        offset = np.zeros(len(y))
+        ends = counts.cumsum()
+        for i in chosen:
+            count = int(counts[i])
+            foreseen = seasons.foreseen(streams[i].season_state, count)
+            offset[ends[i] - count : ends[i]] = foreseen
+    firsts = own["position"]["seq"].astype(np.int64)
+    return Wave(
+        streams, own, hazards, firsts, counts, envelopes, y, elapsed, times, offset, believed
+    )
 
 
 def joined(waves: Sequence[Wave]) -> Wave:
@@ -302,31 +384,23 @@ def joined(waves: Sequence[Wave]) -> Wave:
         times = []
         for wave in waves:
             times += [None] * len(wave.y) if wave.times is None else wave.times
+    offset: Floats | None = None
+    if any(wave.offset is not None for wave in waves):
+        offset = np.concatenate(
+            [np.zeros(len(w.y)) if w.offset is None else w.offset for w in waves]
+        )
     return Wave(
-        [stream for wave in waves for stream in wave.streams],
+        list(chain.from_iterable(wave.streams for wave in waves)),
+        np.concatenate([wave.own for wave in waves]),
+        list(chain.from_iterable(wave.hazards for wave in waves)),
+        np.concatenate([wave.firsts for wave in waves]),
+        np.concatenate([wave.counts for wave in waves]),
+        list(chain.from_iterable(wave.envelopes for wave in waves)),
         np.concatenate([wave.y for wave in waves]),
         np.concatenate([wave.elapsed for wave in waves]),
-        np.concatenate([wave.counts for wave in waves]),
         times,
-        [envelope for wave in waves for envelope in wave.envelopes],
+        offset,
     )
-
-
-def run_of(
-    table: Table, stream: Stream, seen: Sequence[Observation], envelope: Envelope
-) -> Sequence[Observation] | None:
-    """The first of these observations, as far as the stream is at rest where they are plain."""
-    if place_of(table, stream) < 0:
-        return None
-    row = table.rows[stream.at]
-    left = int(row["until"]) - int(row["position"]["seq"])
-    if left < 1 or not np.isnan(row["interval"]):
-        return None
-    if len(seen) > 1:
-        if followed(table.rows[[stream.at]], [envelope])[0]:
-            return None  # the period is fixed after all of them
-        seen = seen[: min(left, AT_ONCE)]
-    return seen
 
 
 def followed(own: Rows, envelopes: Sequence[Envelope]) -> Bools:
@@ -366,106 +440,58 @@ class Entered(NamedTuple):
         return self.counts.cumsum()
 
 
-class _Labels(NamedTuple):
-    """Labels of a wave (N,), run after run.
-
-    owner: run of each. seqs: their positions. own: rows of the table, and hazards, of their
-    streams as these are before the wave. times, offset: seasons (N,), if any has one.
-    """
-
-    owner: Ints
-    seqs: Ints
-    y: Floats
-    elapsed: Floats
-    own: Rows
-    hazards: list[Hazard | None]
-    times: Sequence[str | None] | None
-    offset: Floats | None
-
-    @property
-    def filtered(self) -> Floats:
-        """Labels (N,) less their seasons."""
-        return self.y if self.offset is None else self.y - self.offset
-
-    def part(self, chosen: Ints) -> _Labels:
-        """Some of them."""
-        places = chosen.tolist()
-        return _Labels(
-            self.owner[chosen],
-            self.seqs[chosen],
-            self.y[chosen],
-            self.elapsed[chosen],
-            self.own.take(chosen),
-            [self.hazards[i] for i in places],
-            None if self.times is None else [self.times[i] for i in places],
-            None if self.offset is None else self.offset[chosen],
-        )
-
-
-def _labels(table: Table, wave: Wave) -> _Labels:
-    """Labels of a wave."""
-    places = np.array([stream.at for stream in wave.streams])
-    own = table.of(places)
-    seqs = own["position"]["seq"].astype(np.int64)
-    owner = np.arange(len(places))
-    # None: their model's own.
-    hazards: list[Hazard | None] = [None if h != h else h for h in own["hazard"].tolist()]
-    if table.hazards:
-        known = zip(places.tolist(), hazards, strict=True)
-        hazards = [table.hazards.get(at, hazard) for at, hazard in known]
-    offset = _offsets(wave, own["seasonal"])
-    if wave.in_runs:
-        owner = owner.repeat(wave.counts)
-        own = own.take(owner)
-        seqs = seqs[owner] + np.arange(len(owner)) - (wave.ends - wave.counts)[owner]
-        hazards = [hazards[i] for i in owner.tolist()]
-    return _Labels(owner, seqs, wave.y, wave.elapsed, own, hazards, wave.times, offset)
-
-
-def _offsets(wave: Wave, seasonal: Bools) -> Floats | None:
-    """Seasons (N,) of the labels of a wave; seasonal: (B,) which streams may have any."""
-    chosen = seasonal.nonzero()[0].tolist()  # of numpy's ways the one with the fewest calls
-    if not chosen:
-        return None
-    offset = np.zeros(len(wave.y))
-    ends = wave.ends.tolist()
-    counts = wave.counts.tolist()
-    for i in chosen:
-        first = ends[i] - counts[i]
-        offset[first : ends[i]] = seasons.foreseen(wave.streams[i].season_state, counts[i])
-    return offset
-
-
 def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     """Step distinct streams of a slab by their runs; enter the quiet observations of each.
 
-    The row of a run of several is left before the first that is not quiet.
+    The row of a run that is not quiet to its end is left behind the first that is not.
     """
-    streams = wave.streams
-    labels = _labels(table, wave)
-    rows = [stream.row for stream in streams]
-    before = {i: slab.read([rows[i]]) for i in (wave.counts > 1).nonzero()[0].tolist()}
-    starts = wave.ends - wave.counts
-    firsts = labels.seqs[starts]
     present: dict[int, SeasonPeriods | None] = {}
-    if labels.offset is not None:
-        seasonal = labels.own["seasonal"][starts].nonzero()[0]
-        present = {i: streams[i].season for i in seasonal.tolist()}
+    if wave.offset is not None:
+        seasonal = wave.own["seasonal"].nonzero()[0].tolist()
+        present = {i: wave.streams[i].season for i in seasonal}
     room = slab.room(len(wave.y)) if wave.believed else NO_BELIEFS
-    stepped = _stepped(slab, rows, labels, room)
-    still = _quiet(labels, stepped)
-    steps: dict[int, Step] = {}
-    if still.all():
-        numbers = _enter(table, wave, wave.counts, labels, stepped)
-        held = beliefs.of_room(room) if wave.believed else None
-        return Entered(firsts, wave.counts, numbers, steps, present, held)
+    counts, stepped, steps = _taken(slab, wave, room)
+    runs = counts.nonzero()[0].tolist()
+    if runs:
+        numbers = _enter(table, wave.cut(0, counts).part(runs), stepped)
+    else:
+        numbers = np.empty((0, len(QuietNumbers._fields)))
+    held = beliefs.of_room(room[: len(numbers)]) if wave.believed else None
+    return Entered(wave.firsts, counts, numbers, steps, present, held)
 
-    counts = wave.counts.copy()
-    within = labels.seqs - firsts[labels.owner]
-    np.minimum.at(counts, labels.owner[~still], within[~still])
-    for i in np.flatnonzero(counts < wave.counts).tolist():
-        at = int(starts[i])
-        if i not in before:
+
+def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[int, Step]]:
+    """Step rows by runs, as far as these are quiet; room: for beliefs, see `Slab.stepped`.
+
+    In blocks, so that little is stepped in vain. Returns how many of each run are quiet (B,), the
+    steps of these, run after run, and those of the observations after them, by run.
+    """
+    rows = [stream.row for stream in wave.streams]
+    counts = np.zeros(len(rows), dtype=np.int64)
+    stops = wave.counts
+    steps: dict[int, Step] = {}
+    owners: list[Ints] = []
+    parts: list[Stepped] = []
+    for start in range(0, int(wave.counts.max()), AT_ONCE):
+        if not (stops > start).any():
+            break
+        block = wave.cut(start, np.minimum(stops, start + AT_ONCE))
+        before = {i: slab.read([rows[i]]) for i in (block.counts > 1).nonzero()[0].tolist()}
+        stepped = _stepped(slab, rows, block, room[start:])
+        still = _quiet(block, stepped)
+        if still.all():
+            counts += block.counts
+            owners.append(block.owner)
+            parts.append(stepped)
+            continue
+        own = block.counts.copy()
+        np.minimum.at(own, block.owner[~still], block.within[~still])
+        counts += own
+        moved = own < block.counts
+        stops = np.where(moved, 0, stops)
+        starts = block.ends - block.counts
+        for i in moved.nonzero()[0].tolist():
+            at = int(starts[i] + own[i])
             (line,) = readout.rows(stepped.table[at : at + 1])
             assert stepped.predicted is not None
             steps[i] = Step(
@@ -474,67 +500,61 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
                 float(stepped.anomaly[at]),
                 stepped.uncorrected[at].tolist(),
             )
-            continue
-        slab.write([rows[i]], before[i])
-        if counts[i]:
-            _stepped(slab, rows, labels.part(np.arange(at, at + counts[i])), NO_BELIEFS)
-    chosen = np.flatnonzero(within < counts[labels.owner])
-    if not len(chosen):
-        numbers = np.empty((0, len(QuietNumbers._fields)))
-    else:
-        numbers = _enter(table, wave, counts, labels.part(chosen), stepped.part(chosen))
-    held = beliefs.of_room(room[: len(chosen)]) if wave.believed else None
-    return Entered(firsts, counts, numbers, steps, present, held)
+            if own[i] + 1 < block.counts[i]:
+                slab.write([rows[i]], before[i])
+                again = np.zeros_like(own)
+                again[i] = own[i] + 1
+                _stepped(slab, rows, block.cut(0, again), NO_BELIEFS)
+        quiet = (block.within < block.each(own)).nonzero()[0]
+        owners.append(block.owner[quiet])
+        parts.append(stepped.part(quiet))
+    if len(parts) == 1:
+        return counts, parts[0], steps
+    stepped = Stepped.joined(parts)
+    if len(rows) > 1:  # run after run
+        stepped = stepped.part(np.concatenate(owners).argsort(kind="stable"))
+    return counts, stepped, steps
 
 
-def _stepped(slab: Slab, rows: Sequence[int], labels: _Labels, room: Floats) -> Stepped:
-    """Steps of the rows of streams, of each run, by labels, one after the other.
-
-    room: for beliefs, see `Slab.stepped`.
-    """
-    inputs = plain_inputs(labels.filtered, labels.elapsed, labels.own.view(GROUPS)["rates"])
-    stepped_rows = [rows[i] for i in labels.owner.tolist()]
-    hazards = hazard_table(slab.model, labels.hazards)
-    taken = Packed(labels.y[:, None], labels.offset, hazards, inputs)
-    return slab.stepped(stepped_rows, taken, room=room)
+def _stepped(slab: Slab, rows: Sequence[int], wave: Wave, room: Floats) -> Stepped:
+    """Steps of the rows of streams, of each run, one after the other; room: as of `_taken`."""
+    filtered = wave.y if wave.offset is None else wave.y - wave.offset
+    inputs = plain_inputs(filtered, wave.elapsed, wave.each(wave.own.view(GROUPS)["rates"]))
+    hazards = wave.each(hazard_table(slab.model, wave.hazards))
+    taken = Packed(wave.y[:, None], wave.offset, hazards, inputs)
+    return slab.stepped([rows[i] for i in wave.owner.tolist()], taken, room=room[: len(wave.y)])
 
 
-def _quiet(labels: _Labels, stepped: Stepped) -> Bools:
+def _quiet(wave: Wave, stepped: Stepped) -> Bools:
     """Which steps were taken, move no event and alarm nobody (N,)."""
-    own = labels.own
-    starts = labels.seqs - stepped.table[:, _EVENT_RUN_LENGTH]
-    suspected = own["suspected"]
+    own = wave.own
+    starts = wave.seqs - stepped.table[:, _EVENT_RUN_LENGTH]
+    suspected = wave.each(own["suspected"])
     still = np.where(
         suspected < 0,
-        starts <= own["settled"],
-        (starts == suspected) & (stepped.table[:, _EVIDENCE] < own["threshold"]),
+        starts <= wave.each(own["settled"]),
+        (starts == suspected) & (stepped.table[:, _EVIDENCE] < wave.each(own["threshold"])),
     )
-    return np.asarray(still & stepped.ok & (stepped.anomaly < own["alarm"]))
+    return np.asarray(still & stepped.ok & (stepped.anomaly < wave.each(own["alarm"])))
 
 
-def _enter(table: Table, wave: Wave, counts: Ints, labels: _Labels, stepped: Stepped) -> Floats:
-    """Enter quiet observations; returns their `QuietNumbers` (N, 15).
-
-    counts: (B,) the first of each run of the wave. labels, stepped: of these alone.
-    """
+def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
+    """Enter quiet observations; returns their `QuietNumbers` (N, 15)."""
     assert stepped.predicted is not None
     predicted = stepped.predicted
-    if labels.offset is not None:
-        predicted = predicted.shifted(labels.offset)
+    if wave.offset is not None:
+        predicted = predicted.shifted(wave.offset)
     numbers = answers.quiet_rows(stepped, predicted)
-    model = wave.streams[0].settings.model
+    streams = wave.streams
+    model = streams[0].settings.model
     step_metrics.gathered.add(model, stepped.table[:, _COUNTED])
     step_metrics.gathered.add_pits(model, predicted)
-    runs = counts.nonzero()[0]
-    number = counts[runs]
-    ends = number.cumsum()
     accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])
-    encoded = _encoded(labels, numbers, stepped, accepted_ms)
+    encoded = _encoded(wave, numbers, stepped, accepted_ms)
 
-    streams = [wave.streams[i] for i in runs.tolist()]
-    places = np.array([stream.at for stream in streams])
-    firsts = labels.seqs[ends - number]
-    own = labels.own.take(ends - 1)
+    number = wave.counts
+    ends = wave.ends
+    own = wave.own
     groups = own.view(GROUPS)
     groups["counts"] = groups["counts"] + number[:, None]
     groups["lengths"][:, 0] = numbers[ends - 1, _MAP_RUN_LENGTH]
@@ -544,48 +564,50 @@ def _enter(table: Table, wave: Wave, counts: Ints, labels: _Labels, stepped: Ste
     sizes = np.array(list(map(len, encoded)))
     own["slept_bytes"] += np.add.reduceat(sizes, ends - number) + ENTRY_BYTES * number
     position = own["position"]
-    position["last_label"] = labels.y[ends - 1]
-    position["updated_ms"] = accepted_ms[runs]
-    now = accepted_ms[runs] / 1000
-    timed = np.zeros(len(runs), dtype=bool)
-    if labels.times is not None:
-        timed = _enter_times(position, now, _seconds(labels.times), number)
-    days = _quiet_days([wave.envelopes[i] for i in runs.tolist()])
+    position["last_label"] = wave.y[ends - 1]
+    position["updated_ms"] = accepted_ms
+    now = accepted_ms / 1000
+    timed = np.zeros(len(streams), dtype=bool)
+    if wave.times is not None:
+        timed = _enter_times(position, now, _seconds(wave.times), number)
     for i in own["seasonal"].nonzero()[0].tolist():
         state = streams[i].season_state
         if state is not None:
-            season.observe(state, labels.y[ends[i] - number[i] : ends[i]].tolist())
+            season.observe(state, wave.y[ends[i] - number[i] : ends[i]].tolist())
+    days = _quiet_days(wave.envelopes)
     left = alarm_period.follow_all(position, own["own_rule"], own["stale"], now, timed, days)
-    table.rows[places] = own
-    put_rows(streams, firsts.tolist(), number.tolist(), encoded)
+    table.rows[[stream.at for stream in streams]] = own
+    put_rows(streams, wave.firsts.tolist(), number.tolist(), encoded)
     for i in left.nonzero()[0].tolist():
         at = int(ends[i]) - 1
-        time = None if labels.times is None else labels.times[at]
-        seen = [Observation(float(labels.y[at]), time=time)]
-        alarm_period.follow(streams[i].live(), wave.envelopes[runs[i]], seen)
+        time = None if wave.times is None else wave.times[at]
+        seen = [Observation(float(wave.y[at]), time=time)]
+        alarm_period.follow(streams[i].live(), wave.envelopes[i], seen)
     return numbers
 
 
-def _encoded(labels: _Labels, numbers: Floats, stepped: Stepped, accepted_ms: Ints) -> list[bytes]:
+def _encoded(wave: Wave, numbers: Floats, stepped: Stepped, accepted_ms: Ints) -> list[bytes]:
     """Rows of the tail; accepted_ms: of runs."""
-    own = labels.own
+    own = wave.own
     records = PlainRows(
-        labels.y,
-        own["outlier_rate"],
+        wave.y,
+        wave.each(own["outlier_rate"]),
         numbers[:, :NUMBERS_KEPT],
         stepped.uncorrected[:, 0],
         numbers[:, _MAP_RUN_LENGTH].astype(np.int64),
         stepped.table[:, _PREVIOUS_START].astype(np.int64),
-        accepted_ms[labels.owner],
-        labels.elapsed,
-        own["hazard"],
-        labels.times,
-        labels.offset,
+        wave.each(accepted_ms),
+        wave.elapsed,
+        wave.each(own["hazard"]),
+        wave.times,
+        wave.offset,
     )
     rows = records.encoded()
-    others = {i for i, own in enumerate(labels.hazards) if type(own) in (tuple, dict)}
-    for i in others.union((~records.fit).nonzero()[0].tolist()):
-        rows[i] = encode_row(records.record(i, int(labels.seqs[i]), labels.hazards[i]))
+    tables = [type(hazard) in (tuple, dict) for hazard in wave.hazards]
+    whole = ~records.fit | wave.each(np.array(tables))
+    for i in whole.nonzero()[0].tolist():
+        hazard = wave.hazards[wave.owner[i]]
+        rows[i] = encode_row(records.record(i, int(wave.seqs[i]), hazard))
     return rows
 
 
@@ -619,5 +641,6 @@ def _added(sums: Floats, values: Floats, counts: Ints) -> Floats:
         return np.asarray(sums + values)
     ends = counts.cumsum().tolist()
     starts = [0, *ends[:-1]]
-    runs = zip(sums, starts, ends, strict=True)
-    return np.array([np.add.accumulate([own, *values[at:end]])[-1] for own, at, end in runs])
+    runs = zip(sums[:, None], starts, ends, strict=True)
+    parts = [np.concatenate((own, values[at:end])) for own, at, end in runs]
+    return np.array([np.add.accumulate(part)[-1] for part in parts])
