@@ -236,8 +236,8 @@ MUTATIONS = [
     Mutation(
         "quiet: a start that is new is none",
         "service/worker/filtering/quiet.py",
-        'starts <= own["settled"],',
-        'starts <= own["settled"] + 100,',
+        'starts <= wave.each(own["settled"]),',
+        'starts <= wave.each(own["settled"]) + 100,',
         "tests/service/worker/filtering/test_quiet.py",
     ),
     Mutation(
