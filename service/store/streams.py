@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import sys
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,13 +19,11 @@ from service.store.shards import Argument, StoreClient, Words
 from service.wire import stored_records
 
 CHUNK = 64
-MOST_RATIO = 255  # of a block of LZ4
 
 # Also text that is none, and rows that end too early.
 UNREADABLE = (
     msgspec.MsgspecError,
     ValueError,
-    zlib.error,
     struct.error,
     IndexError,
     RecursionError,
@@ -233,19 +230,12 @@ class Store:
 
 def packed_state(stream: str, field: str, blob: bytes) -> bytes:
     """Compress a state of `model_core.codec` as it is stored: to two thirds, in microseconds."""
-    return wire.checksummed(bytes(cramjam.lz4.compress_block(blob)), "checkpoint", stream, field)
-
-
-def unpacked_state(body: bytes) -> bytes:
-    """Return a state as it was before `packed_state`."""
-    if int.from_bytes(body[:4], "little") > MOST_RATIO * len(body):  # its length, said first
-        raise wire.Damaged("a length that no compressed state has")
-    return bytes(cramjam.lz4.decompress_block(body))
+    return wire.checksummed(stored_records.compressed(blob), "checkpoint", stream, field)
 
 
 def state(body: bytes) -> bytes:
     """Return a checkpoint that has the beginning and the checksum of `model_core.codec`."""
-    blob = unpacked_state(body)
+    blob = stored_records.decompressed(body)
     if not blob.startswith(b"MOCA") or crc32(blob[:-4]).to_bytes(4, "little") != blob[-4:]:
         raise wire.Damaged("checksum mismatch")
     return blob

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import add, attrgetter, itemgetter
@@ -19,6 +18,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple, cast
 
+import cramjam
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from service.wire.answers import QuietNumbers
 from service.wire.commands import numbers
 from service.wire.records import Record
 
-COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
+MOST_RATIO = 255  # of a block of LZ4
 
 # Kinds of rows, and what is added to NUMBERS.
 RECORD = 0  # length of what follows (u32), a record in msgpack
@@ -335,6 +335,18 @@ def _length(body: bytes, at: int) -> int:
 # --- blocks and chunks ----------------------------------------------------------------------------
 
 
+def compressed(body: bytes) -> bytes:
+    """Compress a chunk or a state by LZ4: a sixteenth of zlib's time, and 2 % longer."""
+    return bytes(cramjam.lz4.compress_block(body))
+
+
+def decompressed(body: bytes) -> bytes:
+    """Return what `compressed` took; raises ValueError and DecompressionError."""
+    if int.from_bytes(body[:4], "little") > MOST_RATIO * len(body):  # its length, said first
+        raise ValueError("a length that nothing compressed has")
+    return bytes(cramjam.lz4.decompress_block(body))
+
+
 def block_of(first: int, rows: Sequence[bytes]) -> bytes:
     """Join the rows of positions from `first` on, 255 at most."""
     return first.to_bytes(_SEQ_BYTES, "little") + bytes([len(rows)]) + b"".join(rows)
@@ -385,7 +397,7 @@ def columns_of(first: int, rows: Sequence[bytes]) -> bytes:
         length = len(run[0])
         table = np.frombuffer(b"".join(run), np.uint8).reshape(len(run), length)
         parts += (_RUN.pack(len(run), length), table.T.tobytes())
-    return zlib.compress(b"".join(parts), COMPRESSION)
+    return compressed(b"".join(parts))
 
 
 def _runs(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -400,8 +412,8 @@ def _runs(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def split_columns(body: bytes) -> tuple[int, list[bytes]]:
-    """Return the first position and the rows of what `columns_of` made; raises ValueError."""
-    plain = zlib.decompress(body)
+    """Return first position and rows of what `columns_of` made; raises as `decompressed`."""
+    plain = decompressed(body)
     at = _SEQ_BYTES
     rows: list[bytes] = []
     while at < len(plain):

@@ -153,7 +153,7 @@ def read_stored(body: bytes) -> None:
     for fields in ({b"1": body}, {body[:64]: blob}):
         with contextlib.suppress(UnreadablePart):
             all_decoded(wire.decode_event, fields, "part", "s")
-    chunk = wire.checksummed(zlib.compress(body), "history", "s", 1)
+    chunk = wire.checksummed(stored_records.compressed(body), "history", "s", 1)
     with contextlib.suppress(UnreadablePart):
         unseal("s", 1, chunk)
     with contextlib.suppress(UnreadablePart), reading("history", "s"):
@@ -278,7 +278,7 @@ def stored_seeds() -> list[bytes]:
         wire.encode([wire.Outcome(1, 200, [])]),
         *plain_rows,
         stored_records.block_of(0, plain_rows),
-        zlib.decompress(stored_records.columns_of(0, plain_rows)),
+        stored_records.decompressed(stored_records.columns_of(0, plain_rows)),
     ]
 
 

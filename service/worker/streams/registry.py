@@ -28,9 +28,9 @@ from service.store.streams import (
     UnreadablePart,
     decoded,
     head_of,
-    unpacked_state,
 )
 from service.wire import LEVELS, Head
+from service.wire.stored_records import decompressed
 from service.worker.streams import changes
 from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.changes import Changes
@@ -170,7 +170,7 @@ class Engine:
         blob = stored.checkpoint
         if blob is not None:
             field = keys.state_field(stream.live().generation, stream.live().checkpoint)
-            blob = decoded(unpacked_state, blob, "checkpoint", stream.name, field)
+            blob = decoded(decompressed, blob, "checkpoint", stream.name, field)
         self._put_checkpoint(stream, blob)
         stream.resume_season()
 

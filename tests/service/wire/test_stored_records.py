@@ -155,6 +155,13 @@ def test_blocks_and_chunks_are_the_identity():
     assert rows.split_columns(rows.columns_of(9, alike)) == (9, alike)
 
 
+def test_a_chunk_that_claims_more_than_it_can_hold_is_refused():
+    chunk = rows.compressed(bytes(10_000))
+    assert rows.decompressed(chunk) == bytes(10_000)
+    with pytest.raises(ValueError, match="length"):
+        rows.split_columns(b"\xff\xff\xff\x7f" + chunk[4:])
+
+
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_labels_are_read_as_columns_whatever_their_records_are(outputs):
     rng = random.Random(5)

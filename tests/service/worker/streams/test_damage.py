@@ -14,7 +14,7 @@ from model_core.table import statistics_line
 from service import wire
 from service.observability import metrics
 from service.store import keys
-from service.store.streams import packed_state, unpacked_state
+from service.store.streams import packed_state
 from service.wire import (
     Configure,
     Delete,
@@ -27,6 +27,7 @@ from service.wire import (
     SegmentHistory,
     WhatIf,
 )
+from service.wire.stored_records import decompressed
 from tests.service.worker.conftest import slug
 from tests.service.worker.kinds import KINDS, amend, publish, series
 
@@ -109,7 +110,7 @@ def resealed(body, field):
 
 
 def broken_numbers(blob, field):
-    body = unpacked_state(wire.checked(blob, "checkpoint", "a", field))
+    body = decompressed(wire.checked(blob, "checkpoint", "a", field))
     header, arrays = codec.unpack(codec.MAGIC, codec.VERSION, body)
     arrays["lines"][statistics_line(1) :] = float("inf")
     state = codec.pack(codec.MAGIC, codec.VERSION, {"kind": header["kind"]}, arrays)
