@@ -50,12 +50,20 @@ def entry_of(partition: int, incarnation: str, commands: Sequence[Queued]) -> tu
     return payload, wire.checksummed(encoded, "entry", partition)
 
 
+class Trial(NamedTuple):
+    """An append that is asked for: names of its partition's keys, and arguments of the script."""
+
+    names: list[str]
+    arguments: list[Argument]
+    future: asyncio.Future[Appended]
+
+
 class Appender:
     """Appends of one API process. One append per partition may be in flight.
 
-    Appends of different partitions that are asked for while a pipeline is under way go together in
-    the next one: most of an append's cost to this process is that of a round trip. For the same
-    reason a partition's commands are taken as late as can be, by `before_next`.
+    Appends of different partitions that are asked for while others are under way go together, by
+    one run of the script where one server has them: most of an append's cost is that of a round
+    trip. For the same reason a partition's commands are taken as late as can be, by `before_next`.
     """
 
     def __init__(self, client: AsyncStoreClient, incarnation: str, max_pending: int) -> None:
@@ -65,12 +73,12 @@ class Appender:
         self._script = Script("append")
         self._names: dict[int, list[str]] = {}  # of the keys of a partition
         self._takers: deque[Callable[[], None]] = deque()
-        self._waiting: list[tuple[ScriptCall, asyncio.Future[Appended]]] = []
+        self._waiting: dict[str, Trial] = {}  # by the first of its names
         # Owns the connection; no caller that gives up ever cancels it.
         self._task: asyncio.Task[None] | None = None
 
     def before_next(self, take: Callable[[], None]) -> None:
-        """Call a function right before the next pipeline is sent: what it appends goes with it."""
+        """Call a function right before the next appends go out, what it appends with them."""
         self._takers.append(take)
         self._begin()
 
@@ -92,10 +100,9 @@ class Appender:
         if names is None:
             own = keys.append(partition, self.incarnation)
             names = self._names[partition] = [own, keys.meta(partition), keys.log(partition)]
-        arguments: list[Argument] = [batch_no, count, self._max_pending, payload]
-        arguments += [REMEMBER_MS, sums, int(repeated)]
+        arguments: list[Argument] = [batch_no, count, payload, sums, int(repeated)]
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ScriptCall(names, arguments), future))
+        self._waiting[names[0]] = Trial(names, arguments, future)
         self._begin()
         return future
 
@@ -109,25 +116,37 @@ class Appender:
                 while self._takers:
                     self._takers.popleft()()
                 taken = self._waiting
-                self._waiting = []
-                await self._send(taken)
+                self._waiting = {}
+                if taken:  # else every request was cancelled
+                    await self._send(taken)
         finally:
             self._task = None
             if self._takers or self._waiting:  # a defect of one partition is none of the others
                 self._begin()
 
-    async def _send(self, taken: list[tuple[ScriptCall, asyncio.Future[Appended]]]) -> None:
-        if not taken:  # every request was cancelled
-            return
+    async def _send(self, taken: dict[str, Trial]) -> None:
+        groups = [[taken[name] for name in names] for names in self._client.shards.groups(taken)]
+        results: Sequence[Any]
         try:
-            results = await self._script.run_all_async(self._client, [call for call, _ in taken])
+            calls = [self._call_of(trials) for trials in groups]
+            results = await self._script.run_all_async(self._client, calls)
         except Exception as error:  # noqa: BLE001, also a defect: the requests that wait get an error
-            results = [error] * len(taken)
-        for (_, future), result in zip(taken, results, strict=True):
-            if future.done():
-                continue
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                entry, waiting = result
-                future.set_result(Appended(None if entry is None else entry.decode(), waiting))
+            results = [error] * len(groups)
+        for trials, result in zip(groups, results, strict=True):
+            answers = [result] * len(trials) if isinstance(result, Exception) else result
+            for trial, answer in zip(trials, answers, strict=True):
+                if trial.future.done():
+                    continue
+                if isinstance(answer, Exception):
+                    trial.future.set_exception(answer)
+                else:
+                    entry, waiting = answer
+                    entry = None if entry is None else entry.decode()
+                    trial.future.set_result(Appended(entry, waiting))
+
+    def _call_of(self, trials: Sequence[Trial]) -> ScriptCall:
+        names = [name for trial in trials for name in trial.names]
+        arguments: list[Argument] = [self._max_pending, REMEMBER_MS]
+        for trial in trials:
+            arguments += trial.arguments
+        return ScriptCall(names, arguments)

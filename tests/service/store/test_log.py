@@ -67,12 +67,12 @@ async def test_numbers_belong_to_one_process_and_partition(redis_client, appende
     assert len(left(redis_client)) == 2
 
 
-async def test_what_is_taken_right_before_a_pipeline_goes_with_it(appender, monkeypatch):
-    pipelines = []
+async def test_what_is_taken_right_before_an_append_goes_with_it(appender, monkeypatch):
+    together = []
     send = appender._script.run_all_async
 
     async def sent(client, calls):
-        pipelines.append(len(calls))
+        together.append([len(call.keys) // 3 for call in calls])
         return await send(client, calls)
 
     monkeypatch.setattr(appender._script, "run_all_async", sent)
@@ -90,7 +90,7 @@ async def test_what_is_taken_right_before_a_pipeline_goes_with_it(appender, monk
     appender.before_next(lambda: take(P, 1))
     await until_async(lambda: len(taken) == 2)
     assert (await taken[1]).waiting == 2
-    assert pipelines == [2, 1]
+    assert together == [[2], [1]]
 
 
 async def test_a_full_partition_refuses_until_work_is_done(redis_client, appender, log, make):

@@ -18,7 +18,7 @@ from service.problems import StartupError
 from service.settings import Settings
 from service.store import keys
 from service.store import log as logs
-from service.store.append import Appender
+from service.store.append import Appended, Appender
 from service.store.connection import (
     READ_TIMEOUT_S,
     connect,
@@ -398,6 +398,23 @@ async def test_a_key_of_the_wrong_type_leaves_nothing_behind(redis_client, appen
         with pytest.raises(ResponseError):
             await appender.append(P, 0, 1, b"a")
         assert redis_client.keys("*") == [which.encode()]
+
+
+async def test_an_error_of_one_partition_is_none_of_those_that_are_appended_with_it(
+    redis_client, appender
+):
+    redis_client.set(keys.log(1), "no log")
+    trials = [appender.append(partition, 0, 1, b"a") for partition in range(3)]
+    first, second, third = await asyncio.gather(*trials, return_exceptions=True)
+    assert first.waiting == third.waiting == 1
+    assert isinstance(second, ResponseError)
+    assert str(second).startswith("WRONGTYPE")
+    assert not redis_client.exists(keys.meta(1))
+    trials = [appender.append(0, 0, 1, b"a"), appender.append(2, 1, 10, b"b")]
+    trials.append(appender.append(3, 0, 10, b"c"))
+    again, full, other = await asyncio.gather(*trials)
+    assert (again, full, other.waiting) == (first, Appended(None, 1), 10)
+    assert redis_client.xlen(keys.log(2)) == 1
 
 
 async def test_every_flipped_bit_of_a_counter_appends_once_or_not_at_all(redis_client, appender):

@@ -179,7 +179,7 @@ class Bench:
         no = self.batches[partition]
         self.batches[partition] += 1
         self._script.run(
-            self.client, ScriptCall(names, [no, count, 10**9, payload, 3_600_000, sums, 0])
+            self.client, ScriptCall(names, [10**9, 3_600_000, no, count, payload, sums, 0])
         )
         return [(partition, n) for n in numbers]
 
