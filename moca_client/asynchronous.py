@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 import httpx
 from httpx_sse import EventSource
 
-from moca_client import DEFAULT_URL, calls, retry, subscriptions
+from moca_client import DEFAULT_URL, calls, retry
 from moca_client.calls import Observed, Result, path_of
 from moca_client.errors import ClientError
 from moca_client.responses import (
@@ -51,7 +51,16 @@ from moca_client.responses import (
     Window,
 )
 from moca_client.retry import Call, Pause, Policy, Repeat, Request
-from moca_client.subscriptions import ENDS, AsyncMessages, Ended, Feed, Followed, Missed
+from moca_client.subscriptions import (
+    ENDS,
+    EVENTS,
+    OBSERVATIONS,
+    AsyncMessages,
+    Ended,
+    Feed,
+    Followed,
+    Missed,
+)
 
 if TYPE_CHECKING:
     from moca_client.frames import Answers, Source
@@ -497,7 +506,8 @@ class AsyncClient:
         this long is closed. retry_for_s: raise `Unavailable` after failing to connect for this
         long; None: never.
         """
-        return self._messages(subscriptions.events(query, after, silence_s, retry_for_s))
+        feed = Feed("/v1/events", query, after, EVENTS, silence_s, retry_for_s)
+        return self._messages(feed)
 
     def follow(
         self,
@@ -515,7 +525,10 @@ class AsyncClient:
         Ends with an `Ended` when the stream is deleted or replaced. silence_s, retry_for_s: as of
         `events`.
         """
-        feed = subscriptions.follow(stream, after, detail, silence_s, retry_for_s)
+        path = path_of(stream, "/observations/live")
+        place = None if after is None else str(after)
+        query = {"detail": detail}
+        feed = Feed(path, query, place, OBSERVATIONS, silence_s, retry_for_s)
         return self._messages(feed)
 
     # --- how calls are carried out: what to do next is decided by plans ----------------------

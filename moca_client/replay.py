@@ -671,6 +671,8 @@ def events_table(replayed: Replayed) -> Table:
         f"{replayed.stream} ({replayed.model}): {len(replayed.answers)} observations, "
         f"{_counted(confirmed)}"
     )
+    if replayed.answers and replayed.answers[-1].warming_up:
+        title += ", warming up"
     table = _table(
         [*([axis.name] if axis else []), "start", "what changed", "evidence", "state"],
         title=title,

@@ -11,7 +11,7 @@ import msgspec
 from httpx_sse import ServerSentEvent, SSEError
 from msgspec import Struct
 
-from moca_client.calls import EventsQuery, path_of, query_params
+from moca_client.calls import query_params
 from moca_client.errors import Problem, Unavailable, UnexpectedAnswer, problem_in
 from moca_client.responses import MESSAGES, Gap, GapPlaces, Incident, Recorded, StreamEvent
 from moca_client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED, Backoff
@@ -159,29 +159,14 @@ class Feed(Generic[T]):
 
 _event = msgspec.json.Decoder(StreamEvent).decode
 _gap = msgspec.json.Decoder(GapPlaces).decode
-_EVENTS: dict[str, Callable[[str], StreamEvent | Incident | Gap]] = {
+# Readers of messages by their kinds: of events, and of a stream that is followed.
+EVENTS: dict[str, Callable[[str], StreamEvent | Incident | Gap]] = {
     **dict.fromkeys(MESSAGES.values(), _event),
     "incident": msgspec.json.Decoder(Incident).decode,
     "gap": lambda data: Gap(_gap(data or "{}")),
 }
-_OBSERVATIONS: dict[str, Callable[[str], Message]] = {
+OBSERVATIONS: dict[str, Callable[[str], Message]] = {
     "observation": msgspec.json.Decoder(Followed).decode,
     "gap": msgspec.json.Decoder(Missed).decode,
     "end": msgspec.json.Decoder(Ended).decode,
 }
-
-
-def events(
-    query: EventsQuery, after: str | None, silence_s: float, retry_for_s: float | None
-) -> Feed[StreamEvent | Incident | Gap]:
-    """Subscribe to events as they are raised."""
-    return Feed("/v1/events", query, after, _EVENTS, silence_s, retry_for_s)
-
-
-def follow(
-    stream: str, after: int | str | None, detail: str, silence_s: float, retry_for_s: float | None
-) -> Feed[Message]:
-    """Subscribe to one stream's observations, from a place on."""
-    path = path_of(stream, "/observations/live")
-    place = None if after is None else str(after)
-    return Feed(path, {"detail": detail}, place, _OBSERVATIONS, silence_s, retry_for_s)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 import httpx
 from httpx_sse import EventSource
 
-from moca_client import DEFAULT_URL, calls, retry, subscriptions
+from moca_client import DEFAULT_URL, calls, retry
 from moca_client.calls import Observed, Result, path_of
 from moca_client.errors import ClientError
 from moca_client.responses import (
@@ -50,7 +50,16 @@ from moca_client.responses import (
     Window,
 )
 from moca_client.retry import Call, Pause, Policy, Repeat, Request
-from moca_client.subscriptions import ENDS, Ended, Feed, Followed, Messages, Missed
+from moca_client.subscriptions import (
+    ENDS,
+    EVENTS,
+    OBSERVATIONS,
+    Ended,
+    Feed,
+    Followed,
+    Messages,
+    Missed,
+)
 
 if TYPE_CHECKING:
     from moca_client.frames import Answers, Source
@@ -492,7 +501,8 @@ class Client:
         this long is closed. retry_for_s: raise `Unavailable` after failing to connect for this
         long; None: never.
         """
-        return self._messages(subscriptions.events(query, after, silence_s, retry_for_s))
+        feed = Feed("/v1/events", query, after, EVENTS, silence_s, retry_for_s)
+        return self._messages(feed)
 
     def follow(
         self,
@@ -510,7 +520,10 @@ class Client:
         Ends with an `Ended` when the stream is deleted or replaced. silence_s, retry_for_s: as of
         `events`.
         """
-        feed = subscriptions.follow(stream, after, detail, silence_s, retry_for_s)
+        path = path_of(stream, "/observations/live")
+        place = None if after is None else str(after)
+        query = {"detail": detail}
+        feed = Feed(path, query, place, OBSERVATIONS, silence_s, retry_for_s)
         return self._messages(feed)
 
     # --- how calls are carried out: what to do next is decided by plans ----------------------

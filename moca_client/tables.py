@@ -17,7 +17,6 @@ from moca_client.responses import (
     Incident,
     KnownRegime,
     Recorded,
-    RegimeStatistics,
     Season,
     Segment,
     StreamChange,
@@ -25,14 +24,12 @@ from moca_client.responses import (
 
 _SCORES = ("changed_probability", "evidence", "anomaly")
 _DETAILS = ("log_score", "changepoint_probability", "recent_change_probability")
+_NESTED = {"before", "after", "explanation"}
 # Columns of a change.
-_NESTED = {"before", "after", "explanation", "excluded", "returned"}
-_STATE = [name for name in EventMembers.__struct_fields__ if name not in _NESTED]
+_STATE = [n for n in EventMembers.__struct_fields__ if n not in {*_NESTED, "excluded", "returned"}]
 _CHANGE = ("stream", "model", *_STATE, "suspected_time", "confirmed_time")
-_EXPLAINED = (
-    *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),
-)
-_COLUMNS = (*_CHANGE, "kind", *_EXPLAINED, "link", "tags")
+_EVENT = [name for name in Event.__struct_fields__ if name not in _NESTED]
+_INCIDENT = [n for n in Incident.__struct_fields__ if n not in {"by_chance", "movers", "names"}]
 # One for each output, where there are several.
 _VECTORS = ("size", "before_mean", "before_sd", "after_mean", "after_sd")
 Columns = dict[str, list[Any]]
@@ -48,11 +45,13 @@ def columns_of(rows: Sequence[Any], kind: type, full: bool | None = None) -> Col
     if issubclass(kind, Recorded):
         return _recorded_columns(rows)
     if issubclass(kind, StreamChange):
-        return _turned([_change_row(change) for change in rows], _COLUMNS)
-    nested = {"size", "before", "after", "explanation"}
-    columns = _members(rows, [name for name in Event.__struct_fields__ if name not in nested])
-    columns |= _spread("size", [event.size for event in rows])
-    return columns | _turned([_explained(event) for event in rows], _EXPLAINED)
+        columns = _change_columns(rows)
+    else:
+        columns = _members(rows, _EVENT) | _side_columns(rows)
+    spread: Columns = {}
+    for name, values in columns.items():
+        spread |= _spread(name, values) if name in _VECTORS else {name: values}
+    return spread
 
 
 def answer_columns(answers: Sequence[Answer], full: bool | None = None) -> Columns:
@@ -155,15 +154,6 @@ def _member(rows: Sequence[Any], name: str) -> list[Any]:
     return [None if row is None else getattr(row, name) for row in rows]
 
 
-def _turned(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> Columns:
-    """Turn rows into columns."""
-    columns: Columns = {}
-    for name in names:
-        values = [row[name] for row in rows]
-        columns |= _spread(name, values) if name in _VECTORS else {name: values}
-    return columns
-
-
 def _spread(name: str, values: Sequence[Any]) -> Columns:
     """Return numbers as one column, vectors as one for each dimension."""
     lists = [v if isinstance(v, list) else [] if v is None else [v] for v in values]
@@ -174,57 +164,58 @@ def _spread(name: str, values: Sequence[Any]) -> Columns:
     }
 
 
-# --- changes of all streams ------------------------------------------------------------------
+# --- changes and incidents of all streams ----------------------------------------------------
 
 
-def _change_row(change: StreamChange) -> dict[str, Any]:
-    """Return a change as one row; those of _VECTORS are lists where there are several outputs."""
-    cells: dict[str, Any] = {name: getattr(change, name) for name in _CHANGE}
-    cells["kind"] = None if change.explanation is None else change.explanation.kind
-    cells |= _explained(change)
-    cells["link"] = change.link
-    cells["tags"] = json.dumps(change.tags, ensure_ascii=False, sort_keys=True)
-    return cells
+def _change_columns(changes: Sequence[StreamChange]) -> Columns:
+    """Lay out changes; columns of _VECTORS have lists where there are several outputs."""
+    columns = _members(changes, _CHANGE)
+    columns["kind"] = _member([change.explanation for change in changes], "kind")
+    columns |= _side_columns(changes)
+    columns["link"] = [change.link for change in changes]
+    columns["tags"] = [_json(dict(sorted(change.tags.items()))) for change in changes]
+    return columns
 
 
-def _explained(change: StreamChange | Event) -> dict[str, Any]:
-    """Return the columns _EXPLAINED of a change."""
-    cells: dict[str, Any] = {}
-    for side, regime in (("before", change.before), ("after", change.after)):
-        statistics = RegimeStatistics(0) if regime is None else regime
-        cells[f"{side}_mean"] = statistics.mean
-        cells[f"{side}_sd"] = statistics.sd
-        cells[f"{side}_count"] = None if regime is None else regime.count
-    return cells
+def _side_columns(changes: Sequence[EventMembers]) -> Columns:
+    """Lay out the regimes on both sides of changes."""
+    columns: Columns = {}
+    for side in ("before", "after"):
+        regimes = [getattr(change, side) for change in changes]
+        columns |= {f"{side}_{name}": _member(regimes, name) for name in ("mean", "sd", "count")}
+    return columns
 
 
-def change_lines(changes: Iterable[StreamChange], heading: bool = True) -> str:
-    """Return changes as CSV, by default with a line of headings; lists as JSON."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
-    if heading:
-        writer.writeheader()
-    for change in changes:
-        cells = _change_row(change)
-        listed = {name: json.dumps(cells[name]) for name in _VECTORS if type(cells[name]) is list}
-        writer.writerow(cells | listed)
-    return text.getvalue()
+def change_lines(changes: Sequence[StreamChange]) -> str:
+    """Return changes as CSV with a line of headings; lists as JSON."""
+    columns = _change_columns(changes)
+    for name in _VECTORS:
+        columns[name] = [_json(v) if isinstance(v, list) else v for v in columns[name]]
+    return _lines(columns)
 
 
-_INCIDENT = [n for n in Incident.__struct_fields__ if n not in {"by_chance", "movers", "names"}]
-
-
-def incident_lines(incidents: Iterable[Incident]) -> str:
+def incident_lines(incidents: Sequence[Incident]) -> str:
     """Return incidents as CSV with a line of headings; movers and names as JSON."""
+    columns = _members(incidents, _INCIDENT)
+    columns["by_chance_per_day"] = [incident.by_chance.per_day for incident in incidents]
+    columns["movers"] = [
+        _json({f"{mover.tag}={mover.value}": mover.changed for mover in incident.movers})
+        for incident in incidents
+    ]
+    columns["names"] = [_json(incident.names) for incident in incidents]
+    return _lines(columns)
+
+
+def _lines(columns: Columns) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_INCIDENT, "by_chance_per_day", "movers", "names"])
-    for incident in incidents:
-        movers = {f"{mover.tag}={mover.value}": mover.changed for mover in incident.movers}
-        cells = [getattr(incident, name) for name in _INCIDENT]
-        listed = [json.dumps(part, ensure_ascii=False) for part in (movers, incident.names)]
-        writer.writerow([*cells, incident.by_chance.per_day, *listed])
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def magnitude(change: Any) -> float:
