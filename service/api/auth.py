@@ -86,8 +86,9 @@ class Authenticator:
         To be called with a table that is not stale. sent: header Authorization.
         """
         if sent is None and not self._required:
-            if not all(is_own_name(host, self._names) for host in hosts):
-                raise Unauthorized(OTHER_NAME)
+            for host in hosts:
+                if not is_own_name(host, self._names):
+                    raise Unauthorized(OTHER_NAME)
             return None
         key = self._identify(sent)
         if needs not in key.scopes:

@@ -27,7 +27,6 @@ from service.api.http import (
     Durations,
     Route,
     checked_key,
-    checked_stream,
     is_json,
     is_light,
     load_shed,
@@ -55,7 +54,7 @@ OTHERS = frozenset(
     }
 )
 _line = re.compile(
-    rb"POST /v1/(?:streams/([%b]{1,200})/)?observations(?:\?([\w=&.,-]*))? HTTP/1\.1"
+    rb"POST /v1/(?:streams/((?!\.\.?/)[%b]{1,200})/)?observations(?:\?([\w=&.,-]*))? HTTP/1\.1"
     % STREAM_CHARACTERS.encode()
 ).fullmatch
 _header = re.compile(rb"([A-Za-z0-9-]+): ([\x20-\x7e]*)").fullmatch
@@ -98,8 +97,8 @@ def plain_head(lines: bytes) -> PlainHead | None:
 class PlainPosts:
     """Answers the plain posts of one process, which has neither an access log nor traces."""
 
-    def __init__(self, app: FastAPI) -> None:
-        self._state = app.state
+    def __init__(self, app: FastAPI, context: Context) -> None:
+        self._context = context
         self._admission: Admission = app.state.admission
         self._durations: Durations = app.state.durations
         routes = {route.name: route for route in app.routes if isinstance(route, Route)}
@@ -145,14 +144,14 @@ class PlainPosts:
         self, stream: str, query: bytes, head: PlainHead, body: bytes
     ) -> PendingCommand | None:
         """Submit an observation; None where its post is not plain after all."""
-        context: Context = self._state.context
+        context = self._context
         authenticator = context.authenticator
         if authenticator.stale:
             return None
         key = authenticator.check(head.authorization, head.hosts, self._one.needs)
         if key is not None and authenticator.rates.of(key) is not None:  # the store counts them
             return None
-        command, layout = asked(query, checked_stream(stream))
+        command, layout = asked(query, stream)
         if layout != "objects":
             return None
         command.key = checked_key(head.key)
@@ -168,10 +167,9 @@ class PlainPosts:
     ) -> None:
         """Answer with the outcome of an observation."""
         self._admission.plain_posts -= 1
-        context: Context = self._state.context
         result: Response | Exception
         try:
-            outcome = context.gateway.end(pending)
+            outcome = self._context.gateway.end(pending)
             result = answered(cast(wire.Observe, pending.envelope.command), outcome)
         except Exception as error:  # noqa: BLE001
             result = error

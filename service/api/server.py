@@ -56,6 +56,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._edge = edge
         self._between = True  # no part of a request is parsed
         self._answering = False  # a plain post
+        self._answered_s = 0.0  # when the last one was, by the loop's clock
         self._ending = False  # the connection is to end with its answer
         self._held = b""  # what came meanwhile
 
@@ -70,7 +71,6 @@ class HttpProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             return
         if self._posts is not None and self._between and self._idle:
-            self._unset_keepalive_if_required()
             self._answering = True
             if self._posts.take(data, self._answer):
                 return
@@ -84,17 +84,34 @@ class HttpProtocol(HttpToolsProtocol):
     def _answer(self, response: Response) -> None:
         """Send the answer to a plain post, unless its client has left."""
         self._answering = False
-        if not self.transport.is_closing():
-            if self._ending:
-                response.raw_headers.append(CLOSE)
-            self._write(response, self.server_state.default_headers)
-            if self._ending:
-                self.transport.close()
-        self.on_response_complete()
+        self._answered_s = self.loop.time()
+        if self.transport.is_closing():
+            return
+        if self._ending:
+            response.raw_headers.append(CLOSE)
+        self._write(response, self.server_state.default_headers)
+        if self._ending:
+            self.transport.close()
+        elif self.timeout_keep_alive_task is None:
+            self._rest(self.timeout_keep_alive)
         if self._held:
             held = self._held
             self._held = b""
+            self.flow.resume_reading()
             self.data_received(held)
+
+    def _rest(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            seconds, self.timeout_keep_alive_handler
+        )
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End the connection after its time without a request; plain posts leave the timer be."""
+        idle_s = 0.0 if self._answering else self.loop.time() - self._answered_s
+        if idle_s < self.timeout_keep_alive and not self.transport.is_closing():
+            self._rest(self.timeout_keep_alive - idle_s)
+        else:
+            super().timeout_keep_alive_handler()
 
     def shutdown(self) -> None:
         """End the connection, once it has no answer to come."""
@@ -131,7 +148,8 @@ class HttpProtocol(HttpToolsProtocol):
         lines = [STATUS_LINE[response.status_code]]
         for name, value in (*default_headers, *response.raw_headers):
             lines += (name, b": ", value, b"\r\n")
-        self.transport.write(b"".join((*lines, b"\r\n", response.body)))
+        transport = cast(JoiningTransport, self.transport)
+        transport.write_now(b"".join((*lines, b"\r\n", response.body)))
 
 
 class JoiningTransport:
@@ -152,6 +170,11 @@ class JoiningTransport:
             self._loop.call_soon(self._flush)
         self._waiting.append(data)
 
+    def write_now(self, data: bytes) -> None:
+        """Write a whole answer, after what waits."""
+        self._flush()
+        self._transport.write(data)
+
     def close(self) -> None:
         """Close the connection once everything is written."""
         self._flush()
@@ -161,7 +184,9 @@ class JoiningTransport:
         return getattr(self._transport, name)
 
     def _flush(self) -> None:
-        if self._waiting and not self._transport.is_closing():
+        if not self._waiting:
+            return
+        if not self._transport.is_closing():
             self._transport.writelines(self._waiting)
         self._waiting = []
 
@@ -244,8 +269,7 @@ class Server(uvicorn.Server):
         self._app = app
         self._stop_wait_s = drain_s + STOP_WAIT_S
         self._edge = cast(RequestMiddleware, app.middleware_stack)
-        watched = app.state.access_log is not None or app.state.tracer is not None
-        self._posts = None if watched else PlainPosts(app)
+        self._posts: PlainPosts | None = None
         app.state.admission.connections = self.server_state.connections
         app.state.admission.requests = self.server_state.tasks
         app.state.admission.max_connections = open_connections(settings.max_connections)
@@ -273,6 +297,8 @@ class Server(uvicorn.Server):
         # The socket listens only now: until the store is reachable, connections are refused at
         # once, and clients may try another process.
         await super().startup([])
+        if self._app.state.access_log is None and self._app.state.tracer is None:
+            self._posts = PlainPosts(self._app, self._app.state.context)
         for listener in (sockets or ()) if self.started else ():
             self.servers.append(cast(asyncio.Server, Listener(listener, self._protocol)))
             log.info("listening on %s port %d", *listener.getsockname()[:2])

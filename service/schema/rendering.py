@@ -169,9 +169,10 @@ def answers(command: wire.Observe, outcome: wire.Outcome) -> list[Answer]:
             answer.season = present
             found.append(answer)
             seq += 1
-        for answer, belief in zip(found[first:], part.beliefs or (), strict=False):
-            assert answer.run_length is not None
-            answer.run_length.belief = BeliefColumns(*belief)
+        if part.beliefs is not None:
+            for answer, belief in zip(found[first:], part.beliefs, strict=True):
+                assert answer.run_length is not None
+                answer.run_length.belief = BeliefColumns(*belief)
     return found
 
 

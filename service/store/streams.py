@@ -276,8 +276,10 @@ def idempotency_of(
 
 def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "") -> Any:
     """Check and decode a stored part; raises UnreadablePart, naming it."""
-    with reading(f"{part} {field}".strip(), owner):
+    try:
         return decode(wire.checked(blob, part, owner, field))
+    except UNREADABLE as error:
+        raise _unreadable(f"{part} {field}".strip(), owner, error) from error
 
 
 @contextmanager
@@ -286,7 +288,11 @@ def reading(part: str, owner: str) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        raise UnreadablePart(f"cannot read the stored {part} of {owner!r}: {error}") from error
+        raise _unreadable(part, owner, error) from error
+
+
+def _unreadable(part: str, owner: str, error: Exception) -> UnreadablePart:
+    return UnreadablePart(f"cannot read the stored {part} of {owner!r}: {error}")
 
 
 def all_decoded(decode: Any, stored: Mapping[bytes, bytes], part: str, owner: str) -> list[Any]:

@@ -403,7 +403,7 @@ class Gateway:
     def _send(self, group: CommandGroup, commands: Sequence[PendingCommand]) -> None:
         """Queue a group's commands."""
         self._queues[group.partition].put(commands)
-        group.units = sum([pending.units for pending in commands if not pending.done])
+        group.units = sum([pending.units for pending in commands if pending.missing])
         if group.counted:
             self._overload.add(group.partition, group.units, group.since)
 
