@@ -13,10 +13,11 @@ import operator
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -34,7 +35,7 @@ log = logging.getLogger("moca_client.outbox")
 RESERVED = ("stream", "key", "seq")
 STOP_S = 0.5  # for which a closed outbox waits for a request under way
 CANCEL_S = 0.1  # after which one is cancelled again
-C = TypeVar("C")  # client
+C = TypeVar("C", bound=Client | AsyncClient)
 T = TypeVar("T")
 
 
@@ -51,7 +52,7 @@ class Bounds(NamedTuple):
 
 
 class Box(ABC, Generic[C]):
-    """An outbox but for how its thread makes calls, and how its owner waits for it.
+    """An outbox but for where its client and callbacks run, and how its owner waits for it.
 
     client: must stay open as long as the outbox. path: a file that keeps observations across
     restarts of this process; None: in memory. exclusive: no one else writes to these streams, so
@@ -95,12 +96,8 @@ class Box(ABC, Generic[C]):
         """Begin to send, or be ready for it."""
 
     @abstractmethod
-    def _call(self, call: Call[T], /) -> T:
-        """Carry out a call for the thread, once."""
-
-    @abstractmethod
-    def _call_back(self, callback: Callable[[Any], object], notice: Notice) -> None:
-        """Call the owner for the thread."""
+    def _do(self, action: Callable[[], Any]) -> Any:
+        """Do what the client or the owner has to do, for the thread; returns its result."""
 
     @abstractmethod
     def _changed(self) -> None:
@@ -190,6 +187,11 @@ class Box(ABC, Generic[C]):
 
     # --- the sender's thread -----------------------------------------------------------------
 
+    def _call(self, call: Call[T], /) -> T:
+        """Carry out a call, once."""
+        result: T = self._do(partial(self._client.call, call, ONCE))
+        return result
+
     def _start(self) -> None:
         # In the context of its owner, for callbacks that look at it.
         run = copy_context().run
@@ -227,15 +229,19 @@ class Box(ABC, Generic[C]):
 
     def _handle(self, notice: Notice) -> None:
         """Note what became of an observation, and call the owner back."""
-        callback: Callable[[Any], object] | None
         if isinstance(notice, Delivered):
             self._answers.append(notice)
-            callback = self._on_answer
+            callback = self._on_answer and partial(self._on_answer, notice)
         else:
             log.warning("set aside an observation of %s: %s", notice.stream, notice.problem)
-            callback = self._on_failed
-        if callback is not None:
-            self._call_back(callback, notice)
+            callback = self._on_failed and partial(self._on_failed, notice)
+        try:
+            if callback is not None:
+                self._do(callback)
+        except CancelledError:  # by `close`
+            raise
+        except Exception:  # it holds up nothing
+            log.exception("a callback of the outbox failed")
 
 
 class Outbox(Box[Client]):
@@ -282,12 +288,8 @@ class Outbox(Box[Client]):
         self._thread.join(STOP_S)  # a request under way ends by itself; its items stay
         return self.pending
 
-    def _call(self, call: Call[T], /) -> T:
-        return self._client.call(call, ONCE)
-
-    def _call_back(self, callback: Callable[[Any], object], notice: Notice) -> None:
-        with _contained():
-            callback(notice)
+    def _do(self, action: Callable[[], Any]) -> Any:
+        return action()
 
     def _changed(self) -> None:
         with self._change:
@@ -371,42 +373,25 @@ class AsyncOutbox(Box[AsyncClient]):
             self._change.clear()
             await self._change.wait()
 
-    def _in_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the owner's loop, and wait for it in the thread."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        self._under_way = future
-        return future.result()
+    def _do(self, action: Callable[[], Any]) -> Any:
+        """Do it in the owner's loop, and wait for it in the thread."""
 
-    def _call(self, call: Call[T], /) -> T:
-        return self._in_loop(self._client.call(call, ONCE))
+        async def run() -> Any:
+            try:
+                result = action()
+                return await result if inspect.isawaitable(result) else result
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                raise RuntimeError("what it waited for was cancelled") from error
 
-    def _call_back(self, callback: Callable[[Any], object], notice: Notice) -> None:
-        async def contained() -> None:
-            with _contained():
-                try:
-                    result = callback(notice)
-                    if inspect.isawaitable(result):
-                        await result
-                except asyncio.CancelledError as error:
-                    task = asyncio.current_task()
-                    if task is None or task.cancelling():
-                        raise
-                    raise RuntimeError("what it waited for was cancelled") from error
-
-        self._in_loop(contained())
+        self._under_way = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        return self._under_way.result()
 
     def _changed(self) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nobody waits
             self._loop.call_soon_threadsafe(self._change.set)
-
-
-@contextmanager
-def _contained() -> Iterator[None]:
-    """Log what a callback raises; it holds up nothing."""
-    try:
-        yield
-    except Exception:
-        log.exception("a callback of the outbox failed")
 
 
 def _encoded(stream: str, observation: Observed) -> bytes:

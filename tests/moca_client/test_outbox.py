@@ -538,6 +538,15 @@ def test_the_thread_of_an_abandoned_outbox_ends_with_its_loop_however_slow_its_d
     assert asyncio.run(send())._ended
 
 
+def applied(request):
+    """Answer as a service that applies all that is posted, to a new stream."""
+    if request.method == "GET":
+        return httpx.Response(404)
+    items = msgspec.json.decode(request.content)
+    answers = [{"stream": "s", "seq": item["seq"], "model": "m", "status": 200} for item in items]
+    return httpx.Response(200, json=answers)
+
+
 @pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
 async def test_an_asynchronous_outbox_calls_back_in_the_loop(error):
     """What the callback raises holds up nothing, be it that what it waited for was cancelled."""
@@ -547,20 +556,26 @@ async def test_an_asynchronous_outbox_calls_back_in_the_loop(error):
         threads.append(threading.get_ident())
         raise error
 
-    def answer(request):
-        if request.method == "GET":
-            return httpx.Response(404)
-        items = msgspec.json.decode(request.content)
-        return httpx.Response(
-            200,
-            json=[
-                {"stream": "s", "seq": item["seq"], "model": "m", "status": 200} for item in items
-            ],
-        )
-
-    client = AsyncClient(transport=httpx.MockTransport(answer))
+    client = AsyncClient(transport=httpx.MockTransport(applied))
     async with client, AsyncOutbox(client, on_answer=note) as box:
         for y in (1.0, 2.0):
             box.add("s", y)
             assert await box.flush()
     assert threads == [threading.get_ident()] * 2
+
+
+async def test_an_observation_whose_callback_is_cut_by_the_end_is_delivered_the_next_time(
+    tmp_path, caplog
+):
+    begun = asyncio.Event()
+
+    async def hang(delivered):
+        begun.set()
+        await asyncio.sleep(3600)
+
+    async with AsyncClient(transport=httpx.MockTransport(applied)) as client:
+        box = await AsyncOutbox(client, tmp_path / "box", on_answer=hang).__aenter__()
+        box.add("s", 1.0)
+        await begun.wait()
+        assert await box.close(0.01) == 1
+    assert "failed" not in caplog.text

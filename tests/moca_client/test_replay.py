@@ -347,6 +347,7 @@ class ShiftService(ClientOfItself):
         self.waits = {}  # what comes before a list is looked at, by the position that it is to have
         self.conflicts = 0
         self.hindsight = iter(())  # of the next answers about changepoints
+        self.warming_up = False
         self.events = [
             Event(id=1, state="confirmed", start=40, suspected_at=42, confirmed_at=50, size=-1.9)
         ]
@@ -375,6 +376,7 @@ class ShiftService(ClientOfItself):
         self.settings = self.settings or {"false_alarm_every": 10_000.0}
         answers = [row(seq) for seq in range(self.seq, self.seq + len(rows))]
         answers[0].changepoint_probability = None
+        answers[-1].warming_up = self.warming_up
         self.seq += len(rows) + self.others
         return answers
 
@@ -476,6 +478,9 @@ def test_a_replay_without_changes_is_a_sentence_and_no_empty_table(service, shif
     lines = console.file.getvalue().splitlines()
     assert "a-shift (gaussian): 80 observations, no confirmed changes" in lines
     assert "what changed" not in console.file.getvalue()
+    service.warming_up = True
+    replay(shift, out=tmp_path / "a.csv", existing="replace", console=console)
+    assert "80 observations, no confirmed changes, warming up" in console.file.getvalue()
 
 
 def test_a_stream_without_settings_is_created_by_its_first_observation(service, shift, tmp_path):
