@@ -13,8 +13,10 @@ the label: the same labels always give the same numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,12 +65,12 @@ def _on_grid(labels: Floats, step: float) -> bool:
 
 
 def _step(column: Sequence[float], scale: float) -> float:
-    there = [number for number in column if number == number]
-    different, counts = np.unique(there, return_counts=True)
-    if len(different) < 2 or (len(different) < FEWEST_VALUES and counts.min() < 2):
+    counts = Counter(number for number in column if number == number)
+    different = sorted(counts)
+    if len(different) < 2 or (len(different) < FEWEST_VALUES and min(counts.values()) < 2):
         return 0.0
-    step = float(np.diff(different).min())
-    return step if step >= COARSE * scale and _on_grid(different, step) else 0.0
+    step = min(after - before for before, after in pairwise(different))
+    return step if step >= COARSE * scale and _on_grid(np.array(different), step) else 0.0
 
 
 def dither(positions: Floats, outputs: int) -> Floats:
