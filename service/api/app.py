@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
+from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -34,7 +35,6 @@ from service.api.gateway.stream_pages import Ranking
 from service.api.http import (
     Admission,
     Context,
-    Durations,
     RequestMiddleware,
     checked_stream,
     problem,
@@ -108,7 +108,7 @@ def create_app(settings: Settings) -> FastAPI:
             stack.push_async_callback(_close_logs, app)
             app.state.starting = asyncio.current_task()
             try:
-                app.state.context = await _start(settings, app.state.overload, stack)
+                app.state.context = await _start(settings, app.state, stack)
             except (StartupError, redis.RedisError) as error:
                 app.state.refused = error
                 raise
@@ -134,7 +134,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.context = None  # until it is started
     app.state.overload = Overload(settings)
     app.state.admission = Admission(app.state.overload)
-    app.state.durations = Durations()
+    app.state.gathered = metrics.Gathered()
     app.state.assistant = None  # until one calls
     logged = settings.access_log not in {"", OFF}
     app.state.access_log = AccessLog(settings.access_log) if logged else None
@@ -168,7 +168,7 @@ def _check_default_model(settings: Settings, catalogue: Catalogue) -> None:
         )
 
 
-async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) -> Context:
+async def _start(settings: Settings, state: State, stack: AsyncExitStack) -> Context:
     """Connect, check the store, and start the background tasks."""
     url = settings.redis_url or ""
     required = keys_required(settings, await _checked(settings))
@@ -177,12 +177,14 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     stack.push_async_callback(_disconnect, appends, reads, listening, counting)
     incarnation = secrets.token_hex(8)
     store = AsyncStore(reads, settings.partitions)
-    replies = Replies(listening, store, incarnation, settings.partitions, overload)
+    overload: Overload = state.overload
+    gathered: metrics.Gathered = state.gathered
+    replies = Replies(listening, store, incarnation, settings.partitions, overload, gathered)
     monitor = StoreMonitor(store, settings)
     appender = Appender(appends, incarnation, settings.max_pending)
     catalogue = Catalogue(settings.models_dir)
     _check_default_model(settings, catalogue)
-    gateway = Gateway(settings, appender, replies, monitor, catalogue, overload)
+    gateway = Gateway(settings, appender, replies, monitor, catalogue, overload, gathered)
     authenticator = Authenticator(
         AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required
     )
@@ -248,7 +250,7 @@ async def _disconnect(*clients: redis.asyncio.Redis) -> None:
 
 
 async def _close_logs(app: FastAPI) -> None:
-    app.state.durations.write()
+    app.state.gathered.enter()
     if app.state.access_log is not None:
         app.state.access_log.close()
     if app.state.tracer is not None:

@@ -80,7 +80,6 @@ CLOSE = (b"connection", b"close")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 SPARE_CONNECTIONS = 128  # over the limit, of which each is closed once it has an answer
 CLIENT_LEFT = 499
-WRITE_EVERY_S = 0.1  # longest time until a duration is among the metrics
 BODY_TIMEOUT_S = 30.0  # the largest body, 8 MiB, at 2.2 Mbit/s
 LIGHT_VALUES = 600  # in a body that is read at once, without a thread: some milliseconds
 LIGHT_PACKED = 1024  # bytes that are unpacked at once
@@ -125,7 +124,9 @@ _other_types = {
 _observations = re.compile(r"/v1/(?:streams/([^/]+)/)?observations").fullmatch
 _acceptable_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
 _encode = msgspec.json.Encoder().encode
-load_shed = cache(metrics.LOAD_SHED.labels)  # to find a counter costs more than to count
+# To find a metric costs more than to enter a value.
+load_shed = cache(metrics.LOAD_SHED.labels)
+request_duration = cache(metrics.REQUEST_DURATION.labels)
 _random_bits = Random().getrandbits  # ids are no secrets, and have to be cheap
 
 
@@ -186,34 +187,6 @@ class Admission:
         return self.overload.early(in_flight, time.monotonic())
 
 
-class Durations:
-    """Durations of requests by route, method and status: written a few times a second.
-
-    One at a time they cost several times what it takes to keep them for that long.
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[tuple[str, str, int], list[float]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Keep the duration of a request."""
-        self._values.setdefault((route, method, status), []).append(seconds)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(WRITE_EVERY_S, self.write)
-
-    def write(self) -> None:
-        """Add the kept durations to the metrics."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for (route, method, status), values in self._values.items():
-            if values:
-                histogram = metrics.REQUEST_DURATION.labels(route, method, str(status))
-                metrics.observe_all(histogram, values)
-                values.clear()
-
-
 class RequestMiddleware:
     """Pure ASGI middleware outside of all others: gives requests ids, admits and measures them.
 
@@ -232,7 +205,7 @@ class RequestMiddleware:
         self.admission: Admission = app.state.admission
         self._log = app.state.access_log
         self._tracer = app.state.tracer
-        self._durations: Durations = app.state.durations
+        self._gathered: metrics.Gathered = app.state.gathered
 
     def refuse(self, scope: Scope, at_once: bool) -> Response | None:
         """Return the answer to a request for which there is no room; None: it is to be called.
@@ -330,7 +303,7 @@ class RequestMiddleware:
         route: str = getattr(scope.get("route"), "path", "unmatched")
         # A list takes as long as it has observations: it must not hide what a single one takes.
         label = route + " (list)" if "list" in scope["state"] else route
-        self._durations.add(label, method, status, seconds)
+        self._gathered.add(request_duration(label, method, status), seconds)
         if trace is not None:
             trace.end(route, status)
         if self._log is not None and traffic is not None:

@@ -24,7 +24,6 @@ from service.api.gateway.gateway import PendingCommand
 from service.api.http import (
     Admission,
     Context,
-    Durations,
     Route,
     checked_key,
     is_json,
@@ -32,9 +31,11 @@ from service.api.http import (
     load_shed,
     new_id,
     problem,
+    request_duration,
 )
 from service.api.parsing.observations import digest
 from service.api.routes.observations import answered, asked
+from service.observability.metrics import Gathered
 from service.problems import InternalError, ServiceError
 from service.schema.observations import STREAM_CHARACTERS
 
@@ -100,7 +101,7 @@ class PlainPosts:
     def __init__(self, app: FastAPI, context: Context) -> None:
         self._context = context
         self._admission: Admission = app.state.admission
-        self._durations: Durations = app.state.durations
+        self._gathered: Gathered = app.state.gathered
         routes = {route.name: route for route in app.routes if isinstance(route, Route)}
         self._one = routes["observe"]
         self._many = routes["observe_many"]
@@ -189,4 +190,4 @@ class PlainPosts:
         result.raw_headers.append((b"x-request-id", request_id))
         answer(result)
         seconds = time.perf_counter() - began
-        self._durations.add(route.path, "POST", result.status_code, seconds)
+        self._gathered.add(request_duration(route.path, "POST", result.status_code), seconds)

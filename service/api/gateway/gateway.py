@@ -264,6 +264,7 @@ class Gateway:
         monitor: StoreMonitor,
         catalogue: Catalogue,
         overload: Overload,
+        gathered: metrics.Gathered,
     ) -> None:
         self._settings = settings
         self._replies = replies
@@ -271,7 +272,8 @@ class Gateway:
         self._catalogue = catalogue
         self._overload = overload
         self._queues = [
-            PartitionQueue(p, appender, settings.max_pending) for p in range(settings.partitions)
+            PartitionQueue(p, appender, settings.max_pending, gathered)
+            for p in range(settings.partitions)
         ]
         self._next_number = 0
         self._under_way = 0  # commands of requests that have not all their results
@@ -582,8 +584,11 @@ class PartitionQueue:
     What waits is taken right before the next pipeline goes out, so that it goes in one entry.
     """
 
-    def __init__(self, partition: int, appender: Appender, max_pending: int) -> None:
+    def __init__(
+        self, partition: int, appender: Appender, max_pending: int, gathered: metrics.Gathered
+    ) -> None:
         self._partition = partition
+        self._gathered = gathered
         self._appender = appender
         self._max_pending = max_pending
         self._waiting: deque[PendingCommand] = deque()
@@ -659,7 +664,7 @@ class PartitionQueue:
             commands.append(Queued(pending.number, pending.units, pending.payload, pending.rows))
         self._entry = entry_of(self._partition, self._appender.incarnation, commands)
         self._pause_s = FIRST_PAUSE_S
-        metrics.APPEND_COMMANDS.observe(len(self._batch))
+        self._gathered.add(metrics.APPEND_COMMANDS, len(self._batch))
         self._try(False)
 
     def _try(self, repeated: bool) -> None:
@@ -717,7 +722,7 @@ class PartitionQueue:
         now = time.monotonic()
         for pending in self._batch:
             pending.acknowledged = now
-        metrics.observe_all(_ingest, [now - pending.group.since for pending in self._batch])
+        self._gathered.add(_ingest, *[now - pending.group.since for pending in self._batch])
         self._batch = []
 
     def _shed(self, waiting: int) -> None:
@@ -791,8 +796,10 @@ class Replies:
         incarnation: str,
         partitions: int,
         overload: Overload,
+        gathered: metrics.Gathered,
     ) -> None:
         self._store = store
+        self._gathered = gathered
         self._incarnation = incarnation
         self._overload = overload
         self.pending: dict[int, PendingCommand] = {}
@@ -804,10 +811,10 @@ class Replies:
         self._subscriptions = Subscriptions(client, channels, self._receive, self._resume)
         self.subscribed = self._subscriptions.complete
 
-    def resolve(self, partition: int, outcomes: Iterable[wire.Outcome]) -> list[float]:
-        """Deliver outcomes to the commands that wait; returns the time of each since its append."""
+    def resolve(self, partition: int, outcomes: Iterable[wire.Outcome]) -> int:
+        """Deliver outcomes to the commands that wait; returns how many have all theirs by that."""
         now = time.monotonic()
-        replies_s: list[float] = []
+        replies_s: list[float] = []  # since the append
         waits_s: list[float] = []  # in all, of what counted as waiting
         units = 0
         for outcome in outcomes:
@@ -822,7 +829,8 @@ class Replies:
                     units += pending.units
         if waits_s:
             self._overload.complete(partition, units, waits_s, now)
-        return replies_s
+        self._gathered.add(_reply, *replies_s)
+        return len(replies_s)
 
     async def read(self, partitions: Iterable[int]) -> None:
         """Read what these partitions have in the store beyond what is read."""
@@ -832,9 +840,8 @@ class Replies:
             pieces = await self._store.results(self._incarnation, after, PIECES_AT_ONCE)
             for partition, row in pieces.items():
                 for id_, blob in row:
-                    replies_s = self.resolve(partition, self._decoded(id_, blob))
-                    metrics.RECOVERED_REPLIES.inc(len(replies_s))
-                    metrics.observe_all(_reply, replies_s)
+                    count = self.resolve(partition, self._decoded(id_, blob))
+                    metrics.RECOVERED_REPLIES.inc(count)
                     self._read_to[partition].read(id_)
                 if len(row) < PIECES_AT_ONCE:
                     missing.discard(partition)
@@ -883,20 +890,18 @@ class Replies:
         except (ValueError, IndexError):
             log.exception("replies: ignored a malformed message")
             return
-        replies_s: list[float] = []
         behind: list[int] = []
         at = 0
         for read_to, partition, id_, length in pieces:
             if length:
                 outcomes = self._decoded(id_, blobs[at : at + length])
                 at += length
-                replies_s += self.resolve(partition, outcomes)
+                self.resolve(partition, outcomes)
                 complete = read_to.hear(id_)
             else:
                 complete = id_ <= read_to.id
             if not complete:
                 behind.append(partition)
-        metrics.observe_all(_reply, replies_s)
         if behind:
             self.fall_behind(behind)
 

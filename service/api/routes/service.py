@@ -77,7 +77,7 @@ async def readyz(request: Request, query: Annotated[ReadyQuery, Query()]) -> Res
 async def show_metrics(request: Request) -> Response:
     """Return the metrics of all processes of the service, in a format that Prometheus asks for."""
     accept = request.headers.get("accept", "")
-    request.app.state.durations.write()
+    request.app.state.gathered.enter()
     content, media_type = await asyncio.to_thread(metrics.exposition, accept)
     return Response(content, headers={"Content-Type": media_type})
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from service.api import app as app_module
-from service.api import http
 from service.api.app import check_store, create_app
 from service.api.gateway.gateway import Replies
 from service.api.gateway.load_shedding import Overload
 from service.api.sse import events as sse_events
+from service.observability import metrics
 from service.problems import StartupError
 from service.store import connection, subscription
 from service.store.connection import connect_async
@@ -183,9 +183,9 @@ async def test_what_listens_ends_in_whatever_turn_it_is_cancelled(settings, monk
     monkeypatch.setattr(sse_events, "BLOCK_MS", 20)
     clients = [connect_async(settings.redis_url) for _ in range(2)]
     for turn in range(TURNS):
-        replies = Replies(
-            clients[0], AsyncStore(clients[1], PARTITIONS), f"i{turn}", 4, Overload(settings)
-        )
+        store = AsyncStore(clients[1], PARTITIONS)
+        overload = Overload(settings)
+        replies = Replies(clients[0], store, f"i{turn}", 4, overload, metrics.Gathered())
         hub = sse_events.EventHub(Feeds(*clients, PARTITIONS), settings)
         hub.start()
         tasks = [asyncio.create_task(replies.listen()), hub._task]
@@ -238,7 +238,7 @@ async def test_appends_under_way_do_not_hold_the_stop_of_a_lane(settings, worker
 
 
 async def test_durations_are_written_together_and_before_they_are_read(api, worker, monkeypatch):
-    monkeypatch.setattr(http, "WRITE_EVERY_S", 60.0)
+    monkeypatch.setattr(metrics, "ENTER_EVERY_S", 60.0)
 
     def count(text):
         route = 'route="/v1/streams/{stream}/observations",status="200"'
@@ -251,14 +251,14 @@ async def test_durations_are_written_together_and_before_they_are_read(api, work
 
     await api.post("/v1/streams/s/observations", json={"y": 1})
     before = count((await api.get("/metrics")).text)
-    durations = api.app.state.durations
+    gathered = api.app.state.gathered
     for y in range(5):
         await api.post("/v1/streams/s/observations", json={"y": y})
-    kept = [len(values) for (_, method, _), values in durations._values.items() if method == "POST"]
-    assert kept == [5]
+    kept = [len(values) for values in gathered._values.values() if values]
+    assert kept.count(5) >= 2  # the time of requests, and of the replies
     assert count((await api.get("/metrics")).text) == before + 5
-    monkeypatch.setattr(http, "WRITE_EVERY_S", 0.01)
-    durations.write()  # that of the page, and no minute's wait for it
+    monkeypatch.setattr(metrics, "ENTER_EVERY_S", 0.01)
+    gathered.enter()  # that of the page, and no minute's wait for it
     await api.post("/v1/streams/s/observations", json={"y": 6})
-    await until_async(lambda: not any(durations._values.values()))
-    assert durations._timer is None
+    await until_async(lambda: not any(gathered._values.values()))
+    assert gathered._timer is None
