@@ -62,24 +62,18 @@ class ModelConfig(Section):
     learn_hazard: bool = True
 
     @model_validator(mode="after")
-    def _of_alpaca(self) -> ModelConfig:
+    def _kinds(self) -> ModelConfig:
         if self.priors > 1 and self.kind != "alpaca":
             raise ValueError(
                 f"priors is {self.priors}, expected 1 for kind {self.kind!r}: leave it out, or use "
                 "kind alpaca (--model alpaca)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _of_a_fleet(self) -> ModelConfig:
-        if self.kind != "fleet":
-            return self
-        if self.noise != "unknown":
+        if self.kind == "fleet" and self.noise != "unknown":
             raise ValueError(
                 f"noise is {self.noise!r}, but that of a fleet is always unknown: leave it out, or "
                 "use --model alpaca"
             )
-        if self.image is not None:
+        if self.kind == "fleet" and self.image is not None:
             raise ValueError(
                 "image is not for a fleet, whose encoder is an MLP: leave it out, or use --model "
                 "alpaca"

@@ -331,7 +331,7 @@ class Dots(NamedTuple):
     """A panel of dots: categories from top to bottom, methods beside each other in each.
 
     values: by category and method, in their order. measure: with its unit. floor: where the axis
-    is logarithmic, what values below are drawn at. rule: a value that is marked, as a target.
+    is logarithmic, what it is linear below. rule: a value that is marked, as a target.
     """
 
     measure: str
@@ -355,7 +355,6 @@ def dots(title: str, panels: Sequence[Dots], description: str) -> Chart:
 def _draw_dots(axes: Axes, panel: Dots, methods: Sequence[str]) -> None:
     categories = list(dict.fromkeys(category for category, _ in panel.values))
     own = [name for name in methods if any(method == name for _, method in panel.values)]
-    floor = -math.inf if panel.floor is None else panel.floor
     if panel.rule is not None:
         axes.axvline(panel.rule, color=QUIET, ls="--", lw=1.2)
     for k, method in enumerate(own):
@@ -363,18 +362,15 @@ def _draw_dots(axes: Axes, panel: Dots, methods: Sequence[str]) -> None:
         # Side by side, so that equal values do not hide each other.
         aside = ((len(own) - 1) / 2 - k) * 0.7 / len(own)
         rows = [
-            (len(categories) - i + aside, panel.values[category, method])
+            (len(categories) - i + aside, *panel.values[category, method][:3])
             for i, category in enumerate(categories)
             if math.isfinite(panel.values.get((category, method), NONE).mean)
         ]
-        y = [height for height, _ in rows]
-        mean = np.array([max(value.mean, floor) for _, value in rows])
-        ends = [(v.mean, v.mean) if math.isnan(v.low) else (v.low, v.high) for _, v in rows]
-        low, high = np.maximum(np.array(ends).reshape(-1, 2).T, floor)
+        y, mean, low, high = np.array(rows).reshape(-1, 4).T
         axes.errorbar(
             mean,
             y,
-            xerr=reach(mean, low, high),
+            xerr=np.nan_to_num(reach(mean, low, high)),
             color=SEGMENTS[at % len(SEGMENTS)],
             ls="",
             # No two methods have one colour and one marker.
@@ -388,15 +384,9 @@ def _draw_dots(axes: Axes, panel: Dots, methods: Sequence[str]) -> None:
     axes.set_yticks(range(len(categories), 0, -1), categories)
     axes.grid(False, axis="y")
     if panel.floor is not None:
-        top = max([value.mean for value in panel.values.values()] + [10 * panel.floor])
-        tens = 10.0 ** np.arange(
-            math.ceil(math.log10(2 * panel.floor)), math.ceil(math.log10(top)) + 1
-        )
-        axes.set_xscale("log")
-        axes.set_xlim(0.8 * panel.floor, 1.5 * tens[-1])
-        names = [f"≤ {panel.floor:g}", *(f"{ten:g}" for ten in tens)]
-        axes.set_xticks([panel.floor, *tens], names)
-        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xscale("symlog", linthresh=panel.floor, linscale=0.3)
+        axes.set_xlim(left=-0.5 * panel.floor)  # room for marks at 0
+        axes.xaxis.set_major_formatter("{x:g}")
 
 
 NONE = Estimate(math.nan, math.nan, math.nan, 0)

@@ -195,7 +195,22 @@ def shown(
     if not leads:
         yield lambda progress, measured: None
         return
-    with _bar(console) as bar, SummaryWriter(str(folder / "tensorboard")) as logs:
+    whole = Column(no_wrap=True)
+    bar = bars.Progress(
+        # In one line: only the name is shortened where it is too long.
+        TextColumn(
+            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        ),
+        BarColumn(bar_width=10),
+        TextColumn("{task.fields[iteration]}", table_column=whole),
+        TextColumn("{task.fields[numbers]}", table_column=whole),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left", table_column=whole),
+        console=console,
+        disable=not console.is_terminal,  # a file gets a line for each validation instead
+        expand=True,
+    )
+    with bar, SummaryWriter(str(folder / "tensorboard")) as logs:
         # Share of the iterations or of the minutes, whichever ends first.
         task = bar.add_task(title, total=1.0, iteration=0, numbers="")
         latest: dict[str, float] = {}
@@ -214,20 +229,3 @@ def shown(
                     logs.add_scalar(name, value, iteration)
 
         yield report
-
-
-def _bar(console: Console) -> bars.Progress:
-    """Progress bar in one line; only the name is shortened where it is too long."""
-    name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    whole = Column(no_wrap=True)
-    return bars.Progress(
-        TextColumn("{task.description}", table_column=name),
-        BarColumn(bar_width=10),
-        TextColumn("{task.fields[iteration]}", table_column=whole),
-        TextColumn("{task.fields[numbers]}", table_column=whole),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left", table_column=whole),
-        console=console,
-        disable=not console.is_terminal,  # a file gets a line for each validation instead
-        expand=True,
-    )

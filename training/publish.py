@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -28,8 +28,9 @@ from training.data.windows import Batch, Splits
 from training.errors import BadConfig, BadData, BadRun, TrainingError
 from training.experiments import own
 from training.figures import Chart
+from training.results import Table
 from training.statistics import Estimate, MethodComparison, estimate, paired
-from training.trained import DTYPE, METRICS, Calibration, Protocol, Trained
+from training.trained import DTYPE, METRICS, Protocol, Trained
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"
@@ -39,6 +40,10 @@ STEPS = 100  # their first observations
 COMPARED = 2000  # first observations of each held-out series that built-in models forecast, too
 
 VERSION = 1  # of the layout of report.json
+DISTANCES = {
+    "pit_distance": "distance of PITs from uniform",
+    "class_error": "expected calibration error",
+}
 SERVED = Objective()  # the service's conditioning, for any mode of training
 
 
@@ -64,35 +69,6 @@ class Publication(NamedTuple):
     regimes: Sequence[str] = ()
 
 
-class Metric(NamedTuple):
-    """A measured metric with its unit."""
-
-    name: str
-    estimate: Estimate
-    unit: str = ""
-
-
-class Report(NamedTuple):
-    """Report of a trained model.
-
-    environment: that of the training, with its duration. untrained: built-in models on the
-    held-out part of own data, by log score (more is better); empty: not compared. history: one
-    record for each validation, in the JSON only; on the page a figure shows it.
-    """
-
-    name: str
-    kind: str
-    data_digest: str
-    configuration: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    metrics: tuple[Metric, ...]
-    comparisons: tuple[MethodComparison, ...] = ()
-    untrained: tuple[MethodComparison, ...] = ()
-    calibration: Calibration | None = None
-    figures: tuple[Chart, ...] = ()
-    history: tuple[Mapping[str, float], ...] = ()
-
-
 def publish(wanted: Publication, console: Console | None = None) -> Path:
     """Write the artifact and its report; returns the folder, which appears atomically.
 
@@ -109,13 +85,22 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
     _version(folder, wanted.version)  # before the work
     torch.set_num_threads(1)
     run = own.finished(wanted.run, wanted.data)
-    _check_regimes(wanted.regimes, run.config.model.priors)
+    priors = run.config.model.priors
+    names = wanted.regimes
+    if names and priors == 1:
+        raise BadConfig(
+            "--regimes: the model has no typical regimes: leave it out, or train with --set "
+            "model.priors=4"
+        )
+    if names and (not all(names) or not len(names) == len(set(names)) == priors):
+        raise BadConfig(f"--regimes: expected {priors} different names, got {', '.join(names)!r}")
     splits = catalogue.splits(run.config, wanted.place)
     batch = trained.sequences(splits, run.protocol)
-    report = measured(wanted, run, splits, batch, console)
+    report, charts = measured(wanted, run, splits, batch, console)
     temporary = folder / f".publish-{os.getpid()}"
     try:
         _write(temporary, wanted, run, splits, report)
+        write_report(temporary, report, charts, page=wanted.page)
         model = trained.load(run, splits).served()
         _check(temporary, model, batch.part(slice(0, CHECKED)).cut(0, STEPS))
         return _placed(temporary, folder, wanted.version)
@@ -123,35 +108,6 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         with suppress(OSError):
             folder.rmdir()  # of a model without any version
-
-
-def summary(run: Trained, report: Report, date: str | None) -> dict[str, Any]:
-    """The field `training` of a `model.json`: a summary of the report."""
-    metric = report.metrics[0]
-    fields = {
-        "experiment": run.config.experiment,
-        "mode": run.config.objective.mode,
-        "iterations": run.result["iterations"],
-        "best_iteration": run.result["best_iteration"],
-        "metric": {"name": metric.name, "unit": metric.unit, **metric.estimate._asdict()},
-        "data_digest": report.data_digest,
-        "versions": {"moca-service": metadata.version("moca-service"), "torch": torch.__version__},
-        "report": "report.json",
-    }
-    return fields if date is None else {**fields, "date": date}
-
-
-def _check_regimes(names: Sequence[str], priors: int) -> None:
-    """Raise BadConfig unless each typical regime gets a name of its own."""
-    if not names:
-        return
-    if priors == 1:
-        raise BadConfig(
-            "--regimes: the model has no typical regimes: leave it out, or train with --set "
-            "model.priors=4"
-        )
-    if not all(names) or not len(names) == len(set(names)) == priors:
-        raise BadConfig(f"--regimes: expected {priors} different names, got {', '.join(names)!r}")
 
 
 def _version(folder: Path, wanted: str) -> int:
@@ -168,7 +124,9 @@ def _version(folder: Path, wanted: str) -> int:
     return int(wanted)
 
 
-def _write(folder: Path, wanted: Publication, run: Trained, splits: Splits, report: Report) -> None:
+def _write(
+    folder: Path, wanted: Publication, run: Trained, splits: Splits, report: Mapping[str, Any]
+) -> None:
     learner = trained.load(run, splits, run.config.optimiser.precision)
     description, tensors = learner.artifact()
     data = "data of one's own" if run.config.experiment == OWN else run.config.experiment
@@ -177,11 +135,25 @@ def _write(folder: Path, wanted: Publication, run: Trained, splits: Splits, repo
     if wanted.regimes:
         named = zip(description["regimes"], wanted.regimes, strict=True)
         about["regimes"] = [{**regime, "name": name} for regime, name in named]
-    training = {"training": summary(run, report, wanted.date)}
-    artifact.save(folder, {**description, **about, **training}, tensors)
+    metric = report["metrics"][0]
+    about["training"] = {
+        "experiment": run.config.experiment,
+        "mode": run.config.objective.mode,
+        "iterations": run.result["iterations"],
+        "best_iteration": run.result["best_iteration"],
+        "metric": {
+            "name": metric["name"],
+            "unit": metric["unit"],
+            **metric["estimate"]._asdict(),
+        },
+        "data_digest": report["data_digest"],
+        "versions": {"moca-service": metadata.version("moca-service"), "torch": torch.__version__},
+        "report": "report.json",
+        **({} if wanted.date is None else {"date": wanted.date}),
+    }
+    artifact.save(folder, {**description, **about}, tensors)
     # The service runs under its own user: it may read the tensors if it may read the description.
     (folder / TENSORS).chmod((folder / DESCRIPTION).stat().st_mode)
-    write_report(folder, report, page=wanted.page)
 
 
 @torch.no_grad()
@@ -216,8 +188,14 @@ def _placed(temporary: Path, folder: Path, version: str) -> Path:
 
 def measured(
     wanted: Publication, run: Trained, splits: Splits, batch: Batch, console: Console
-) -> Report:
-    """Report of a run's model, measured on the test split, whose sequences are the batch."""
+) -> tuple[dict[str, Any], list[Chart]]:
+    """Report of a run's model, measured on the test split, whose sequences are the batch.
+
+    environment: that of the training, with its duration. comparisons: other methods on the same
+    sequences. untrained: built-in models on the held-out part of own data, by log score (more is
+    better); empty: not compared. history: one record for each validation, which the first of the
+    charts shows.
+    """
     untrained = _untrained(wanted, run, splits, console)
     protocol = run.protocol
     first = protocol.metric
@@ -229,28 +207,33 @@ def measured(
     configuration = run.config.model_dump(mode="json")
     if run.config.experiment == OWN:  # of own files only the name, as their path is private
         configuration["data"]["path"] = Path(configuration["data"]["path"]).name
-    numbers, chart = trained.calibration(run, splits)
-    return Report(
-        name=wanted.name,
-        kind=run.config.model.kind,
-        data_digest=digest(run.config, batch),
-        configuration=configuration,
-        environment={
+    calibration, chart = trained.calibration(run, splits)
+    report = {
+        "version": VERSION,
+        "name": wanted.name,
+        "kind": run.config.model.kind,
+        "data_digest": digest(run.config, batch),
+        "configuration": configuration,
+        "environment": {
             "torch": run.result["torch"],
             "device": run.result["device"],
             "seed": run.config.seed,
             "wall_time_s": run.result["elapsed_s"],
         },
-        metrics=tuple(
-            Metric(METRICS[metric][0], _estimate(of_metric), METRICS[metric][1])
+        "metrics": [
+            {
+                "name": METRICS[metric][0],
+                "estimate": _estimate(of_metric),
+                "unit": METRICS[metric][1],
+            }
             for metric, of_metric in values.items()
-        ),
-        comparisons=_comparisons(run, splits, protocol, values[first]),
-        untrained=untrained,
-        calibration=numbers,
-        figures=(trained.validations(run), chart),
-        history=tuple(run.result["history"]),
-    )
+        ],
+        "comparisons": _comparisons(run, splits, protocol, values[first]),
+        "untrained": untrained,
+        "calibration": calibration,
+        "history": run.result["history"],
+    }
+    return report, [trained.validations(run), chart]
 
 
 def _estimate(values: NDArray[np.float64]) -> Estimate:
@@ -288,43 +271,79 @@ def _comparisons(
     return tuple(comparisons)
 
 
-def write_report(folder: Path, report: Report, page: bool = True) -> list[Path]:
-    """Write `report.json`, which has the texts of figures alone, and, as a page, `report.html`.
-
-    Returns the files.
-    """
-    numbers = folder / "report.json"
-    drawn = [{"title": f.title, "description": f.description} for f in report.figures]
-    results.write(numbers, {"version": VERSION, **report._asdict(), "figures": drawn})
+def write_report(
+    folder: Path, report: Mapping[str, Any], charts: Sequence[Chart], page: bool = True
+) -> None:
+    """Write `report.json`, with the texts of the charts alone, and, as a page, `report.html`."""
+    drawn = [{"title": chart.title, "description": chart.description} for chart in charts]
+    results.write(folder / "report.json", {**report, "figures": drawn})
     if not page:
-        return [numbers]
-    document = folder / "report.html"
-    text = results.rendered(
-        "training.html",
-        title=f"Training report: {report.name}",
-        report=report,
-        metrics=[(one.name, one.unit, one.estimate, one.estimate.count) for one in report.metrics],
-        compared=("method", "metric", "mean", "model less method", "sequences"),
-        comparisons=_compared(report.comparisons),
-        untrained=_compared(report.untrained),
-        levels=[
-            (f"{level:.0%}", f"{inside:.1%}")
-            for level, inside in (report.calibration.coverage if report.calibration else ())
-        ],
-        configuration=list(_flat(report.configuration)),
-    )
-    document.write_text(text, "utf-8")
-    return [numbers, document]
-
-
-def _compared(comparisons: Iterable[MethodComparison]) -> list[tuple[Any, ...]]:
-    return [
-        (one.method, one.metric, one.estimate, one.difference, one.estimate.count)
-        for one in comparisons
+        return
+    about = [
+        ("model kind", report["kind"]),
+        ("data digest", report["data_digest"]),
+        ("torch, device", "{torch}, {device}".format(**report["environment"])),
+        ("seed", report["environment"]["seed"]),
+        ("time of training", "{wall_time_s:.1f} s".format(**report["environment"])),
     ]
+    measures = [
+        (name, f"{report['calibration'][key]:.4f}")
+        for key, name in DISTANCES.items()
+        if report["calibration"][key] is not None
+    ]
+    for level, inside in report["calibration"]["coverage"]:
+        measures.append((f"share of labels in central {level:.0%} intervals", f"{inside:.1%}"))
+    tables = [
+        Table.of(
+            "Metrics",
+            "mean over sequences with its 95 % interval",
+            report["metrics"],
+            ("metric", "{name}"),
+            ("unit", "{unit}"),
+            ("mean", "{estimate}"),
+            ("sequences", "{estimate.count}"),
+            named=2,
+        ),
+        _compared(
+            "Comparison",
+            "other methods on the same sequences; differences are paired, with 95 % intervals",
+            report["comparisons"],
+        ),
+        _compared(
+            "Built-in models",
+            "untrained models on held-out data, in nats an observation, more is better; means over "
+            "blocks of a window, with 95 % intervals",
+            report["untrained"],
+        ),
+        Table("Calibration", "distances and errors: 0 is perfect", ("measure", "value"), measures),
+        Table(
+            "Configuration",
+            "as it was given",
+            ("setting", "value"),
+            list(_flat(report["configuration"])),
+            2,
+        ),
+    ]
+    results.write_page(
+        folder / "report.html", f"Training report: {report['name']}", about, charts, tables
+    )
 
 
-def _flat(settings: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+def _compared(title: str, caption: str, comparisons: Sequence[MethodComparison]) -> Table:
+    return Table.of(
+        title,
+        caption,
+        [one._asdict() for one in comparisons],
+        ("method", "{method}"),
+        ("metric", "{metric}"),
+        ("mean", "{estimate}"),
+        ("model less method", "{difference}"),
+        ("sequences", "{estimate.count}"),
+        named=2,
+    )
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{before}{key}.")

@@ -6,7 +6,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
-NOT_FINITE = re.compile(r"\b(nan|inf)\b( ± nan)?")
+from training.figures import Chart
+
+NOT_FINITE = re.compile(r"\b(nan|inf)\b")
 
 
 class Table(NamedTuple):
@@ -40,7 +42,10 @@ class Table(NamedTuple):
         As `("mean", "{score.mean:.1f}")`; numbers that are not finite are `-`.
         """
         cells = [
-            tuple(NOT_FINITE.sub("-", cell.format(**row)) for _, cell in columns) for row in rows
+            tuple(
+                NOT_FINITE.sub("-", cell.format(**row).replace(" ± nan", "")) for _, cell in columns
+            )
+            for row in rows
         ]
         return cls(title, caption, tuple(head for head, _ in columns), cells, named)
 
@@ -104,12 +109,24 @@ def write(file: Path, results: Any) -> None:
     file.write_text(text + "\n", "utf-8")
 
 
-def rendered(template: str, **content: Any) -> str:
-    """A page of `templates/` that needs no network; charts are in it as pictures."""
+def write_page(
+    file: Path,
+    title: str,
+    about: Sequence[tuple[str, Any]],
+    charts: Iterable[Chart],
+    tables: Sequence[Table],
+) -> None:
+    """Write a page that needs no network: its charts are in it as pictures.
+
+    about: what was measured and where; tables without rows are left out.
+    """
     environment = Environment(
         loader=PackageLoader("training"), autoescape=True, undefined=StrictUndefined
     )
     environment.filters["data_uri"] = lambda chart: (
         f"data:image/svg+xml;base64,{base64.b64encode(chart.svg()).decode()}"
     )
-    return environment.get_template(template).render(content)
+    page = environment.get_template("page.html")
+    filled = [table for table in tables if table.rows]
+    text = page.render(title=title, about=about, charts=list(charts), tables=filled)
+    file.write_text(text, "utf-8")

@@ -132,7 +132,7 @@ def load(trained: Trained, splits: Splits, dtype: torch.dtype = DTYPE) -> Learne
 def sequences(splits: Splits, protocol: Protocol) -> Batch:
     """The test sequences: the same for every method."""
     generator = torch.Generator().manual_seed(SEED)
-    return splits.test.draw(generator, protocol.sequences, protocol.length)
+    return splits.test(generator, protocol.sequences, protocol.length)
 
 
 def scores(
@@ -291,29 +291,24 @@ def trace(
     return Trace(torch.stack(beliefs, 1), np.stack(pits, 1), probability, states)
 
 
-class Calibration(NamedTuple):
-    """Calibration; None where a measure does not apply.
+def calibration(run: Trained, splits: Splits) -> tuple[dict[str, Any], Chart]:
+    """PITs of numbers or reliability of classes, of the model filtered as in the service.
 
     pit_distance: of the PITs from uniform (Kolmogorov-Smirnov). coverage: (level, share inside) of
-    central intervals. class_error: expected calibration error of a classifier.
+    central intervals. class_error: expected calibration error of a classifier. What does not apply
+    is None or empty.
     """
-
-    pit_distance: float | None = None
-    coverage: tuple[tuple[float, float], ...] = ()
-    class_error: float | None = None
-
-
-def calibration(run: Trained, splits: Splits) -> tuple[Calibration, Chart]:
-    """PITs of numbers or reliability of classes, of the model filtered as in the service."""
     batch = sequences(splits, run.protocol).part(slice(0, CALIBRATION_SEQUENCES))
     traced = trace(load(run, splits).served(), batch, max_hypotheses=MAX_HYPOTHESES)
+    measures: dict[str, Any] = {"pit_distance": None, "coverage": [], "class_error": None}
     if traced.probability is not None:
         bins = reliability(traced.probability, batch.y.squeeze(-1).numpy())
-        return Calibration(class_error=calibration_error(bins)), figures.classifier(bins)
-    pits = traced.pit
-    inside = coverage(pits, LEVELS).tolist()
-    numbers = Calibration(distance(pits), tuple(zip(LEVELS, inside, strict=True)))
-    return numbers, figures.calibration(pits)
+        measures["class_error"] = calibration_error(bins)
+        return measures, figures.classifier(bins)
+    inside = coverage(traced.pit, LEVELS).tolist()
+    measures["pit_distance"] = distance(traced.pit)
+    measures["coverage"] = list(zip(LEVELS, inside, strict=True))
+    return measures, figures.calibration(traced.pit)
 
 
 def validations(run: Trained) -> Chart:

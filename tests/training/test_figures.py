@@ -146,8 +146,9 @@ def test_methods_are_in_the_papers_order_with_their_numbers(charts):
     (axes,) = charts["dots"].figure.axes
     handles, names = axes.get_legend_handles_labels()
     assert names == ["one", "two"]
-    assert handles[0][0].get_xdata().tolist() == [0.01, 2.0]  # what is below the floor is at it
+    assert handles[0][0].get_xdata().tolist() == [0.002, 2.0]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+    assert (axes.get_xscale(), axes.get_xlim()[0]) == ("symlog", -0.005)
 
 
 def test_text_is_no_mathematics(charts):
@@ -156,44 +157,52 @@ def test_text_is_no_mathematics(charts):
 
 
 @pytest.fixture
-def measured(charts):
+def measured():
     ahead = Estimate(-0.3, -0.4, -0.2, 200)
-    return publish.Report(
-        name=f"sinusoid {EVIL}",
-        kind="alpaca",
-        data_digest="sha256:12",
-        configuration={"hazard": 0.05, "encoder": {"layers": [128, 128], EVIL: EVIL}},
-        environment={"torch": "2.13.0", "device": "cpu", "seed": 7, "wall_time_s": 12.34},
-        metrics=(publish.Metric("NLL", Estimate(-3.291, -3.365, -3.217, 200), "nats"),),
-        comparisons=(
+    return {
+        "version": publish.VERSION,
+        "name": f"sinusoid {EVIL}",
+        "kind": "alpaca",
+        "data_digest": "sha256:12",
+        "configuration": {"hazard": 0.05, "encoder": {"layers": [128, 128], EVIL: EVIL}},
+        "environment": {"torch": "2.13.0", "device": "cpu", "seed": 7, "wall_time_s": 12.34},
+        "metrics": [
+            {"name": "NLL", "estimate": Estimate(-3.291, -3.365, -3.217, 200), "unit": "nats"}
+        ],
+        "comparisons": (
             MethodComparison("SW5", "NLL", Estimate(-3.0, -3.1, -2.9, 200), ahead),
             MethodComparison(EVIL, "NLL", Estimate(1.0, math.nan, math.nan, 1), ahead),
         ),
-        calibration=publish.Calibration(0.021, ((0.5, 0.493), (0.9, 0.907))),
-        figures=(charts["validation"], charts["pit"]),
-    )
+        "untrained": (),
+        "calibration": {
+            "pit_distance": 0.021,
+            "coverage": [(0.5, 0.493), (0.9, 0.907)],
+            "class_error": None,
+        },
+    }
 
 
-def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, tmp_path):
-    numbers, document = publish.write_report(tmp_path / "new", measured)
-    text = document.read_text("utf-8")
+def test_a_report_is_one_page_that_loads_nothing_and_the_same_numbers(measured, charts, tmp_path):
+    figures = [charts["validation"], charts["pit"]]
+    publish.write_report(tmp_path, measured, figures)
+    text = (tmp_path / "report.html").read_text("utf-8")
     pictures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)"', text)
-    assert [alt for _, alt in pictures] == [chart.description for chart in measured.figures]
+    assert [alt for _, alt in pictures] == [chart.description for chart in figures]
     assert base64.b64decode(pictures[0][0]).endswith(b"</svg>\n")
     own = re.sub(r'src="data:[^"]+"', "", text)
     assert not re.search(r"<script|\bsrc=|\bhref=|@import|url\(|http(?!-equiv)", own)
     for shown in ("-3.291 ± 0.074", "encoder.layers", "90.7%", '<html lang="en">', "0.0210"):
         assert shown in own
     assert text.count("<table>") == text.count("<caption>") >= 5
-    content = json.loads(numbers.read_text("utf-8"), parse_constant=pytest.fail)
+    content = json.loads((tmp_path / "report.json").read_text("utf-8"), parse_constant=pytest.fail)
     assert content["version"] == publish.VERSION
     assert [*content["metrics"][0]["estimate"].values()] == [-3.291, -3.365, -3.217, 200]
     assert content["comparisons"][1]["estimate"]["low"] is None
     assert content["calibration"]["coverage"] == [[0.5, 0.493], [0.9, 0.907]]
     assert [set(chart) for chart in content["figures"]] == [{"title", "description"}] * 2
-    _, bare = publish.write_report(
-        tmp_path, measured._replace(figures=(), calibration=None, comparisons=())
-    )
-    for heading in ("Figures", "Calibration", "Comparison"):
+    assert "Built-in models" not in own
+    publish.write_report(tmp_path, {**measured, "comparisons": ()}, ())
+    bare = (tmp_path / "report.html").read_text("utf-8")
+    for heading in ("Figures", "Comparison"):
         assert f"<h2>{heading}" in text
-        assert f"<h2>{heading}" not in bare.read_text("utf-8")
+        assert f"<h2>{heading}" not in bare

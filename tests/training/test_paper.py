@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.training.tiny import SETTINGS, Untold
+from tests.training.tiny import SETTINGS, untold
 from training import catalogue, jobs, trained
 from training.catalogue import Axes
 from training.config import Objective
@@ -143,9 +143,9 @@ def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
     run = next(trained.finished(runs / "sinusoid"))
     splits = catalogue.splits(run.config, place)
 
-    untold = splits._replace(test=Untold(splits.test))
+    secret = splits._replace(test=untold(splits.test))
     with pytest.raises(BadRun, match="switches"):
-        trained.scores(run, untold, TINY, Objective(supervision=0.5))
+        trained.scores(run, secret, TINY, Objective(supervision=0.5))
 
 
 def walks(rows, seed):

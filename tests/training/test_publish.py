@@ -15,7 +15,7 @@ from training.data.files import Place
 from training.errors import BadConfig, BadData, BadRun
 from training.experiments import own
 from training.experiments.own import HeldOutScores, finished
-from training.experiments.regimes import RegimeSeries
+from training.experiments.regimes import regime_series
 from training.publish import Publication, publish
 from training.statistics import MethodComparison, estimate, paired
 from training.trained import load
@@ -33,7 +33,7 @@ def trained(folder, *more):
 def runs(tmp_path_factory):
     """A fleet; a model by MOCA and one conditioned on everything."""
     folder = tmp_path_factory.mktemp("published")
-    y = RegimeSeries(0.1).draw(torch.Generator().manual_seed(0), 1, 600).y[0, :, 0]
+    y = regime_series(torch.Generator().manual_seed(0), 1, 600, 0.1).y[0, :, 0]
     (folder / "secret.csv").write_text("y\n" + "\n".join(map(str, (1e3 + 50 * y).tolist())))
     trained(folder)
     trained(folder, "--model", "alpaca", "--name", "alpaca", "--mode", "moca", "--mode", "coe")

@@ -19,7 +19,7 @@ from training.trained import density, log_scores, trace
 def test_a_trace_of_the_filter_is_the_forward_pass():
     config = tiny()
     sources = splits(config)
-    model, batch = learner(config, sources).double().model(), sources.test.draw(seeded(), 3, 30)
+    model, batch = learner(config, sources).double().model(), sources.test(seeded(), 3, 30)
     matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
     hazard = torch.full((1, 1), model.hazard, dtype=torch.float64)
     expected = segments.forward(matrix, Changes(hazard)).log_posterior.exp()

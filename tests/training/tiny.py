@@ -1,5 +1,6 @@
 """Training runs of a second, in this process."""
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -58,39 +59,32 @@ def train(
     return Trained(loop(job, world or World(), report, resume=resume), losses, states, run)
 
 
-class Gaps:
+def gaps(source):
     """Every third label is missing, more of them in later windows."""
 
-    def __init__(self, source):
-        self.source = source
-
-    def draw(self, generator, count, length):
-        batch = self.source.draw(generator, count, length)
+    def draw(generator, count, length):
+        batch = source(generator, count, length)
         window, t = torch.meshgrid(torch.arange(count), torch.arange(length), indexing="ij")
         gone = ((window + t) % 3 == 0) | (t > length - window)
         return Batch(batch.x, batch.y.masked_fill(gone.unsqueeze(-1), torch.nan), batch.switch)
 
+    return draw
 
-class Untold:
+
+def untold(source):
     """A source that does not say where its regimes switch."""
-
-    def __init__(self, source):
-        self.source = source
-
-    def draw(self, generator, count, length):
-        return self.source.draw(generator, count, length)._replace(switch=None)
+    return lambda *drawn: source(*drawn)._replace(switch=None)
 
 
-class Endless:
+def endless(source, draws):
     """Labels of some draws, counted from 0, are infinite."""
+    counted = itertools.count()
 
-    def __init__(self, source, draws):
-        self.source, self.draws, self.count = source, draws, 0
+    def draw(generator, count, length):
+        batch = source(generator, count, length)
+        return batch._replace(y=batch.y + torch.inf) if next(counted) in draws else batch
 
-    def draw(self, generator, count, length):
-        batch = self.source.draw(generator, count, length)
-        self.count += 1
-        return batch._replace(y=batch.y + torch.inf) if self.count - 1 in self.draws else batch
+    return draw
 
 
 def same(one, other):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tests.training.tiny import Gaps, tiny, train
+from tests.training.tiny import gaps, tiny, train
 from training.meta_training.processes import world
 
 SETTINGS = {
@@ -19,7 +19,7 @@ def main(folder):
     """Train in every process; the first writes `said.json`."""
     torch.set_num_threads(1)
     with world("cpu") as ours:
-        trained = train(tiny(**SETTINGS), folder / "run", wrap=Gaps, world=ours)
+        trained = train(tiny(**SETTINGS), folder / "run", wrap=gaps, world=ours)
     if ours.leads:
         state = {name: value.flatten().tolist() for name, value in trained.states[-1].items()}
         outcome = {"size": ours.size, "losses": trained.losses, "state": state}

@@ -116,8 +116,8 @@ def files(path: Path) -> list[Path]:
 class _Table:
     """The content of a file and its columns by role."""
 
-    def __init__(self, file: Path, source: DataSource) -> None:
-        """Raise BadData for a file that cannot be read, or has no rows."""
+    def __init__(self, file: Path, wanted: DataSource) -> None:
+        """Raise BadData for a file that cannot be read, has no rows, or lacks a column."""
         self.file = file
         try:
             self._table = read_table(file)
@@ -128,7 +128,7 @@ class _Table:
         self._columns = self._table.columns
         if not any(self._columns.values()):
             raise BadData(f"{file} has no rows")
-        self._recognise(source)
+        self._recognise(wanted)
 
     def _recognise(self, wanted: DataSource) -> None:
         single = [name for name in (wanted.stream, wanted.time, wanted.changepoint) if name]
@@ -142,7 +142,15 @@ class _Table:
         self.time = wanted.time or named(self._columns, TIME_NAMES, taken)
         self.changepoint = wanted.changepoint or named(self._columns, ("changepoint",), taken)
         taken |= {name for name in (self.stream, self.time, self.changepoint) if name is not None}
-        self.y = list(wanted.y) if wanted.y else self._find_labels(taken)
+        self.y = list(wanted.y or self._numbered("y", taken))
+        if not self.y:
+            self.y = numeric(self._table, taken)
+            if len(self.y) != 1:
+                several = f"several numeric columns: {listed(self.y)}"
+                raise BadData(
+                    f"{self.file} has no column y or y1, y2, ... and "
+                    f"{several if self.y else 'no numeric column'}; name the label columns"
+                )
         twice = [name for name, count in Counter([*self.y, *self.x]).items() if count > 1]
         if twice:
             raise BadData(f"{self.file}: column {twice[0]!r} is given twice as a label or an input")
@@ -152,17 +160,6 @@ class _Table:
         free = [name for name in self._columns if name not in taken]
         begun = [name for name in free if name.lower().startswith(f"{letter}_")]
         return numbered(free, letter) or begun
-
-    def _find_labels(self, taken: set[str]) -> list[str]:
-        if names := self._numbered("y", taken):
-            return names
-        numbers = numeric(self._table, taken)
-        if len(numbers) == 1:
-            return numbers
-        other = f"several numeric columns: {listed(numbers)}" if numbers else "no numeric column"
-        raise BadData(
-            f"{self.file} has no column y or y1, y2, ... and {other}; name the label columns"
-        )
 
     def series(self, interval: float | None, classes: bool, partial: bool) -> list[Series]:
         """The series of the file; raises BadData."""
@@ -176,22 +173,50 @@ class _Table:
                     # Differences first: those of nanoseconds since 1970 are exact.
                     steps = np.diff(when[rows[name]]) / (unit * interval)
                     elapsed[name] = torch.tensor([1.0, *steps], dtype=torch.float64)
-        y = torch.from_numpy(self._labels(classes, partial))
-        x = None if not self.x else torch.from_numpy(self._inputs())
-        switch = None if self.changepoint is None else torch.tensor(self._switches())
+        y = self._labels(classes, partial)
+        x = self._numbers(self.x, CODED) if self.x else None
+        if x is not None:
+            self._refuse(np.isnan(x), self.x, "empty; an input cannot be missing")
+        switches = None
+        if self.changepoint is not None:
+            cells = [str(cell) for cell in self._columns[self.changepoint]]
+            known = [SWITCHES.get(cell.strip().lower().removesuffix(".0")) for cell in cells]
+            if None in known:
+                row = known.index(None)
+                raise self._bad(row, self.changepoint, f"{cells[row]!r} is not 0 or 1")
+            switches = torch.tensor(known)
         return [
             Series(
-                None if x is None else x[own],
-                y[own],
-                None if switch is None else switch[own],
+                None if x is None else torch.from_numpy(x[own]),
+                torch.from_numpy(y[own]),
+                None if switches is None else switches[own],
                 name,
                 elapsed.get(name),
             )
             for name, own in rows.items()
         ]
 
+    def _labels(self, classes: bool, partial: bool) -> Floats:
+        """Labels (N, y_dim)."""
+        y = self._numbers(self.y, NUMBERS)
+        missing = np.isnan(y)
+        if not partial:
+            some = missing & ~missing.all(1, keepdims=True)
+            advice = "fill it, empty the whole row, or use --model fleet"
+            self._refuse(some, self.y, f"empty while other labels of the row are not; {advice}")
+        if classes:
+            fractions = ~missing & ((y < 0) | (y != np.floor(y)))
+            label = f"{y[fractions][0]:g}" if fractions.any() else ""
+            self._refuse(fractions, self.y, f"{label} is not a class 0, 1, 2, ...")
+        return y
+
     def _bad(self, row: int, name: str, text: str) -> BadData:
         return BadData(f"{self.file}: {self._table.where(row, name)}: {text}")
+
+    def _refuse(self, wrong: NDArray[np.bool_], names: Sequence[str], text: str) -> None:
+        """Raise BadData at the first wrong cell (N, columns)."""
+        for row, column in np.argwhere(wrong):
+            raise self._bad(row, names[column], text)
 
     def _rows(self) -> dict[str, Rows]:
         """Rows of each stream."""
@@ -239,47 +264,17 @@ class _Table:
             raise self._bad(row, name, text)
         return ordered
 
-    def _numbers(self, name: str, advice: str) -> Floats:
-        """A column (N,), nan where a cell is missing; BadData for text and what is not finite."""
-        values = []
-        for row, cell in enumerate(self._columns[name]):
-            value = np.nan if is_missing(cell) else finite(cell)
-            if value is None:
-                raise self._bad(row, name, f"{str(cell)!r} is not a finite number; {advice}")
-            values.append(value)
-        return np.array(values, np.float64)
-
-    def _inputs(self) -> Floats:
-        """Inputs (N, x_dim)."""
-        values = np.stack([self._numbers(name, CODED) for name in self.x], 1)
-        for row, column in np.argwhere(np.isnan(values)):
-            raise self._bad(row, self.x[column], "empty; an input cannot be missing")
-        return values
-
-    def _labels(self, classes: bool, partial: bool) -> Floats:
-        """Labels (N, y_dim)."""
-        values = np.stack([self._numbers(name, NUMBERS) for name in self.y], 1)
-        missing = np.isnan(values)
-        some = missing & ~missing.all(1, keepdims=True)
-        for row, column in () if partial else np.argwhere(some):
-            advice = "fill it, empty the whole row, or use --model fleet"
-            text = f"empty while other labels of the row are not; {advice}"
-            raise self._bad(row, self.y[column], text)
-        fractions = ~missing & ((values < 0) | (values != np.floor(values)))
-        for row, column in np.argwhere(fractions) if classes else ():
-            label = f"{values[row, column]:g}"
-            raise self._bad(row, self.y[column], f"{label} is not a class 0, 1, 2, ...")
-        return values
-
-    def _switches(self) -> list[bool]:
-        name = str(self.changepoint)
-        switches = []
-        for row, cell in enumerate(self._columns[name]):
-            switch = SWITCHES.get(str(cell).strip().lower().removesuffix(".0"))
-            if switch is None:
-                raise self._bad(row, name, f"{str(cell)!r} is not 0 or 1")
-            switches.append(switch)
-        return switches
+    def _numbers(self, names: Sequence[str], advice: str) -> Floats:
+        """Columns (N, columns), nan where a cell is missing; BadData for what is not finite."""
+        columns = []
+        for name in names:
+            cells = self._columns[name]
+            values = [np.nan if is_missing(cell) else finite(cell) for cell in cells]
+            if None in values:
+                row = values.index(None)
+                raise self._bad(row, name, f"{str(cells[row])!r} is not a finite number; {advice}")
+            columns.append(np.array(values, np.float64))
+        return np.stack(columns, 1)
 
 
 def _check_labels(path: Path, labels: Floats, names: Sequence[str], classes: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,12 +53,9 @@ class Batch(NamedTuple):
         return _mapped(self, lambda field: field[:, start:stop])
 
 
-class Source(Protocol):
-    """Source of windows; the generator is the only randomness, so a seed reproduces the draws."""
-
-    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
-        """`count` windows of `length` observations, each of one unsegmented series."""
-        ...
+# Windows by a generator, their number and their length, each of one unsegmented series. The
+# generator is the only randomness, so a seed reproduces them.
+Source = Callable[[torch.Generator, int, int], Batch]
 
 
 class Scaling(NamedTuple):
@@ -133,46 +130,40 @@ def _mapped(observations: S, change: Callable[[Tensor], Tensor]) -> S:
     return observations._replace(**changed)
 
 
-class Windows:
-    """Windows drawn uniformly from all positions in all series where one fits.
+def windows(series: Sequence[Series]) -> Source:
+    """Windows drawn uniformly, with replacement, from all positions in all series where one fits.
 
     Series shorter than a window have none. The first observation of a window counts as
-    the start of a regime, as for the model that has seen nothing before it.
+    the start of a regime, as for the model that has seen nothing before it. Raises BadData without
+    series or for unequal dimensions; where every series is shorter than a window, once drawn.
     """
+    _check_alike(series)
+    lengths = torch.tensor([len(one.y) for one in series])
+    first = torch.cumsum(lengths, 0) - lengths
+    joined = _joined(series)
 
-    def __init__(self, series: Sequence[Series]) -> None:
-        """Store the series; raises BadData without series or for unequal dimensions."""
-        _check_alike(series)
-        self.names = [one.name for one in series]
-        self._length = torch.tensor([len(one.y) for one in series])
-        self._first = torch.cumsum(self._length, 0) - self._length
-        self._joined = _joined(series)
-
-    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
-        """`count` windows, with replacement; BadData if every series is shorter than `length`."""
-        places = (self._length - length + 1).clamp(min=0)
+    def draw(generator: torch.Generator, count: int, length: int) -> Batch:
+        places = (lengths - length + 1).clamp(min=0)
         stop = torch.cumsum(places, 0)
         total = int(stop[-1])
         if total == 0:
-            raise _too_short(self.names, self._length.tolist(), length)
+            raise _too_short(series, length)
         place = torch.randint(total, (count,), generator=generator)
-        series = torch.searchsorted(stop, place, right=True)
-        start = self._first[series] + place - (stop - places)[series]
-        return _cut(self._joined, start, length)
+        chosen = torch.searchsorted(stop, place, right=True)
+        start = first[chosen] + place - (stop - places)[chosen]
+        return _cut(joined, start, length)
+
+    return draw
 
 
-class Fixed:
-    """Fixed windows, stored as one batch."""
+def fixed(batch: Batch) -> Source:
+    """Different ones of some windows, cut to their first observations; all if they are too few.
 
-    def __init__(self, held: Batch) -> None:
-        self.held = held
+    Raises BadData where they are shorter than what is drawn.
+    """
 
-    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
-        """`count` different windows cut to their first `length` observations.
-
-        All windows in their order if fewer are stored. BadData if they are shorter than `length`.
-        """
-        number, longest = self.held.y.shape[:2]
+    def draw(generator: torch.Generator, count: int, length: int) -> Batch:
+        number, longest = batch.y.shape[:2]
         if length > longest:
             raise BadData(
                 f"expected at most {longest} observations, as in the fixed windows, got {length}"
@@ -181,39 +172,38 @@ class Fixed:
             chosen = torch.arange(number)
         else:
             chosen = torch.randperm(number, generator=generator)[:count]
-        return self.held.part(chosen).cut(0, length)
+        return batch.part(chosen).cut(0, length)
+
+    return draw
 
 
-class InUnits:
-    """Windows in units of their own, as streams that have had their warm-up.
+def in_units(source: Source, warmup: int) -> Source:
+    """Windows of a source in units of their own, as streams that have had their warm-up.
 
-    Location and scale of each are those of the `warmup` labels before it. An output of which fewer
-    than `FEWEST` are there has no units, and no labels in such a window.
+    Location and scale of each are those of the `warmup` labels before it; labels beyond `FARTHEST`
+    units count as that far. An output of which fewer than `FEWEST` are there has no units, and no
+    labels in such a window.
     """
 
-    def __init__(self, source: Source, warmup: int) -> None:
-        """source: of windows that are so much longer."""
-        self._source = source
-        self._warmup = warmup
-
-    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
-        """As the source; labels beyond `FARTHEST` units count as that far."""
-        batch = self._source.draw(generator, count, self._warmup + length)
+    def draw(generator: torch.Generator, count: int, length: int) -> Batch:
+        batch = source(generator, count, warmup + length)
         model = Averaged(batch.y.shape[-1])
-        warmup = batch.y[:, : self._warmup].double()
-        moments = [estimate(window.tolist(), model) for window in warmup]
+        before = batch.y[:, :warmup].double()
+        moments = [estimate(window.tolist(), model) for window in before]
         location, scale = (
             torch.tensor(part, dtype=torch.float64).unsqueeze(1)
             for part in zip(*moments, strict=True)
         )
-        after = batch.cut(self._warmup, self._warmup + length)
+        after = batch.cut(warmup, warmup + length)
         y = ((after.y.double() - location) / scale).clamp(-FARTHEST, FARTHEST)
-        without_units = (~warmup.isnan()).sum(1, keepdim=True) < min(FEWEST, self._warmup)
+        without_units = (~before.isnan()).sum(1, keepdim=True) < min(FEWEST, warmup)
         y = y.masked_fill(without_units, math.nan).to(batch.y.dtype)
         return after._replace(y=y, switch=_from_a_start(after.switch))
 
+    return draw
 
-def consecutive(series: Sequence[Series], length: int) -> Fixed:
+
+def consecutive(series: Sequence[Series], length: int) -> Batch:
     """Disjoint windows of each series, from its first observation on; BadData without any."""
     _check_alike(series)
     parts = [
@@ -222,19 +212,12 @@ def consecutive(series: Sequence[Series], length: int) -> Fixed:
         for start in range(0, len(one.y) - length + 1, length)
     ]
     if not parts:
-        raise _too_short([one.name for one in series], [len(one.y) for one in series], length)
-    return Fixed(_cut(_joined(parts), torch.arange(len(parts)) * length, length))
-
-
-def checked_hazard(hazard: float) -> float:
-    """Return the hazard; ValueError outside [0, 1]."""
-    if not 0 <= hazard <= 1:
-        raise ValueError(f"expected a hazard in [0, 1], got {hazard}")
-    return hazard
+        raise _too_short(series, length)
+    return _cut(_joined(parts), torch.arange(len(parts)) * length, length)
 
 
 def switches(generator: torch.Generator, count: int, length: int, hazard: float) -> Tensor:
-    """Whether a regime starts at each observation: (count, length) bool.
+    """Whether a regime starts at each observation: (count, length) bool; hazard: in [0, 1].
 
     The first observation starts one; every later one does with probability `hazard`.
     """
@@ -295,8 +278,8 @@ def _from_a_start(switch: Tensor | None) -> Tensor | None:
     return torch.cat((first, switch[:, 1:]), 1)
 
 
-def _too_short(names: Sequence[str], lengths: Sequence[int], length: int) -> BadData:
-    sizes = [f"{name!r} has {size}" for name, size in zip(names, lengths, strict=True)]
+def _too_short(series: Sequence[Series], length: int) -> BadData:
+    sizes = [f"{one.name!r} has {len(one.y)}" for one in series]
     return BadData(f"every series is shorter than {length}: {shortened(sizes)}")
 
 

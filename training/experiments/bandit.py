@@ -37,7 +37,16 @@ from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
 from training import catalogue, figures, trained
 from training.data.files import Place, save
-from training.data.windows import Batch, Series, Splits, Windows, held, switches, uniform
+from training.data.windows import (
+    Batch,
+    Series,
+    Source,
+    Splits,
+    held,
+    switches,
+    uniform,
+    windows,
+)
 from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart
 from training.paper import Charts, Comparison, Study, method_table, save_charts, show_table
@@ -143,28 +152,19 @@ def collected(generator: torch.Generator, count: int, steps: int, hazard: float)
     return Batch(inputs(drawn.states, action), reward.unsqueeze(-1), drawn.switch)
 
 
-class _Fresh(NamedTuple):
-    """New streams at each draw."""
-
-    hazard: float
-
-    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
-        """`count` streams from their first steps on."""
-        return collected(generator, count, length, self.hazard)
-
-
 def splits(place: Place, hazard: float, seed: int) -> Splits:
     """Training on 64 x 562 steps and validation on 16 x 562, each one stream; test is fresh."""
     generator = torch.Generator().manual_seed(seed)
 
-    def windows(steps: int, name: str) -> Windows:
+    def stream(steps: int, name: str) -> Source:
         x, y, switch, _ = collected(generator, 1, steps, hazard)
         assert x is not None
         assert switch is not None
-        return Windows([Series(x[0], y[0], switch[0], name)])
+        return windows([Series(x[0], y[0], switch[0], name)])
 
-    train = windows(TRAIN_STEPS, "train")
-    return Splits(train, windows(VALIDATION_STEPS, "validation"), _Fresh(hazard), X_DIM, 1)
+    train = stream(TRAIN_STEPS, "train")
+    validation = stream(VALIDATION_STEPS, "validation")
+    return Splits(train, validation, partial(collected, hazard=hazard), X_DIM, 1)
 
 
 class Holder(Protocol):
@@ -397,10 +397,6 @@ class Played(NamedTuple):
     cumulative: NDArray[np.float32]
 
 
-Results = Mapping[tuple[str, str, str], Played]  # by hazard, method, strategy
-Runs = Mapping[tuple[str, str], Trained]  # by hazard, method
-
-
 def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
     """Print and write a table for each strategy, and figures; raises BadRun or BadConfig."""
     torch.set_num_threads(1)
@@ -409,25 +405,36 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
     if unknown:
         raise BadConfig(f"--strategy: expected one of {', '.join(STRATEGIES)}, got {unknown[0]!r}")
     runs = {key: run for key, run in wanted.chosen().items() if key[1] in AGENTS}
-    jobs = [(key, strategy) for strategy in strategies for key in runs]
-    results = {
-        (*key, strategy): play(runs[key], wanted, trials, strategy)
-        for key, strategy in track(jobs, "playing", console=console, transient=True)
-    }
+    charts: Charts = []
     for strategy in strategies:
-        comparison = compared(results, strategy)
+        played = {
+            key: play(run, wanted, trials, strategy)
+            for key, run in track(runs.items(), strategy, console=console, transient=True)
+        }
+        values = {key: one.percent for key, one in played.items()}
+        comparison = Comparison(f"bandit, {strategy}", METRIC, -1, values)
         show_table(comparison, method_table(comparison), runs, wanted.out / strategy, console)
-    save_charts(draw(wanted, runs, results, strategies), wanted.out, console)
-
-
-def compared(results: Results, strategy: str) -> Comparison:
-    """Regret of each method at each hazard under one strategy."""
-    values = {
-        (hazard, method): played.percent
-        for (hazard, method, chosen), played in results.items()
-        if chosen == strategy
-    }
-    return Comparison(f"bandit, {strategy}", METRIC, -1, values)
+        if len(comparison.settings()) > 1:
+            charts.append((f"regret-{strategy}", comparison.hazard_chart()))
+        panels = {
+            f"hazard {setting}": {
+                method: {
+                    float(t + 1): estimate(one.cumulative[:, t]) for t in range(0, STEPS, EVERY)
+                }
+                for (hazard, method), one in played.items()
+                if hazard == setting
+            }
+            for setting in comparison.settings()
+        }
+        title = f"Cumulative regret, {strategy}"
+        chart = figures.over_time(panels, "cumulative regret", title)
+        charts.append((f"cumulative-{strategy}", chart))
+    for (hazard, method), run in runs.items():
+        if method == "MOCA":
+            charts.append((f"losses-{hazard}", trained.validations(run)))
+    if (PAPER_HAZARD, "MOCA") in runs:
+        charts.append(("wheel", _paper_chart(wanted, runs[PAPER_HAZARD, "MOCA"])))
+    save_charts(charts, wanted.out, console)
 
 
 def model(run: Trained, wanted: Study) -> Alpaca:
@@ -458,41 +465,13 @@ def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
     return played
 
 
-def draw(wanted: Study, runs: Runs, results: Results, strategies: Sequence[str]) -> Charts:
-    """Regret against hazard and over time by strategy, validation, reward and belief."""
-    charts: Charts = []
-    for strategy in strategies:
-        comparison = compared(results, strategy)
-        if len(comparison.settings()) > 1:
-            charts.append((f"regret-{strategy}", comparison.hazard_chart()))
-        panels = {
-            f"hazard {setting}": {
-                method: {
-                    float(t + 1): estimate(played.cumulative[:, t]) for t in range(0, STEPS, EVERY)
-                }
-                for (hazard, method, chosen), played in results.items()
-                if (hazard, chosen) == (setting, strategy)
-            }
-            for setting in comparison.settings()
-        }
-        title = f"Cumulative regret, {strategy}"
-        chart = figures.over_time(panels, "cumulative regret", title)
-        charts.append((f"cumulative-{strategy}", chart))
-    for (hazard, method), run in runs.items():
-        if method == "MOCA":
-            charts.append((f"losses-{hazard}", trained.validations(run)))
-    if (PAPER_HAZARD, "MOCA") in runs:
-        charts.append(("wheel", _paper_chart(wanted, runs)))
-    return charts
-
-
-def _paper_chart(wanted: Study, runs: Runs) -> Chart:
+def _paper_chart(wanted: Study, run: Trained) -> Chart:
     """The paper's figure of the bandit: rewards, their posterior mean at t = 135, the belief."""
     whole = world(seeded(), 1, STEPS, float(PAPER_HAZARD))
     short = BanditWorld(*(value[:, :PAPER_LENGTH] for value in whole))
     chance = seeded()
     with torch.no_grad():
-        best = model(runs[PAPER_HAZARD, "MOCA"], wanted)
+        best = model(run, wanted)
         belief, mean = follow(best, short, STRATEGIES["thompson"], chance, PAPER_STEP)
     states = world(seeded(1), 1, SAMPLES, 0.5).states[0]
     delta = short.delta[0, PAPER_STEP].expand(SAMPLES)

@@ -28,7 +28,7 @@ from rich.progress import track
 from torch import Tensor
 
 from training.data.files import Place, arrays, replacing, save
-from training.data.windows import Batch, Splits, checked_hazard, held, member, switches
+from training.data.windows import Batch, Source, Splits, held, member, switches
 from training.errors import BadData
 from training.paper import classifier_charts as draw
 from training.trained import Protocol
@@ -146,50 +146,45 @@ def _jpeg(item: Item) -> bytes:
     return written.getvalue()
 
 
-class MiniImageNet:
+def source(
+    images: NDArray[np.uint8],
+    label: NDArray[Any],
+    superclass: NDArray[Any],
+    hazard: float,
+    augment: bool,
+) -> Source:
     """Generated windows: x (B, T, 3 * size * size) float32 in [0, 1], y (B, T, 1), switch (B, T).
 
-    An image is channels first, row-major. With `augment`, images are mirrored and jittered.
+    images: (n, 3, size, size) of classes `label` (n,) in `superclass` (n,); in a window channels
+    first, row-major. With `augment`, images are mirrored and jittered.
     """
+    order = torch.from_numpy(np.argsort(label, kind="stable"))
+    _, first, counts = np.unique(label, return_index=True, return_counts=True)
+    of_class = torch.from_numpy(counts)
+    # Classes of each super-class one after the other, and how many they are.
+    parent = torch.from_numpy(superclass[first].astype(np.int64))
+    members = torch.argsort(parent, stable=True)
+    classes = torch.bincount(parent, minlength=SUPERCLASSES)
+    if len(classes) > SUPERCLASSES or not classes.all():
+        raise BadData(
+            f"expected classes of super-classes 0 to {SUPERCLASSES - 1}, "
+            f"got {classes.tolist()} classes of them"
+        )
 
-    def __init__(
-        self,
-        images: NDArray[np.uint8],
-        label: NDArray[Any],
-        superclass: NDArray[Any],
-        hazard: float,
-        augment: bool,
-    ) -> None:
-        """Store images (n, 3, size, size) of classes `label` (n,) in `superclass` (n,)."""
-        self.hazard = checked_hazard(hazard)
-        self.augment = augment
-        self._images = images
-        self._order = torch.from_numpy(np.argsort(label, kind="stable"))
-        classes, first, count = np.unique(label, return_index=True, return_counts=True)
-        self._count = torch.from_numpy(count)
-        # Classes of each super-class one after the other, and how many they are.
-        parent = torch.from_numpy(superclass[first].astype(np.int64))
-        self._members = torch.argsort(parent, stable=True)
-        self._classes = torch.bincount(parent, minlength=SUPERCLASSES)
-        if len(self._classes) > SUPERCLASSES or not self._classes.all():
-            raise BadData(
-                f"expected classes of super-classes 0 to {SUPERCLASSES - 1}, "
-                f"got {self._classes.tolist()} classes of them"
-            )
-
-    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
-        """`count` independent streams of `length`, each from the start of a regime."""
-        switch = switches(generator, count, length, self.hazard)
+    def draw(generator: torch.Generator, count: int, length: int) -> Batch:
+        switch = switches(generator, count, length, hazard)
         every = torch.arange(SUPERCLASSES).expand(count, length, -1)
-        offered = member(generator, self._classes, every)
-        regime = held(self._members[offered], switch)
+        offered = member(generator, classes, every)
+        regime = held(members[offered], switch)
         y = torch.randint(SUPERCLASSES, (count, length, 1), generator=generator)
         chosen = regime.gather(2, y)[..., 0]
-        image = self._order[member(generator, self._count, chosen)]
-        x = torch.from_numpy(self._images[image.flatten().numpy()]).float().div_(255)
-        if self.augment:
+        image = order[member(generator, of_class, chosen)]
+        x = torch.from_numpy(images[image.flatten().numpy()]).float().div_(255)
+        if augment:
             x = augmented(x, generator)
         return Batch(x.reshape(count, length, -1), y.float(), switch)
+
+    return draw
 
 
 def splits(place: Place, hazard: float, size: int) -> Splits:
@@ -204,7 +199,7 @@ def splits(place: Place, hazard: float, size: int) -> Splits:
     return Splits(train, validation, test, x_dim=3 * size**2, y_dim=1, classes=SUPERCLASSES)
 
 
-def _source(place: Place, name: str, hazard: float, size: int) -> MiniImageNet:
+def _source(place: Place, name: str, hazard: float, size: int) -> Source:
     file = place.recorded / f"miniimagenet_{name}.npz"
     content = arrays(file, ["jpeg", "offset", "label", "superclass"])
     offset = content["offset"]
@@ -219,7 +214,7 @@ def _source(place: Place, name: str, hazard: float, size: int) -> MiniImageNet:
     if len(np.unique(pairs[0])) != pairs.shape[1]:
         raise BadData(f"{file}: a class is in more than one super-class")
     images = cached(file, content["jpeg"], offset, size, place.cache)
-    return MiniImageNet(images, label, superclass, hazard, augment=name == "train")
+    return source(images, label, superclass, hazard, augment=name == "train")
 
 
 def cached(

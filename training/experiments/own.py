@@ -32,14 +32,14 @@ from training.config import OWN, Config, checked
 from training.data import tables
 from training.data.tables import DataSource
 from training.data.windows import (
-    InUnits,
     Scaling,
     Series,
-    Source,
     Splits,
-    Windows,
     consecutive,
+    fixed,
+    in_units,
     shortened,
+    windows,
 )
 from training.errors import BadConfig, BadData, BadRun
 from training.meta_training.runs import Run
@@ -78,17 +78,6 @@ def opened(config: Config) -> Opened:
             f"{source.path}: {now} is not {source.digest}, the digest of the training data"
         )
     return split(source, read(source, config), config)
-
-
-def moved(config: Config, path: Path | None) -> Config:
-    """The same run with its data at another path; BadConfig if it has no own data."""
-    if path is None:
-        return config
-    if config.experiment != OWN:
-        raise BadConfig(
-            f"--data: the run is of the experiment {config.experiment!r}, which has its own"
-        )
-    return config.model_copy(update={"data": {**config.data, "path": str(path)}})
 
 
 def digest(path: Path) -> str:
@@ -146,9 +135,9 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> Opene
                     f"no row for {name} by {source.by} has a label; name other columns with --y, "
                     "or change the shares"
                 )
-        train: Source = Windows(padded[0])
-        validation: Source = consecutive(padded[1], warmup + length)
-        test: Source = consecutive(padded[2], warmup + length)
+        train = windows(padded[0])
+        validation = fixed(consecutive(padded[1], warmup + length))
+        test = fixed(consecutive(padded[2], warmup + length))
     except BadData as error:
         raise BadData(f"{source.path}: {error}") from error
     x_dim = 0 if series[0].x is None else series[0].x.shape[1]
@@ -161,9 +150,9 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> Opene
                 f"{source.path}: labels have the standard deviations {spread.tolist()}, expected "
                 "finite ones: divide them first"
             )
-        train = InUnits(train, warmup)
-        validation = InUnits(validation, warmup)
-        test = InUnits(test, warmup)
+        train = in_units(train, warmup)
+        validation = in_units(validation, warmup)
+        test = in_units(test, warmup)
         none = Scaling.none(x_dim, y_dim)
         scaling = scaling._replace(y_offset=none.y_offset, y_scale=none.y_scale)
     count = 1 + int(max(one.y.nan_to_num(0).max() for one in series)) if classes else 0
@@ -216,11 +205,8 @@ def scaling_of(series: Sequence[Series], *, classes: bool) -> Scaling:
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each column; 1 where a column never changes."""
-    present = ~torch.isnan(values)
-    count = present.sum(0).clamp(min=1)
-    mean = torch.where(present, values, 0.0).sum(0) / count
-    squares = torch.where(present, (values - mean).square(), 0.0).sum(0) / count
-    spread = squares.sqrt()
+    mean = values.nanmean(0).nan_to_num(0)
+    spread = (values - mean).square().nanmean(0).sqrt()
     # The mean of equal values differs from them by rounding.
     return mean, torch.where(spread > 1e-12 * mean.abs(), spread, 1.0)
 
@@ -280,7 +266,13 @@ def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> HeldOutSc
 def finished(folder: Path, data: Path | None = None) -> Trained:
     """A finished run; `data`: where its data are now. Raises BadRun or BadConfig."""
     run = Run(folder)
-    config = moved(run.config(), data)
+    config = run.config()
+    if data is not None:
+        if config.experiment != OWN:
+            raise BadConfig(
+                f"--data: the run is of the experiment {config.experiment!r}, which has its own"
+            )
+        config = config.model_copy(update={"data": {**config.data, "path": str(data)}})
     if not run.done:
         raise BadRun(f"{folder}: run is not finished; continue it with moca train ... --resume")
     if config.objective.mode == "toe" and config.model.kind == "pcoc":
@@ -396,7 +388,7 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
             moments = [warmup.first(model, one.tolist(), DEFAULTS.warmup)[0] for one in scaled]
         # Padding after the end of a series is unlabelled, its scores dropped.
         longest = max(len(one.y) for one in some)
-        batch = consecutive([one.padded(longest) for one in some], longest).held
+        batch = consecutive([one.padded(longest) for one in some], longest)
         for row, one in zip(trained.log_scores(model, batch, moments), some, strict=True):
             rows.append(row[: len(one.y)].masked_fill(one.y.isnan().any(-1), torch.nan))
     return rows

@@ -30,7 +30,7 @@ from rich.progress import track
 from training import figures, trained
 from training.catalogue import Ablation, Variation
 from training.data.files import Place, arrays, save
-from training.data.windows import Batch, Fixed, Series, Splits, Windows
+from training.data.windows import Batch, Series, Splits, fixed, windows
 from training.errors import BadData
 from training.figures import CURRENT, INK, MOCA, QUIET, SEGMENTS, Chart, Floats
 from training.paper import Charts, Evaluated
@@ -241,7 +241,7 @@ def splits(place: Place, name: str = "nba_12p5hz", validation: float = VALIDATIO
             raise BadData(f"row {row} of 'x' is not finite within its length {stop}")
         pieces.append(Series(*pairs(position), None, f"row {row} of {group}"))
     train, kept = _divided(pieces, late)
-    return Splits(Windows(train), Windows(kept), Fixed(held(folder, name)), x_dim=2, y_dim=2)
+    return Splits(windows(train), windows(kept), fixed(held(folder, name)), x_dim=2, y_dim=2)
 
 
 def held(folder: Path, name: str, length: int = TESTED) -> Batch:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +25,7 @@ from rich.progress import track
 from torch import Tensor
 
 from training.data.files import Place, arrays, save
-from training.data.windows import Batch, Splits, checked_hazard, held, member, switches
+from training.data.windows import Batch, Source, Splits, below, held, switches
 from training.errors import BadData
 from training.paper import classifier_charts as draw
 from training.trained import Protocol
@@ -132,42 +131,34 @@ def _find(source: Path, stem: str, dimensions: int) -> Path:
     return file
 
 
-class Images(NamedTuple):
-    """Images of one transformation: gray (n, 28, 28) uint8, y (n,), rgb (3,) uint8."""
+class Digits(NamedTuple):
+    """Images of some tasks: gray (tasks, n, 28, 28), y (tasks, n), rgb (tasks, 3), all uint8."""
 
     gray: NDArray[np.uint8]
     y: NDArray[np.uint8]
     rgb: NDArray[np.uint8]
 
-    def part(self, start: int | None, stop: int | None) -> Images:
-        """Some of the images."""
-        return Images(self.gray[start:stop], self.y[start:stop], self.rgb)
+    def part(self, start: int | None, stop: int | None) -> Digits:
+        """Some of the images of every task."""
+        return Digits(self.gray[:, start:stop], self.y[:, start:stop], self.rgb)
 
 
-class Rainbow:
+def source(digits: Digits, hazard: float) -> Source:
     """Generated windows: x (B, T, 2352) float32 in [0, 1], y (B, T, 1) the digit, switch (B, T).
 
     Images are coloured when they are drawn: round(rgb * (1 - gray / 255) + gray) / 255.
     """
+    gray, y, rgb = map(torch.from_numpy, digits)
 
-    def __init__(self, tasks: Sequence[Images], hazard: float) -> None:
-        """Store the gray images; BadData without tasks or for a task without images."""
-        if not tasks or not all(len(task.y) for task in tasks):
-            raise BadData("expected tasks with at least one image each")
-        self.hazard = checked_hazard(hazard)
-        self._gray = torch.from_numpy(np.concatenate([task.gray for task in tasks]))
-        self._y = torch.from_numpy(np.concatenate([task.y for task in tasks]))
-        self._rgb = torch.from_numpy(np.stack([task.rgb for task in tasks]))
-        self._count = torch.tensor([len(task.y) for task in tasks])
-
-    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
-        """`count` independent streams of `length`, each from the start of a regime."""
-        switch = switches(generator, count, length, self.hazard)
-        drawn = torch.randint(len(self._count), (count, length), generator=generator)
+    def draw(generator: torch.Generator, count: int, length: int) -> Batch:
+        switch = switches(generator, count, length, hazard)
+        drawn = torch.randint(len(y), (count, length), generator=generator)
         task = held(drawn, switch)
-        image = member(generator, self._count, task)
-        x = coloured(self._gray[image], self._rgb[task]).flatten(2)
-        return Batch(x, self._y[image][..., None].float(), switch)
+        image = below(generator, torch.full_like(task, y.shape[1]))
+        x = coloured(gray[task, image], rgb[task]).flatten(2)
+        return Batch(x, y[task, image][..., None].float(), switch)
+
+    return draw
 
 
 def coloured(gray: Tensor, rgb: Tensor) -> Tensor:
@@ -192,30 +183,30 @@ def splits(
     BadData if a file cannot be read or a task has too few images.
     """
     folder = place.recorded
-    train = _tasks(folder, "train")
-    validation = _tasks(folder, "val")
+    train = _digits(folder, "train")
+    validation = _digits(folder, "val")
     if (folder / "rainbow_mnist_test.npz").exists():
-        test = _tasks(folder, "test")
+        test = _digits(folder, "test")
     else:
         test = validation
-        fewest = min(len(task.y) for task in train)
-        if not 0 < validation_images < fewest:
+        images = train.y.shape[1]
+        if not 0 < validation_images < images:
             raise BadData(
-                f"cannot hold {validation_images} images of each task out: one has {fewest}"
+                f"cannot hold {validation_images} images of each task out: each has {images}"
             )
-        validation = [task.part(-validation_images, None) for task in train]
-        train = [task.part(None, -validation_images) for task in train]
+        validation = train.part(-validation_images, None)
+        train = train.part(None, -validation_images)
     return Splits(
-        Rainbow(train, hazard),
-        Rainbow(validation, hazard),
-        Rainbow(test, hazard),
+        source(train, hazard),
+        source(validation, hazard),
+        source(test, hazard),
         x_dim=int(np.prod(SHAPE)),
         y_dim=1,
         classes=CLASSES,
     )
 
 
-def _tasks(folder: Path, split: str) -> list[Images]:
+def _digits(folder: Path, split: str) -> Digits:
     file = folder / f"rainbow_mnist_{split}.npz"
     content = arrays(file, ["gray", "y", "rgb"])
     if content["gray"].shape[2:] != SHAPE[1:] or content["gray"].dtype != np.uint8:
@@ -223,6 +214,8 @@ def _tasks(folder: Path, split: str) -> list[Images]:
             f"{file}: expected 'gray' of (tasks, images, 28, 28) uint8, "
             f"got {content['gray'].shape} {content['gray'].dtype}"
         )
+    if not content["y"].size:
+        raise BadData(f"{file}: expected tasks with at least one image each")
     if content["y"].max() >= CLASSES:
         raise BadData(f"{file}: expected digits in 'y', got {content['y'].max()}")
-    return [Images(*row) for row in zip(content["gray"], content["y"], content["rgb"], strict=True)]
+    return Digits(**content)

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from training import figures, paper, trained
 from training.catalogue import Ablation, Variation, at
 from training.data.files import Place
-from training.data.windows import Batch, Splits, below, checked_hazard, held, switches, uniform
+from training.data.windows import Batch, Source, Splits, below, held, switches, uniform
 from training.figures import BELIEF, CHOSEN, CURRENT, EARLIER, Chart, Floats
 from training.paper import Charts, Evaluated
 from training.trained import DTYPE, Protocol
@@ -101,7 +101,7 @@ FAINT = 0.12  # their opacity
 LETTERS = "abcdefghijklmnop"
 
 
-class Sinusoid:
+def sinusoids(hazard: float, tasks: int = 0) -> Source:
     """Generated windows: x (B, T, 1), y (B, T, 1) float64, switch (B, T).
 
     Appendix C of the paper: amplitude and phase are uniform and noise is Gaussian of variance
@@ -109,23 +109,18 @@ class Sinusoid:
     (With x + phase instead, the law of y is that of -y here.) tasks: so many amplitudes and phases,
     the same for every source, recur; 0: every regime draws its own.
     """
+    if tasks < 0:
+        raise ValueError(f"expected 0 tasks or more, got {tasks}")
+    of_tasks = torch.Generator().manual_seed(TASKS_SEED)
+    recurring = [uniform(of_tasks, (tasks,), bounds) for bounds in (AMPLITUDES, PHASES)]
 
-    def __init__(self, hazard: float, tasks: int = 0) -> None:
-        if tasks < 0:
-            raise ValueError(f"expected 0 tasks or more, got {tasks}")
-        self.hazard = checked_hazard(hazard)
-        generator = torch.Generator().manual_seed(TASKS_SEED)
-        amplitudes = uniform(generator, (tasks,), AMPLITUDES)
-        self.tasks = torch.stack((amplitudes, uniform(generator, (tasks,), PHASES)), -1)
-
-    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
-        """`count` independent streams of `length`, each from the start of a regime."""
-        switch = switches(generator, count, length, self.hazard)
+    def draw(generator: torch.Generator, count: int, length: int) -> Batch:
+        switch = switches(generator, count, length, hazard)
         shape = (count, length, 1)
         # Of regimes that start at each observation.
-        if len(self.tasks):
-            tasks = self.tasks[below(generator, torch.full(shape, len(self.tasks)))]
-            amplitudes, phases = tasks.unbind(-1)
+        if tasks:
+            chosen = below(generator, torch.full(shape, tasks))
+            amplitudes, phases = (values[chosen] for values in recurring)
         else:
             amplitudes = uniform(generator, shape, AMPLITUDES)
             phases = uniform(generator, shape, PHASES)
@@ -134,10 +129,12 @@ class Sinusoid:
         y = held(amplitudes, switch) * torch.sin(x - held(phases, switch))
         return Batch(x, y + math.sqrt(NOISE_VARIANCE) * noise, switch)
 
+    return draw
+
 
 def splits(place: Place, hazard: float, tasks: int = 0) -> Splits:
     """One source for all splits: every draw is new, of recurring tasks if there are any."""
-    source = Sinusoid(hazard, tasks)
+    source = sinusoids(hazard, tasks)
     return Splits(source, source, source, x_dim=1, y_dim=1)
 
 

@@ -97,7 +97,7 @@ class BatchFeed:
 
     def _drawn(self) -> Fed:
         wanted = self._config.optimiser
-        batch = self._source.draw(self._generator, wanted.batch, wanted.length)
+        batch = self._source(self._generator, wanted.batch, wanted.length)
         share = self._config.objective.supervision
         supervision = None
         if share > 0:

@@ -148,7 +148,7 @@ class Validation:
         wanted = config.validation
         length = wanted.length or config.optimiser.length
         generator = torch.Generator().manual_seed(SEED)
-        batch = splits.validation.draw(generator, wanted.windows, length)
+        batch = splits.validation(generator, wanted.windows, length)
         self.supervision: Tensor | None = None
         if config.objective.supervision > 0 and batch.switch is not None:
             self.supervision = reveal(batch.switch, config.objective.supervision, generator)

@@ -6,6 +6,7 @@ also take for the starts of what changed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
@@ -73,14 +74,13 @@ FORECASTERS: dict[str, Callable[[Floats], NormalForecast]] = {
 def _rolling(y: Floats) -> tuple[Floats, Floats, Floats]:
     """Mean, deviation and mean square of up to `WINDOW` values before each; nan before two."""
     windows = sliding_window_view(np.append(np.full(WINDOW, np.nan), y)[:-1], WINDOW)
-    count = np.isfinite(windows).sum(1)
-    enough = count > 1
-    kept = np.where(np.isfinite(windows), windows, 0.0)
-    share = np.where(enough, 1 / np.maximum(count, 1), np.nan)
-    mean = kept.sum(1) * share
-    centred = np.where(np.isfinite(windows), windows - mean[:, None], 0.0)
-    deviation = np.sqrt((centred**2).sum(1) / np.where(enough, count - 1, np.nan))
-    return mean, deviation, (kept**2).sum(1) * share
+    with warnings.catch_warnings(action="ignore"):  # of windows without two values
+        mean = np.nanmean(windows, 1)
+        deviation = np.nanstd(windows, 1, ddof=1)
+        square = np.nanmean(windows**2, 1)
+    enough = np.isfinite(windows).sum(1) > 1
+    mean, deviation, square = (np.where(enough, one, np.nan) for one in (mean, deviation, square))
+    return mean, deviation, square
 
 
 def rolling_z(y: Floats) -> list[int]:
@@ -117,16 +117,6 @@ def page_hinkley(y: Floats) -> list[int]:
             least = 0.0
             most = 0.0
     return alarms
-
-
-def evenly_spaced(length: int, count: int) -> list[int]:
-    """So many marks at equal distances, none at an end."""
-    return [round((i + 1) * length / (count + 1)) for i in range(count)]
-
-
-def every(length: int, apart: int) -> list[int]:
-    """A mark every so many observations, whatever they are."""
-    return list(range(apart, length, apart))
 
 
 def focus(y: Floats, threshold: float) -> list[int]:

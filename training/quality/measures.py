@@ -332,7 +332,7 @@ def changes(study: QualityStudy) -> dict[str, Rows]:
             # The mean length of the regimes of the corpus, of all annotators.
             regimes = [1 + statistics.mean(map(len, one.annotations.values())) for one in series]
             apart = round(sum(len(one.y) for one in series) / sum(regimes))
-            marked = [(one, baselines.every(len(one.y), apart)) for one in series]
+            marked = [(one, list(range(apart, len(one.y), apart))) for one in series]
             results = [(_change_score(corpus, one, marks), len(marks)) for one, marks in marked]
             rng = np.random.default_rng(study.seed)
             rows.append(_change_row(corpus, f"{baselines.ALWAYS}, every {apart}", results, rng))
@@ -376,7 +376,7 @@ def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, l
     for name, detector in study.detectors.items():
         detections[name] = alarms_of(detector, one.y, MARGINS.get(corpus, 1))
     count = round(statistics.mean(map(len, one.annotations.values())))
-    detections[baselines.EVEN] = baselines.evenly_spaced(len(one.y), count)
+    detections[baselines.EVEN] = [round((i + 1) * len(one.y) / (count + 1)) for i in range(count)]
     return detections
 
 
@@ -424,7 +424,24 @@ def selection(study: QualityStudy) -> dict[str, Rows]:
         table = np.array(by_candidate)  # [candidate, series, output, measure]
         halves = [study.rng.permutation(len(series)) for _ in range(REPETITIONS)]
         for k, output in enumerate(OUTPUTS):
-            rows.append(_choice(name, output, table[:, :, k], halves))
+            chosen = []
+            default = []
+            for order in halves:
+                one, other = np.array_split(order, [len(order) // 2])
+                for half, rest in ((one, other), (other, one)):
+                    best = int(table[:, half, k].mean(1).sum(-1).argmax())
+                    chosen.append(table[best, rest, k].mean(0))
+                    default.append(table[0, rest, k].mean(0))
+            sums = table[:, :, k].mean(1).sum(-1)
+            rows.append(
+                {
+                    "method": name,
+                    "output": output,
+                    "chosen": np.stack([np.mean(chosen, 0), np.std(chosen, 0)], 1).tolist(),
+                    "default": np.stack([np.mean(default, 0), np.std(default, 0)], 1).tolist(),
+                    "beaten": float((sums[1:] < sums[0]).mean()),
+                }
+            )
     return {"selection": rows}
 
 
@@ -447,29 +464,6 @@ def candidates(model: UnderlyingModel, count: int, rng: np.random.Generator) -> 
         changed: UnderlyingModel = replace(model, **values)  # type: ignore[type-var]
         drawn.append((changed, defaults))
     return drawn
-
-
-def _choice(
-    name: str, output: str, table: Floats, halves: Sequence[NDArray[np.int64]]
-) -> dict[str, Any]:
-    """table: [candidate, series, measure]."""
-    chosen = []
-    default = []
-    for order in halves:
-        middle = len(order) // 2
-        for one, other in ((order[:middle], order[middle:]), (order[middle:], order[:middle])):
-            best = int(table[:, one].mean(1).sum(-1).argmax())
-            chosen.append(table[best, other].mean(0))
-            default.append(table[0, other].mean(0))
-
-    sums = table.mean(1).sum(-1)
-    return {
-        "method": name,
-        "output": output,
-        "chosen": np.stack([np.mean(chosen, 0), np.std(chosen, 0)], 1).tolist(),
-        "default": np.stack([np.mean(default, 0), np.std(default, 0)], 1).tolist(),
-        "beaten": float((sums[1:] < sums[0]).mean()),
-    }
 
 
 def forecasts(study: QualityStudy) -> dict[str, Rows]:
@@ -505,8 +499,7 @@ def forecasts(study: QualityStudy) -> dict[str, Rows]:
                 "random": [study.rng.random(len(one.y)) for one in series],
                 baselines.NOTHING: [np.zeros(len(one.y)) for one in series],
             }
-            nab = _anomalies(series, detectors, study.rng)
-            vus = _volumes(series, detectors, study.seed)
+            nab, vus = _anomalies(study, series, detectors)
     return {"forecasts": rows, "nab": nab, "vus": vus}
 
 
@@ -545,32 +538,26 @@ def _forecast_scores(
 
 
 def _anomalies(
-    series: Sequence[Scalars], detectors: Mapping[str, list[Floats]], rng: np.random.Generator
-) -> Rows:
-    """NAB's scores; `evidence` is scored by VUS-PR alone."""
+    study: QualityStudy, series: Sequence[Scalars], detectors: Mapping[str, list[Floats]]
+) -> tuple[Rows, Rows]:
+    """NAB's scores, and VUS-PR of the series that have a window; `evidence` by this alone."""
+    nab = []
+    vus = []
     weights = [scores.window_weights(one.window) for one in series if one.window is not None]
-    rows = []
     for name, values in detectors.items():
-        if name.endswith(EVIDENCE):
-            continue
         if name.endswith(ANOMALY):
-            alarms = anomaly_score(values, weights, rng, alarm_curve)
-            rows.append({"method": f"{name}, alarms", "score": alarms})
-        rows.append({"method": name, "score": anomaly_score(values, weights, rng)})
-    return rows
-
-
-def _volumes(series: Sequence[Scalars], detectors: Mapping[str, list[Floats]], seed: int) -> Rows:
-    """VUS-PR of every detector on the series that have a window."""
-    rows = []
-    for name, values in detectors.items():
+            score = anomaly_score(values, weights, study.rng, alarm_curve)
+            nab.append({"method": f"{name}, alarms", "score": score})
+        if not name.endswith(EVIDENCE):
+            nab.append({"method": name, "score": anomaly_score(values, weights, study.rng)})
         volumes = [
             scores.vus_pr(score, one.window)
             for score, one in zip(values, series, strict=True)
             if one.window is not None and one.window.any()
         ]
-        rows.append({"method": name, "vus": bootstrap(volumes, np.random.default_rng(seed))})
-    return rows
+        own = np.random.default_rng(study.seed)
+        vus.append({"method": name, "vus": bootstrap(volumes, own)})
+    return nab, vus
 
 
 # In this order they take their chance from `rng`.

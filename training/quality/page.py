@@ -14,14 +14,14 @@ from training.quality.baselines import ALWAYS, EVEN
 from training.quality.measures import LITTLE, SETTLED_FROM, SPREAD
 from training.quality.scores import MARGIN, REPETITIONS, RUNAWAY, WIDEST, WITHIN
 from training.quality.series import MARGINS, TCPD, Sizes
-from training.results import Table, plain, rendered
+from training.results import Table, plain, write_page
 from training.results import write as write_json
 from training.statistics import Estimate, alone
 
 Results = dict[str, Any]  # as of `measures.evaluate`
 INTERVAL = "mean and 95 % bootstrap interval over series"
 TARGET = 0.5  # false alarms per 1,000 that are asked for
-LEAST_RATE = 0.02  # where rates below are drawn
+LEAST_RATE = 0.02  # below which the axis of rates is linear
 CHEAP = (
     f"In-sample: {EVEN} has the true number of changes of each series, {ALWAYS} marks every mean "
     "regime of the corpus, which no detector knows."
@@ -123,10 +123,10 @@ def tables(results: Results) -> list[Table]:
             results["forecasts"],
             CORPUS,
             METHOD,
-            ("log score", "{score[log_score]:.3g}"),
+            ("log score", _rounded("log_score")),
             ("lead", "{score[lead]:.3f}"),
-            ("CRPS", "{score[crps]:.3g}"),
-            ("relative", "{score[relative_crps]:.3g}"),
+            ("CRPS", _rounded("crps")),
+            ("relative", _rounded("relative_crps")),
             named=2,
         ),
         Table.of(
@@ -139,8 +139,8 @@ def tables(results: Results) -> list[Table]:
             results["forecasts"],
             CORPUS,
             METHOD,
-            ("error", "{score[error]:.3g}"),
-            ("relative", "{score[relative_error]:.3g}"),
+            ("error", _rounded("error")),
+            ("relative", _rounded("relative_error")),
             ("behind", "{score[behind]}"),
             ("worst", "{score[worst]:.2f}"),
             ("runaway", "{score[runaway]:.2g}"),
@@ -188,6 +188,11 @@ def tables(results: Results) -> list[Table]:
     return [table for table in content if table.rows]
 
 
+def _rounded(name: str) -> str:
+    """Mean and interval to three digits: scales of a warm-up may be tiny."""
+    return f"{{score[{name}].mean:.3g}} ± {{score[{name}].half_width:.2g}}"
+
+
 def corpora(results: Results) -> list[str]:
     """Names of the corpora whose changes were scored."""
     return list(dict.fromkeys(row["corpus"] for row in results["changes"]))
@@ -223,16 +228,10 @@ def write(folder: Path, results: Results) -> list[Path]:
         ("wall time", f"{results['took_s']:.0f} s"),
         ("not measured", ", ".join(results["missing"]) or "nothing was missing"),
     ]
-    page = rendered(
-        "quality.html",
-        title="Quality of the default settings",
-        about=about,
-        charts=drawn.values(),
-        tables=tables(results),
-    )
-    document.write_text(page, "utf-8")
+    content = tables(results)
+    write_page(document, "Quality of the default settings", about, drawn.values(), content)
     text = folder / "tables.md"
-    text.write_text("\n".join(table.markdown() for table in tables(results)), "utf-8")
+    text.write_text("\n".join(table.markdown() for table in content), "utf-8")
     pictures = [file for name, chart in drawn.items() for file in chart.save(folder / name)]
     return [document, text, *pictures]
 

@@ -23,7 +23,7 @@ from model_core.stream_settings import DEFAULTS
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
-from training.experiments.sinusoid import INPUTS, NOISE_VARIANCE, Sinusoid
+from training.experiments.sinusoid import INPUTS, NOISE_VARIANCE, sinusoids
 from training.online import Followed, follow
 from training.quality.series import VECTOR_MODELS, Annotated, Corpora, Scalars, spans
 from training.results import Table
@@ -332,7 +332,7 @@ def tables(
     yield Table.of(
         "switching sinusoid",
         "",
-        sinusoids(wanted, memories),
+        recurring(wanted, memories),
         ("prior", "{prior}"),
         ("tasks recur", "{recur}"),
         regimes,
@@ -352,7 +352,7 @@ def random_features(fitted: bool) -> Alpaca:
     weight = torch.randn(FEATURES, 1, generator=generator, dtype=DTYPE)
     bias = INPUTS[1] * weight[:, 0] * (2 * torch.rand(FEATURES, generator=generator) - 1)
     encoder = Mlp((weight,), (-bias.double(),), output_activation="tanh")
-    drawn = Sinusoid(0.0).draw(generator, DRAWN, POINTS)
+    drawn = sinusoids(0.0)(generator, DRAWN, POINTS)
     assert drawn.x is not None
     phi = encoder(drawn.x)
     ridge = NOISE_VARIANCE * torch.eye(FEATURES, dtype=DTYPE)
@@ -376,7 +376,7 @@ def random_features(fitted: bool) -> Alpaca:
     )
 
 
-def sinusoids(wanted: Simulations, memories: Sequence[int]) -> list[Row]:
+def recurring(wanted: Simulations, memories: Sequence[int]) -> list[Row]:
     """Mean `log_score` on the switching sinusoid, and its `gain` over the first memory."""
     rows = []
     for fitted in (True, False):
@@ -387,7 +387,7 @@ def sinusoids(wanted: Simulations, memories: Sequence[int]) -> list[Row]:
                 own = []
                 for one in range(wanted.count):
                     generator = torch.Generator().manual_seed(wanted.seed + one)
-                    batch = Sinusoid(SWITCHING, tasks).draw(generator, 1, LENGTH)
+                    batch = sinusoids(SWITCHING, tasks)(generator, 1, LENGTH)
                     assert batch.x is not None
                     settings = DEFAULTS._replace(regimes=memory)
                     x = batch.x[0].numpy()

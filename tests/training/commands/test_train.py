@@ -13,7 +13,7 @@ from training import catalogue
 from training.data.windows import Series
 from training.errors import BadConfig
 from training.experiments import own, players, sinusoid
-from training.experiments.regimes import RegimeSeries
+from training.experiments.regimes import regime_series
 from training.jobs import LAGS
 from training.meta_training.runs import Run
 from training.trained import finished
@@ -124,7 +124,7 @@ def write(file, header, rows):
 @pytest.fixture
 def series():
     """Labels of three streams (3, LENGTH)."""
-    return RegimeSeries(0.05).draw(torch.Generator().manual_seed(1), 3, LENGTH).y.squeeze(-1)
+    return regime_series(torch.Generator().manual_seed(1), 3, LENGTH, 0.05).y.squeeze(-1)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series, mo
     opened = own.opened(config)
     assert [len(part.y) for part in opened.test] == [LENGTH - round(0.85 * LENGTH)] * 3
     held = round(0.7 * LENGTH)
-    window = opened.splits.validation.draw(torch.Generator(), 1, 15).y[0, :, 0]
+    window = opened.splits.validation(torch.Generator(), 1, 15).y[0, :, 0]
     before, after = series[0, held : held + 20], series[0, held + 20 : held + 35]
     torch.testing.assert_close(window, (after - before.quantile(0.5)) / before.std())
     torch.testing.assert_close(opened.test[1].y[-1, 0], series[1, -1])
@@ -256,7 +256,7 @@ def test_a_file_of_a_plant_is_trained_on_or_refused_with_the_way_out(tmp_path, p
     run = Run(tmp_path / "runs" / "data" / "plant" / "run")
     assert run.result()["skipped"] == 0
     opened = own.opened(run.config())
-    batch = opened.splits.train.draw(torch.Generator(), 200, 15)
+    batch = opened.splits.train(torch.Generator(), 200, 15)
     lacks = batch.y.isnan()
     assert (lacks[..., 1] & ~lacks[..., 0]).any()
     assert pytest.approx(batch.elapsed[~lacks[..., 0]].mean().item(), abs=0.3) == 1.0
@@ -311,7 +311,7 @@ def test_a_fleet_learns_labels_of_any_location_and_scale(tmp_path, series):
     assert losses[1:] == pytest.approx(losses[:1] * 2, abs=1e-4)
 
 
-def test_a_folder_is_one_data_set_that_may_be_moved(tmp_path):
+def test_a_folder_is_one_data_set_that_may_be_moved(tmp_path, monkeypatch):
     folder = tmp_path / "many"
     folder.mkdir()
     for name in ("a", "b"):
@@ -319,10 +319,12 @@ def test_a_folder_is_one_data_set_that_may_be_moved(tmp_path):
     before = own.digest(folder)
     assert before != own.digest(folder / "a.csv")
     assert trained(tmp_path, "--data", folder).exit_code == 0
-    config = Run(tmp_path / "runs" / "data" / "many" / "run").config()
+    run = tmp_path / "runs" / "data" / "many" / "run"
     elsewhere = folder.rename(tmp_path / "elsewhere")
-    assert len(own.opened(own.moved(config, elsewhere)).test) == 2
+    assert len(own.opened(own.finished(run, elsewhere).config).test) == 2
     (elsewhere / "b.csv").rename(elsewhere / "c.csv")
     assert own.digest(elsewhere) != before
+    config = Run(run).config().model_copy(update={"experiment": "sinusoid"})
+    monkeypatch.setattr(Run, "config", lambda _: config)
     with pytest.raises(BadConfig, match="has its own"):
-        own.moved(config.model_copy(update={"experiment": "sinusoid"}), elsewhere)
+        own.finished(run, elsewhere)

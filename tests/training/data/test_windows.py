@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.training.tiny import seeded
-from training.data.windows import Batch, Fixed, InUnits, Series, Windows, consecutive
+from training.data.windows import Batch, Series, consecutive, fixed, in_units, windows
 from training.errors import BadData
 
 
@@ -15,8 +15,8 @@ def series(name, start, count, **changed):
 
 
 def test_every_place_is_as_likely_and_no_window_crosses_series():
-    source = Windows([series("a", 0, 4), series("short", 50, 2), series("b", 100, 6)])
-    batch = source.draw(seeded(), 60_000, 3)
+    source = windows([series("a", 0, 4), series("short", 50, 2), series("b", 100, 6)])
+    batch = source(seeded(), 60_000, 3)
     assert batch.x.shape == batch.y.shape == (60_000, 3, 1)
     assert torch.equal(batch.x, -batch.y)
     assert (batch.y.diff(dim=1) == 1).all()
@@ -28,44 +28,44 @@ def test_every_place_is_as_likely_and_no_window_crosses_series():
 
 def test_what_makes_no_windows_is_named():
     with pytest.raises(BadData, match=r"shorter than 5: 'a' has 4, 'b' has 2"):
-        Windows([series("a", 0, 4), series("b", 0, 2)]).draw(seeded(), 1, 5)
+        windows([series("a", 0, 4), series("b", 0, 2)])(seeded(), 1, 5)
     with pytest.raises(BadData, match="at least one series"):
-        Windows([])
+        windows([])
     wide = series("wide", 0, 4, y=torch.zeros(4, 2))
     with pytest.raises(BadData, match=r"'wide' has .*\(1, 2\), 'a' \(1, 1\)"):
-        Windows([series("a", 0, 4), wide])
+        windows([series("a", 0, 4), wide])
     ragged = series("ragged", 0, 4, x=torch.zeros(3, 1))
     with pytest.raises(BadData, match="'ragged' has 3 inputs and 4 labels"):
-        Windows([ragged])
+        windows([ragged])
 
 
 def test_switches_are_the_series_own_and_true_at_the_start_of_a_window():
     switch = torch.zeros(10, dtype=torch.bool)
     switch[6] = True
     marked = series("a", 0, 10, switch=switch)
-    batch = Windows([marked]).draw(seeded(), 50, 4)
+    batch = windows([marked])(seeded(), 50, 4)
     wanted = batch.y[:, :, 0] == 6
     wanted[:, 0] = True
     assert torch.equal(batch.switch, wanted)
     assert switch.sum() == 1
-    assert Windows([marked, series("b", 0, 10)]).draw(seeded(), 5, 4).switch is None
+    assert windows([marked, series("b", 0, 10)])(seeded(), 5, 4).switch is None
 
 
 def test_fixed_windows_are_distinct_and_cut():
     y = torch.arange(24.0).view(6, 4, 1)
-    source = Fixed(Batch(-y, y, y[..., 0] > 3))
-    drawn = source.draw(seeded(), 4, 3)
+    source = fixed(Batch(-y, y, y[..., 0] > 3))
+    drawn = source(seeded(), 4, 3)
     assert drawn.y.shape == (4, 3, 1)
     assert len(set(drawn.y[:, 0, 0].tolist())) == 4
     assert set(drawn.y[:, 0, 0].tolist()) <= {0, 4, 8, 12, 16, 20}
     assert torch.equal(drawn.switch, drawn.y[..., 0] > 3)
-    everything = source.draw(seeded(), 9, 4)
+    everything = source(seeded(), 9, 4)
     assert torch.equal(everything.y, y)
     with pytest.raises(BadData, match="at most 4 observations.* got 5"):
-        source.draw(seeded(), 1, 5)
+        source(seeded(), 1, 5)
     # Consecutive windows are disjoint.
-    source = consecutive([series("a", 0, 7), series("b", 50, 3)], 3)
-    assert source.held.y[..., 0].tolist() == [[0, 1, 2], [3, 4, 5], [50, 51, 52]]
+    batch = consecutive([series("a", 0, 7), series("b", 50, 3)], 3)
+    assert batch.y[..., 0].tolist() == [[0, 1, 2], [3, 4, 5], [50, 51, 52]]
     with pytest.raises(BadData, match="shorter than 9: 'a' has 7"):
         consecutive([series("a", 0, 7)], 9)
 
@@ -76,8 +76,8 @@ def test_windows_in_units_have_those_of_the_labels_before_them():
     y[50:60, 0] = torch.nan
     switch = torch.zeros(400, dtype=torch.bool)
     switch[100] = True
-    whole = Windows([Series(y[:, :1], y, switch, "a")])
-    plain, scaled_batch = whole.draw(seeded(5), 30, 32), InUnits(whole, 20).draw(seeded(5), 30, 12)
+    whole = windows([Series(y[:, :1], y, switch, "a")])
+    plain, scaled_batch = whole(seeded(5), 30, 32), in_units(whole, 20)(seeded(5), 30, 12)
     assert scaled_batch.y.shape == (30, 12, 2)
     assert torch.equal(scaled_batch.x.nan_to_num(), plain.x[:, 20:].nan_to_num())
     assert scaled_batch.switch[:, 0].all()
@@ -92,11 +92,11 @@ def test_windows_in_units_have_those_of_the_labels_before_them():
 def test_an_output_without_units_has_no_labels_in_its_window():
     y = torch.randn(40, 2, generator=seeded(1), dtype=torch.float64)
     y[:16, 1] = torch.nan
-    batch = InUnits(Windows([Series(None, y, None, "a")]), 20).draw(seeded(), 1, 20).y
+    batch = in_units(windows([Series(None, y, None, "a")]), 20)(seeded(), 1, 20).y
     assert batch[..., 1].isnan().all()  # of the 20 before only 4 are there
     assert batch[..., 0].isfinite().all()
     y[15, 1] = 0.5
-    whole = InUnits(Windows([Series(None, y, None, "a")]), 20).draw(seeded(), 1, 20).y
+    whole = in_units(windows([Series(None, y, None, "a")]), 20)(seeded(), 1, 20).y
     before = y[15:20, 1]
     expected = (y[20:, 1] - before.median()) / before.std()
     torch.testing.assert_close(whole[0, :, 1], expected)
@@ -115,8 +115,8 @@ def test_what_follows_the_end_of_a_short_series_has_no_label():
 def test_times_go_with_their_observations():
     timed = [series(name, first, 9, elapsed=torch.arange(first, first + 9).double() / 2)
             for name, first in (("a", 0), ("b", 20))]  # fmt: skip
-    for source in (Windows(timed), consecutive(timed, 4), InUnits(Windows(timed), 3)):
-        batch = source.draw(seeded(), 50, 4)
+    for source in (windows(timed), fixed(consecutive(timed, 4)), in_units(windows(timed), 3)):
+        batch = source(seeded(), 50, 4)
         assert torch.equal(batch.elapsed, -batch.x[..., 0] / 2)
         assert torch.equal(batch.part(slice(1, 3)).cut(1, 3).elapsed, batch.elapsed[1:3, 1:3])
-    assert Windows([timed[0], series("c", 0, 9)]).draw(seeded(), 5, 4).elapsed is None
+    assert windows([timed[0], series("c", 0, 9)])(seeded(), 5, 4).elapsed is None

@@ -50,7 +50,7 @@ def test_images_in_folders_become_what_the_source_reads(published, tmp_path):
     assert [file.name for file in written] == [f"miniimagenet_{n}.npz" for n in NAMES.values()]
     splits = source(out, size=42)
     for part, split in ((splits.validation, "val"), (splits.test, "test")):
-        batch = part.draw(seeded(), 20, 20)
+        batch = part(seeded(), 20, 20)
         label = (batch.x.mean(2) * 255 / 2).round().long()
         kept = [table[one] for one in label.flatten().tolist()]
         assert {one.split for one in kept} == {split}
@@ -90,7 +90,7 @@ def levels(batch):
 def test_a_regime_of_images_is_one_class_of_each_superclass(tmp_path):
     write_folder(tmp_path)
     splits = source(tmp_path, 0.05)
-    batch = splits.validation.draw(seeded(), 200, 101)
+    batch = splits.validation(seeded(), 200, 101)
     level = levels(batch) - 60
     label = level // 2 // 2
     assert torch.equal(label % 5, batch.y[..., 0].long())
@@ -100,7 +100,7 @@ def test_a_regime_of_images_is_one_class_of_each_superclass(tmp_path):
     share = torch.bincount(level.flatten() // 2, minlength=20).double() / level.numel()
     assert share.tolist() == pytest.approx([0.05] * 20, abs=0.01)
     # Files stay apart, and only images for training are changed.
-    test, train = (levels(source.draw(seeded(), 50, 20)) for source in (splits.test, splits.train))
+    test, train = (levels(source(seeded(), 50, 20)) for source in (splits.test, splits.train))
     assert set(test.unique().tolist()) == set(range(120, 160, 2))
     assert len(train.unique()) > 30
     assert train.max() <= 38 * 1.4 + 1

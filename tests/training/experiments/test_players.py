@@ -79,9 +79,7 @@ def test_games_become_what_the_source_of_players_reads(tmp_path):
         write_game(tmp_path, game, plays(2))
     train, test = players.prepare(tmp_path, tmp_path / "out")
     splits = source(tmp_path / "out")
-    assert {name.split(" of ")[1] for name in splits.train.names} == {"0021500001"}
-    assert {name.split(" of ")[1] for name in splits.validation.names} == {"0021500002"}
-    y = splits.test.draw(torch.Generator(), 99, 150).y[..., 0]
+    y = splits.test(torch.Generator(), 99, 150).y[..., 0]
     torch.testing.assert_close(y, torch.full((20, 150), 0.2).double(), atol=1e-4, rtol=0)
     with np.load(test) as content:
         assert set(content["game_id"]) == {"0021500003"}
@@ -111,17 +109,17 @@ def write_players(folder, groups, key="play", steps=40, **more):
 
 def test_inputs_of_players_are_feet_over_50_and_labels_the_step_in_feet(tmp_path):
     write_players(tmp_path, [1, 2, 3])
-    batch = source(tmp_path).train.draw(seeded(), 50, 39)
+    batch = source(tmp_path).train(seeded(), 50, 39)
     torch.testing.assert_close(batch.x[:, 1:] * 50, batch.x[:, :-1] * 50 + batch.y[:, :-1])
     torch.testing.assert_close(batch.y, torch.full_like(batch.y, 0.25))
     test = source(tmp_path).test
-    assert test.draw(seeded(), 99, 150).x.shape == (4, 150, 2)
+    assert test(seeded(), 99, 150).x.shape == (4, 150, 2)
     with pytest.raises(BadData, match="at most 150 observations"):
-        test.draw(seeded(), 99, 151)
+        test(seeded(), 99, 151)
 
 
 def groups_of(source):
-    x = source.draw(seeded(), 500, 10).x
+    x = source(seeded(), 500, 10).x
     return set((x[:, 0, 0] * 50 // 100).long().tolist())
 
 
@@ -131,7 +129,7 @@ def test_plays_and_games_are_held_out_whole(tmp_path):
     assert groups_of(splits.train) == {-1, 1, 2}
     assert groups_of(splits.validation) == {3, 7}
     write_players(tmp_path, [1, 2, 3, 1], game_id=np.array(["001", "001", "001", "002"]))
-    x = source(tmp_path).validation.draw(seeded(), 50, 10).x
+    x = source(tmp_path).validation(seeded(), 50, 10).x
     assert set(torch.unique(x[:, :, 1] * 50 // 1).tolist()) <= set(range(3, 14))
     assert groups_of(source(tmp_path).train) == {1, 2, 3}
 

@@ -52,7 +52,7 @@ def test_mnist_becomes_tasks_that_the_source_reads(tmp_path):
             used += content["mnist_index"].flatten().tolist()
     assert len(set(used)) == 168  # no image twice
     for source in splits(out)[:3]:
-        assert source.draw(torch.Generator(), 2, 9).x.shape == (2, 9, 2352)
+        assert source(torch.Generator(), 2, 9).x.shape == (2, 9, 2352)
     written = []
     for seed in (1, 1, 2):
         rainbow.prepare(folder, out, 3, seed)
@@ -74,33 +74,34 @@ def test_digits_are_halved_in_the_middle_and_turned_counter_clockwise():
     assert whole.sum() == 400
 
 
-def tasks(count, images=4, first=0):
+def tasks(count, images=4):
     """Tasks of one colour each; the first pixel of an image is white, the second its number."""
-    drawn = []
-    for task in range(count):
-        gray = np.zeros((images, 28, 28), np.uint8)
-        gray[:, 0, 0] = 255
-        gray[:, 0, 1] = 10 * (first + task) + np.arange(images)
-        drawn.append(rainbow.Images(gray, np.arange(images, dtype=np.uint8), COLOURS[task % 3]))
-    return drawn
+    gray = np.zeros((count, images, 28, 28), np.uint8)
+    gray[..., 0, 0] = 255
+    gray[..., 0, 1] = 10 * np.arange(count)[:, None] + np.arange(images)
+    y = np.tile(np.arange(images, dtype=np.uint8), (count, 1))
+    return rainbow.Digits(gray, y, np.array([COLOURS[task % 3] for task in range(count)]))
 
 
-def write_rainbow(folder, split, images):
-    kept = {key: np.stack([getattr(task, key) for task in images]) for key in ("gray", "y", "rgb")}
-    np.savez(folder / f"rainbow_mnist_{split}.npz", **kept)
+def write_rainbow(folder, split, digits):
+    np.savez(folder / f"rainbow_mnist_{split}.npz", **digits._asdict())
+
+
+def some(digits, first, last):
+    return rainbow.Digits(*(part[first:last] for part in digits))
 
 
 def write_black(folder):
     """Black tasks: four for training, two others."""
-    black = [task._replace(rgb=np.zeros(3, np.uint8)) for task in tasks(9)]
-    write_rainbow(folder, "train", black[:4])
-    write_rainbow(folder, "val", black[4:6])
+    black = tasks(9)._replace(rgb=np.zeros((9, 3), np.uint8))
+    write_rainbow(folder, "train", some(black, 0, 4))
+    write_rainbow(folder, "val", some(black, 4, 6))
     return black
 
 
 def numbers(source):
     """Numbers of the images that a source draws, of tasks that are black."""
-    x = source.draw(seeded(), 60, 40).x.view(60, 40, 3, 28, 28)
+    x = source(seeded(), 60, 40).x.view(60, 40, 3, 28, 28)
     return set((x[..., 0, 0, 1] * 255).round().long().flatten().tolist())
 
 
@@ -114,16 +115,15 @@ def test_an_image_is_a_white_digit_on_its_colour():
 
 
 def test_a_regime_of_digits_is_one_task_and_every_image_is_as_likely():
-    batch = rainbow.Rainbow(tasks(3), hazard=0.2).draw(seeded(), 150, 60)
+    batch = rainbow.source(tasks(3), 0.2)(seeded(), 150, 60)
     colour = (batch.x.view(150, 60, 3, 28, 28)[..., -1, -1] * 255).round().long()
     changed = (colour.diff(dim=1) != 0).any(-1)
     later = batch.switch[:, 1:]
     assert not changed[~later].any()
     assert changed[later].double().mean() == pytest.approx(2 / 3, abs=0.04)
-    images = [tasks(1, images=2)[0], tasks(1, images=5)[0]]
-    batch = rainbow.Rainbow(images, hazard=1.0).draw(seeded(), 50, 200)
+    batch = rainbow.source(tasks(2, images=5), 1.0)(seeded(), 50, 200)
     share = torch.bincount(batch.y.long().flatten()).double() / 10_000
-    assert share.tolist() == pytest.approx([0.35, 0.35, 0.1, 0.1, 0.1], abs=0.02)
+    assert share.tolist() == pytest.approx([0.2] * 5, abs=0.02)
 
 
 def test_digits_of_each_split(tmp_path):
@@ -132,7 +132,7 @@ def test_digits_of_each_split(tmp_path):
     assert numbers(sources.train) == {n for n in range(40) if n % 10 < 3}
     assert numbers(sources.validation) == {3, 13, 23, 33}
     assert numbers(sources.test) == {40, 41, 42, 43, 50, 51, 52, 53}
-    write_rainbow(tmp_path, "test", black[6:8])
+    write_rainbow(tmp_path, "test", some(black, 6, 8))
     sources = splits(tmp_path)  # as in the paper
     shares = [{n // 10 for n in numbers(source)} for source in sources[:3]]
     assert shares == [{0, 1, 2, 3}, {4, 5}, {6, 7}]
@@ -141,8 +141,9 @@ def test_digits_of_each_split(tmp_path):
 def test_files_that_cannot_be_used_are_named(tmp_path):
     write_black(tmp_path)
     for images, message in (
-        ([task._replace(y=task.y + 9) for task in tasks(1)], "expected digits"),
-        ([task._replace(gray=task.gray[:, :14]) for task in tasks(1)], r"\(1, 4, 14, 28\)"),
+        (tasks(1)._replace(y=tasks(1).y + 9), "expected digits"),
+        (tasks(1)._replace(gray=tasks(1).gray[:, :, :14]), r"\(1, 4, 14, 28\)"),
+        (tasks(0), "at least one image"),
     ):
         write_rainbow(tmp_path, "val", images)
         with pytest.raises(BadData, match=message):

@@ -15,7 +15,7 @@ from training.data.files import Place
 from training.data.windows import below, held
 from training.errors import BadConfig
 from training.experiments import regimes
-from training.experiments.sinusoid import Sinusoid
+from training.experiments.sinusoid import sinusoids
 
 HAZARD = 0.2
 SOURCES = {
@@ -36,7 +36,7 @@ def test_a_seed_decides_what_is_drawn_and_regimes_start_at_the_hazard(name, tmp_
         write(tmp_path)
     config = Config(experiment=experiment, data=data)
     splits = catalogue.splits(config, Place(tmp_path, tmp_path / "cache"))
-    once, again, other = (splits.train.draw(seeded(seed), 300, 20) for seed in (3, 3, 4))
+    once, again, other = (splits.train(seeded(seed), 300, 20) for seed in (3, 3, 4))
     for one, same in zip(once, again, strict=True):
         assert one is same is None or torch.equal(one, same)
     drawn = [batch.y if batch.x is None else batch.x for batch in (once, other)]
@@ -52,8 +52,8 @@ def test_a_seed_decides_what_is_drawn_and_regimes_start_at_the_hazard(name, tmp_
 
 
 def test_hazards_at_their_ends():
-    assert not Sinusoid(0.0).draw(seeded(), 9, 50).switch[:, 1:].any()
-    assert Sinusoid(1.0).draw(seeded(), 9, 50).switch.all()
+    assert not sinusoids(0.0)(seeded(), 9, 50).switch[:, 1:].any()
+    assert sinusoids(1.0)(seeded(), 9, 50).switch.all()
     for hazard, count, message in ((1.5, 0, "got 1.5"), (0.1, -1, "got -1")):
         config = Config(experiment="sinusoid", data={"hazard": hazard, "tasks": count})
         with pytest.raises(BadConfig, match=message):
@@ -98,7 +98,7 @@ def fitted(batch):
 
 
 def test_amplitude_phase_inputs_and_noise():
-    batch = Sinusoid(0.0).draw(seeded(), 2000, 200)
+    batch = sinusoids(0.0)(seeded(), 2000, 200)
     assert batch.x.shape == batch.y.shape == (2000, 200, 1)
     amplitude, phase, variance = fitted(batch)
     assert variance.mean() == pytest.approx(0.05, rel=0.01)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from tests.guarded import guarded, waits
-from tests.training.tiny import Endless, Gaps, splits, tiny
+from tests.training.tiny import endless, gaps, splits, tiny
 from tests.training.tiny import train as here
 from training.data.windows import Batch
 from training.learners import learner
@@ -57,8 +57,8 @@ def test_the_losses_of_a_cpu_and_no_wait_between_looks(tmp_path):
         optimiser={**SETTINGS["optimiser"], "iterations": 12},
         validation={"every": 6, "windows": 2},
     )
-    expected = here(config, tmp_path / "cpu", wrap=Gaps)
-    progress, losses, waited = there(config, tmp_path / "guard", wrap=Gaps)
+    expected = here(config, tmp_path / "cpu", wrap=gaps)
+    progress, losses, waited = there(config, tmp_path / "guard", wrap=gaps)
     looks = [6, 10, 12]
     assert list(losses) == looks
     for iteration, loss in losses.items():
@@ -85,7 +85,7 @@ def test_a_run_on_a_device_goes_on_there_or_on_a_cpu(tmp_path):
     assert min(resumed) > 12
     for iteration, loss in resumed.items():
         assert loss == pytest.approx(whole[iteration - 1], rel=1e-9)
-    progress, _, _ = there(config, tmp_path / "endless", wrap=lambda s: Endless(s, draws))
+    progress, _, _ = there(config, tmp_path / "endless", wrap=lambda s: endless(s, draws))
     assert progress.skipped == 2
 
 

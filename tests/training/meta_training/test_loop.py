@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from tests.training.test_learners import drawn, learner_of
-from tests.training.tiny import Endless, Untold, same, splits, tiny, train
+from tests.training.tiny import endless, same, splits, tiny, train, untold
 from training.config import Config, checked, merged
 from training.data.windows import Splits
 from training.errors import BadConfig, BadRun
@@ -84,7 +84,7 @@ def test_what_is_not_finite_is_never_the_best(tmp_path, monkeypatch):
 
 
 def test_gradients_that_are_not_finite_are_skipped_up_to_a_limit(tmp_path, monkeypatch):
-    run = train(tiny(), tmp_path / "a", wrap=lambda source: Endless(source, {2, 7}))
+    run = train(tiny(), tmp_path / "a", wrap=lambda source: endless(source, {2, 7}))
     assert (run.progress.skipped, run.progress.iteration) == (2, 12)
     moved = [not same(a, b) for a, b in zip(run.states, run.states[1:], strict=False)]
     assert [i + 1 for i, has_moved in enumerate(moved) if not has_moved] == [2, 7]
@@ -93,7 +93,7 @@ def test_gradients_that_are_not_finite_are_skipped_up_to_a_limit(tmp_path, monke
     monkeypatch.setattr(loop, "MAX_SKIPPED", 9)
     config = tiny(optimiser={"iterations": 50, "batch": 1, "length": 2})
     with pytest.raises(BadConfig, match="10 gradients were not finite"):
-        train(config, tmp_path / "b", wrap=lambda source: Endless(source, range(50)))
+        train(config, tmp_path / "b", wrap=lambda source: endless(source, range(50)))
 
 
 class Stop(Exception):
@@ -186,7 +186,7 @@ def test_minutes_end_a_run_and_bend_its_rate():
 
 def test_supervision_of_data_that_nobody_knows_is_refused(tmp_path):
     with pytest.raises(BadConfig, match="supervision needs switches"):
-        train(tiny(objective={"supervision": 0.5}), tmp_path / "a", wrap=Untold)
+        train(tiny(objective={"supervision": 0.5}), tmp_path / "a", wrap=untold)
 
 
 def test_a_save_that_fails_leaves_the_checkpoint_as_it_was(tmp_path, monkeypatch):
@@ -266,20 +266,17 @@ def test_validation_is_of_the_same_windows_and_the_mean_of_what_is_minimised():
     assert supervised.measure(learned)["nll"] < one.measure(learned)["nll"]
 
 
-class Drawn:
-    """The same windows at each draw."""
-
-    def draw(self, generator, count, length):
-        return drawn("pcoc-conv", count, length)
-
-
 def test_norms_do_not_move():
     """Of the encoder's evaluation: what a window is predicted as is independent of the others."""
-    source = Splits(Drawn(), Drawn(), Drawn(), x_dim=126, y_dim=1, classes=3)
+
+    def source(generator, count, length):
+        return drawn("pcoc-conv", count, length)
+
+    sources = Splits(source, source, source, x_dim=126, y_dim=1, classes=3)
     learned = learner_of("pcoc-conv")
     learned.encoder(drawn("pcoc-conv").x)  # moments that are not the first
     before = {name: value.clone() for name, value in learned.state_dict().items()}
-    Validation(tiny(validation={"windows": 1}), source, "cpu").measure(learned)
+    Validation(tiny(validation={"windows": 1}), sources, "cpu").measure(learned)
     assert same(learned.state_dict(), before)
 
 

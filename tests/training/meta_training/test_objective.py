@@ -11,7 +11,7 @@ import torch
 
 from tests.model_core.cases import of_labels, walk
 from tests.training.test_learners import drawn, learner_of
-from tests.training.tiny import Gaps, splits, tiny
+from tests.training.tiny import gaps, splits, tiny
 from training.config import ModelConfig, Objective
 from training.data.windows import Batch, Scaling
 from training.learners import build
@@ -201,7 +201,7 @@ def test_a_score_that_fails_does_not_pass_for_a_label_that_is_missing(tmp_path):
             validation={"windows": 6},
         )
         sources = splits(wanted)
-        sources = sources._replace(validation=Gaps(sources.validation))
+        sources = sources._replace(validation=gaps(sources.validation))
         untrained, validation = new_learner(wanted, sources), Validation(wanted, sources, "cpu")
         batch = validation.batch.to("cpu", torch.float32)
         present = ~torch.isnan(batch.y).any(-1)
