@@ -23,14 +23,18 @@ def preset(experiment: str, name: str, *overrides: Options) -> Config:
     if experiment not in (*EXPERIMENTS, OWN):
         expected = ", ".join(EXPERIMENTS)
         raise BadConfig(f"unknown experiment {experiment!r}: expected one of {expected}")
-    text = (files("training") / "presets" / f"{experiment}.toml").read_text()
-    # `all` is the base of the others, and `quick` always exists.
-    tables: dict[str, Options] = {"quick": {}, **tomllib.loads(text)}
+    tables = _tables(experiment)
     base = tables.pop("all")
     if name not in tables:
         expected = ", ".join(tables)
         raise BadConfig(f"unknown preset {name!r} of {experiment}: expected one of {expected}")
     return checked(Config, merged(base, tables[name], *overrides))
+
+
+def _tables(experiment: str) -> dict[str, Options]:
+    """Settings by preset; `all` is the base of the others, and `quick` always exists."""
+    text = (files("training") / "presets" / f"{experiment}.toml").read_text()
+    return {"quick": {}, **tomllib.loads(text)}
 
 
 def module(experiment: str) -> ModuleType:

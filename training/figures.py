@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import io
 import math
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypedDict
@@ -98,23 +97,24 @@ METHODS = {
     "TOE": Look(color="#009e73", marker="X", ls=":"),
     "COE": Look(color="#56b4e9", marker="P", ls=":"),
 }
-OTHERS = (
-    Look(color="#7f5539", marker="o", ls="--"),
-    Look(color="#5f6b7a", marker="s", ls="--"),
-    Look(color="#6a3d9a", marker="D", ls=":"),
-)
 MOCA = METHODS["MOCA"]["color"]
 
 
-def look(method: str) -> Look:
-    """Look of a method, the same in every figure; methods not in the paper share `OTHERS`."""
-    return METHODS.get(method) or OTHERS[zlib.crc32(method.encode()) % len(OTHERS)]
+def looks(methods: Collection[str]) -> dict[str, Look]:
+    """Looks of methods in the paper's order, others after them, in their own order.
 
-
-def ordered(methods: Iterable[str]) -> list[str]:
-    """In the order of the paper; others after them, in their own order."""
-    places = {name: place for place, name in enumerate(METHODS)}
-    return sorted(methods, key=lambda name: places.get(name, len(places)))
+    Those of the paper look the same in every figure; no two of the others have one colour and one
+    marker.
+    """
+    others = [method for method in methods if method not in METHODS]
+    known = {method: look for method, look in METHODS.items() if method in methods}
+    count = len(SEGMENTS)
+    return known | {
+        method: Look(
+            color=SEGMENTS[-1 - k % count], marker=MARKERS[(k + k // count) % count], ls="--"
+        )
+        for k, method in enumerate(others)
+    }
 
 
 class Chart(NamedTuple):
@@ -232,7 +232,7 @@ def against(
     place = {x: x or above[0] / ratio for x in settings}
     step = min(np.diff(np.log(list(place.values()))), default=1.0)
     axes.set_xscale("log")
-    for k, method in enumerate(ordered(curves)):
+    for k, (method, look) in enumerate(looks(curves).items()):
         x, mean, low, high = _numbers(curves[method])
         # Side by side, so that equal values do not hide each other.
         aside = (k - (len(curves) - 1) / 2) * SPREAD * step / len(curves)
@@ -242,7 +242,7 @@ def against(
             yerr=reach(mean, low, high),
             elinewidth=1.2,
             label=method,
-            **look(method),
+            **look,
         )
     axes.set_xticks(list(place.values()), [f"{x:g}" for x in settings])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -259,40 +259,15 @@ def over_time(panels: Mapping[str, Curves], measure: str, title: str) -> Chart:
     figure = canvas(8, 3.6 * down + 0.6)
     grid = figure.subplots(down, across, squeeze=False).flat
     for axes, (problem, curves) in zip(grid, panels.items(), strict=False):
-        for method in ordered(curves):
+        for method, look in looks(curves).items():
             x, mean, low, high = _numbers(curves[method])
-            style = look(method)
-            axes.fill_between(x, low, high, color=style["color"], alpha=0.2, lw=0)
-            axes.plot(x, mean, color=style["color"], ls=style["ls"], label=method)
+            axes.fill_between(x, low, high, color=look["color"], alpha=0.2, lw=0)
+            axes.plot(x, mean, color=look["color"], ls=look["ls"], label=method)
         axes.set(xlabel="time (steps)", ylabel=measure, title=problem)
     for axes in list(grid):
         axes.set_visible(False)
     text = f"{measure}, mean and 95 % interval over time, {', '.join(panels)}."
     return finished(figure, title, text)
-
-
-@styled
-def value_map(
-    values: Floats,
-    rows: tuple[str, Sequence[float]],
-    columns: tuple[str, Sequence[float]],
-    measure: str,
-    title: str,
-) -> Chart:
-    """Values (rows, columns) by two settings, each with its label, as a heat map."""
-    figure, (axes,) = row(6.4, 4.8, 1)
-    mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=VALUE)
-    for (i, j), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            light = np.dot(mesh.to_rgba(np.array(value))[:3], (0.299, 0.587, 0.114)) > 0.5
-            colour = INK if light else "white"
-            axes.text(j + 0.5, i + 0.5, f"{value:.3g}", color=colour, size=8, ha="center")
-    axes.set_xticks(np.arange(len(columns[1])) + 0.5, [f"{value:g}" for value in columns[1]])
-    axes.set_yticks(np.arange(len(rows[1])) + 0.5, [f"{value:g}" for value in rows[1]])
-    axes.grid(False)
-    axes.set(xlabel=columns[0], ylabel=rows[0])
-    colour_bar(axes, mesh, measure)
-    return finished(figure, title, f"{measure} by {rows[0]} (rows) and {columns[0]} (columns).")
 
 
 LABELS = {
@@ -313,14 +288,14 @@ def validation(
     """Validations of each method while it trained; panels: names of x and y in the histories."""
     figure, places = row(8, 4.0, len(panels))
     for axes, (x, y) in zip(places, panels, strict=True):
-        for method in ordered(histories):
+        for method, look in looks(histories).items():
             history = histories[method]
             axes.plot(
                 [record[x] for record in history],
                 [record[y] for record in history],
                 ms=3.5,
                 label=method,
-                **look(method),
+                **look,
             )
         axes.set(xlabel=LABELS[x], ylabel=LABELS[y])
     shown = "; ".join(f"{LABELS[y]} against {LABELS[x]}" for x, y in panels)
@@ -344,7 +319,7 @@ class Dots(NamedTuple):
 @styled
 def dots(title: str, panels: Sequence[Dots], description: str) -> Chart:
     """Means with their intervals; a method looks the same in all panels, side by side."""
-    methods = list(dict.fromkeys(method for panel in panels for _, method in panel.values))
+    methods = looks(dict.fromkeys(method for panel in panels for _, method in panel.values))
     most = max(len(panel.values) for panel in panels)
     figure, places = row(9, 1.6 + max(0.12 * most, 1.2), len(panels))
     for axes, panel in zip(places, panels, strict=True):
@@ -352,13 +327,12 @@ def dots(title: str, panels: Sequence[Dots], description: str) -> Chart:
     return finished(figure, title, description)
 
 
-def _draw_dots(axes: Axes, panel: Dots, methods: Sequence[str]) -> None:
+def _draw_dots(axes: Axes, panel: Dots, methods: Mapping[str, Look]) -> None:
     categories = list(dict.fromkeys(category for category, _ in panel.values))
     own = [name for name in methods if any(method == name for _, method in panel.values)]
     if panel.rule is not None:
         axes.axvline(panel.rule, color=QUIET, ls="--", lw=1.2)
     for k, method in enumerate(own):
-        at = methods.index(method)
         # Side by side, so that equal values do not hide each other.
         aside = ((len(own) - 1) / 2 - k) * 0.7 / len(own)
         rows = [
@@ -371,10 +345,9 @@ def _draw_dots(axes: Axes, panel: Dots, methods: Sequence[str]) -> None:
             mean,
             y,
             xerr=np.nan_to_num(reach(mean, low, high)),
-            color=SEGMENTS[at % len(SEGMENTS)],
+            color=methods[method]["color"],
+            marker=methods[method]["marker"],
             ls="",
-            # No two methods have one colour and one marker.
-            marker=MARKERS[(at + at // len(SEGMENTS)) % len(MARKERS)],
             ms=5,
             elinewidth=1.2,
             capsize=0,

@@ -66,7 +66,7 @@ class Comparison(NamedTuple):
 
     def methods(self) -> list[str]:
         """Methods in the paper's order."""
-        return figures.ordered(dict.fromkeys(method for _, method in self.values))
+        return list(figures.looks({method: None for _, method in self.values}))
 
     def cell(self, setting: str, method: str) -> str:
         """Mean with its 95 % interval over sequences; empty where it was not trained."""
@@ -299,14 +299,7 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
     comparison = Comparison(name, unit, protocol.better, values, ablation.axis)
     table = ablation_table(comparison, ablation.question)
     show_table(comparison, table, runs, wanted.out, console)
-    if len(shares) == 1:
-        chart = figures.against(comparison.curves(), unit, ablation.question, ablation.axis)
-    else:
-        settings = comparison.settings()
-        means = [[values[s, m].mean() for m in comparison.methods()] for s in settings]
-        by_training = (ablation.axis, [float(setting) for setting in settings])
-        by_test = ("share of switches told in the test", shares)
-        chart = figures.value_map(np.array(means), by_training, by_test, unit, ablation.question)
+    chart = figures.against(comparison.curves(), unit, ablation.question, ablation.axis)
     save_charts([(name, chart)], wanted.out, console)
     return comparison
 

@@ -77,9 +77,6 @@ def disc():
 FIGURES = {
     "against": lambda: figures.against(curves("SW5", "MOCA"), "NLL (nats)"),
     "over_time": lambda: figures.over_time(dict.fromkeys("abcd", curves("MOCA")), "regret", ""),
-    "table": lambda: figures.value_map(
-        np.eye(2, 3), ("trained", [0, 1]), ("tested", [0, 0.5, 1]), "NLL (nats)", "Supervision"
-    ),
     "validation": validation,
     "dots": dots,
     "heat_map": lambda: figures.heat_map(beliefs(), SWITCH),
@@ -149,6 +146,13 @@ def test_methods_are_in_the_papers_order_with_their_numbers(charts):
     assert handles[0][0].get_xdata().tolist() == [0.002, 2.0]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
     assert (axes.get_xscale(), axes.get_xlim()[0]) == ("symlog", -0.005)
+
+
+def test_no_two_methods_look_alike():
+    names = [*"abcdefghijklmnopqrst", "MOCA", "SW5", "COE"]
+    looks = figures.looks(names)
+    assert list(looks) == ["MOCA", "SW5", "COE", *names[:-3]]
+    assert len({tuple(look.values()) for look in looks.values()}) == len(names)
 
 
 def test_text_is_no_mathematics(charts):

@@ -232,13 +232,10 @@ def detection_curve(scores: Sequence[Floats], weights: Sequence[Weights]) -> Sco
     value = value[order]
     weight = np.concatenate(gains)[order]
     owner = np.concatenate(owners)[order]
-    gain = np.where(owner < 0, weight, 0.0)
-    best = np.full(windows, -MISS)
-    for i in np.flatnonzero(owner >= 0):
-        window = owner[i]
-        if weight[i] > best[window]:
-            gain[i] = weight[i] - best[window]
-            best[window] = weight[i]
+    gain = weight.copy()
+    for window in range(windows):  # the best detection in a window counts
+        inside = np.flatnonzero(owner == window)
+        gain[inside] = np.diff(np.maximum.accumulate(weight[inside]), prepend=-MISS)
     # A threshold takes in all that are equal; what has no score is never taken in.
     last = np.append(value[1:] < value[:-1], True) & np.isfinite(value)
     return _normalised(value[last], gain.cumsum()[last], windows)
