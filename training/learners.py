@@ -261,13 +261,17 @@ class LearnedParts(Parts):
 
 
 class AlpacaLearner(Learner):
-    """Parameters of `Alpaca`.
+    """Parameters of `Alpaca`, or of `AlpacaMixture` if each regime draws one of several priors.
 
     With a first prior of unit scale, tanh features saturate and training stalls (DESIGN, sec. 2).
+    Parameters of a mixture have one more axis in front, `priors` long, and `prior_logits`
+    (priors,), whose softmax are the probabilities of the types: equal at first. Their first
+    covariance is one for all, and their first means are draws from ALPaCA's first prior: means that
+    are close beside that covariance stay alike for long.
     """
 
     kind = "alpaca"
-    builder = staticmethod(artifact.alpaca)
+    builder: Callable[[Parts], UnderlyingModel] = staticmethod(artifact.alpaca)
 
     def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
         super().__init__(encoder, scaling, config)
@@ -275,48 +279,33 @@ class AlpacaLearner(Learner):
         outputs = len(scaling.y_offset)
         self.fields = {"lags": config.lags, "noise": config.noise}
         scale = config.prior_scale
-        self.prior_mean = nn.Parameter(scale * torch.randn(n, outputs))
-        self.prior_covariance_factor = nn.Parameter(scale * torch.randn(n, n))
-        level = torch.full((outputs,), math.log(config.noise_variance))
+        mean = scale * torch.randn(n, outputs)
+        factor = scale * torch.randn(n, n)
+        priors = (config.priors,) if config.priors > 1 else ()
+        if priors:
+            self.kind = "alpaca-mixture"
+            self.builder = artifact.alpaca_mixture
+            mean = mean + factor @ torch.randn(*priors, n, outputs)
+        self.prior_mean = nn.Parameter(mean)
+        self.prior_covariance_factor = nn.Parameter(factor.repeat(*priors, 1, 1))
+        level = torch.full((*priors, outputs), math.log(config.noise_variance))
         if config.noise == "unknown":
-            self.log_noise_alpha = nn.Parameter(torch.full((outputs,), math.log(2.0)))
+            self.log_noise_alpha = nn.Parameter(torch.full((*priors, outputs), math.log(2.0)))
             self.log_noise_beta = nn.Parameter(level, requires_grad=config.learn_noise)
         else:
             self.log_noise_variance = nn.Parameter(level, requires_grad=config.learn_noise)
-
-
-class AlpacaMixtureLearner(AlpacaLearner):
-    """Parameters of `AlpacaMixture`.
-
-    Those of `AlpacaLearner` with one more axis in front, `priors` long, and `prior_logits`
-    (priors,), whose softmax are the probabilities of the types: equal at first. Their first
-    covariance is one for all, and their first means are draws from ALPaCA's first prior: means that
-    are close beside that covariance stay alike for long.
-    """
-
-    kind = "alpaca-mixture"
-    builder = staticmethod(artifact.alpaca_mixture)  # type: ignore[assignment]
-
-    def __init__(self, encoder: EncoderModule, scaling: Scaling, config: ModelConfig) -> None:
-        super().__init__(encoder, scaling, config)
-        priors = config.priors
-        mean = self.prior_mean.detach()
-        factor = self.prior_covariance_factor.detach()
-        drawn = mean + factor @ torch.randn(priors, *mean.shape)
-        self.prior_mean = nn.Parameter(drawn)
-        self.prior_covariance_factor = nn.Parameter(factor.repeat(priors, 1, 1))
-        self.prior_logits = nn.Parameter(torch.zeros(priors))
-        for name, value in list(self.named_parameters(recurse=False)):
-            if name.startswith("log_noise"):
-                repeated = value.detach().repeat(priors, 1)
-                self.register_parameter(name, nn.Parameter(repeated, value.requires_grad))
+        if priors:
+            self.prior_logits = nn.Parameter(torch.zeros(priors))
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """With what readers see of the typical regimes."""
+        """Of a mixture with what readers see of the typical regimes."""
         description, tensors = super().artifact()
-        chance = self.prior_logits.detach().double().softmax(-1).tolist()
-        regimes = [{"name": str(m), "probability": p} for m, p in enumerate(chance, 1)]
-        return {**description, "regimes": regimes}, tensors
+        if "prior_logits" in tensors:
+            chance = self.prior_logits.detach().double().softmax(-1).tolist()
+            description["regimes"] = [
+                {"name": str(m), "probability": p} for m, p in enumerate(chance, 1)
+            ]
+        return description, tensors
 
 
 class FleetLearner(AlpacaLearner):
@@ -478,5 +467,4 @@ def build(
             return of_classes(encoder, scaling, config, classes)
         kinds: dict[str, type[AlpacaLearner | LstmLearner]]
         kinds = {"alpaca": AlpacaLearner, "fleet": FleetLearner, "lstm": LstmLearner}
-        of_numbers = AlpacaMixtureLearner if config.priors > 1 else kinds[config.kind]
-        return of_numbers(encoder, scaling, config)
+        return kinds[config.kind](encoder, scaling, config)
