@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -28,17 +27,14 @@ class Followed(NamedTuple):
     """Events, segmentation and answers of one series of T observations.
 
     events: each state change of an event with its position. pipeline: as the series left it.
-    seasons: periods of the seasons that are known from a position on, where these change. warmup:
-    observations of the warm-up. log_score, changed, recent, anomaly, evidence: (T,) log score (nan
-    without a label, as the anomaly), `changed_probability`, `recent_change_probability`, `anomaly`
-    and `evidence`, all nan in the warm-up. regime: (T,) id of the remembered regime that the series
-    is in, 0: of none. summary: of the predictives (T rows), empty unless quantiles were wanted.
+    log_score, changed, recent, anomaly, evidence: (T,) log score (nan without a label, as the
+    anomaly), `changed_probability`, `recent_change_probability`, `anomaly` and `evidence`, all nan
+    in the warm-up. regime: (T,) id of the remembered regime that the series is in, 0: of none.
+    summary: of the predictives (T rows), empty unless quantiles were wanted.
     """
 
     events: list[tuple[int, Event]]
     pipeline: LocalPipeline
-    seasons: list[tuple[int, tuple[int, ...]]]
-    warmup: int
     log_score: Floats
     changed: Floats
     recent: Floats
@@ -97,14 +93,10 @@ def follow(
             for step in taken
         ]
     )
-    periods = (() if step.season is None else tuple(step.season.periods) for step in taken)
-    pairs = pairwise([(), *periods])
     regimes = (None if step.readout is None else step.readout.regime for step in taken)
     return Followed(
         events=[(moved.seq, moved.event) for step in taken for moved in step.moved],
         pipeline=pipeline,
-        seasons=[(t + 1, new) for t, (old, new) in enumerate(pairs) if new != old],
-        warmup=sum(step.readout is None for step in taken),
         log_score=numbers[:, 0],
         changed=numbers[:, 1],
         recent=numbers[:, 2],
