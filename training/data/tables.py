@@ -197,7 +197,6 @@ class _Table:
         ]
 
     def _labels(self, classes: bool, partial: bool) -> Floats:
-        """Labels (N, y_dim)."""
         y = self._numbers(self.y, NUMBERS)
         missing = np.isnan(y)
         if not partial:
@@ -219,7 +218,6 @@ class _Table:
             raise self._bad(row, names[column], text)
 
     def _rows(self) -> dict[str, Rows]:
-        """Rows of each stream."""
         if self.stream is None:
             count = len(next(iter(self._columns.values())))
             return {self.file.stem: np.arange(count)}

@@ -195,7 +195,6 @@ class Filtered:
         hazard: float | None = None,
         hypotheses: int = HYPOTHESES,
     ) -> None:
-        """Begin without an observation."""
         self._filters = Filters(model, len(prior.location), hypotheses)
         self._hazard = hazard
         anywhere = prior.location.new_zeros(len(prior.location), X_DIM)
@@ -225,7 +224,6 @@ class Sliding:
     """
 
     def __init__(self, model: Alpaca, prior: Prior, length: int) -> None:
-        """Begin with an empty window."""
         self._model = model
         self._prior = prior
         self._length = length
@@ -252,7 +250,6 @@ class SinceSwitch:
     """The oracle: the posterior of all observations since the last true switch."""
 
     def __init__(self, model: Alpaca, prior: Prior) -> None:
-        """Begin with the prior."""
         self._model = model
         self._prior = prior
         self._stats = prior.stats

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -255,11 +256,19 @@ def tables(
     """
     regimes = ("regimes", "{regimes}")
     gain = ("gain, 95 % interval", GAIN)
+
+    def rows(measure: Callable[..., Row], cases: Sequence[Row]) -> list[Row]:
+        return [
+            {"regimes": memory, **case, **measure(regimes=memory, **case)}
+            for case in cases
+            for memory in memories
+        ]
+
     if series := [one.first(most) for one in corpora.scalars.get("NAB", [])]:
         yield Table.of(
             "recorded series",
             "",
-            [{"regimes": memory, **recorded(wanted.model, series, memory)} for memory in memories],
+            rows(partial(recorded, wanted.model, series), [{}]),
             regimes,
             ("changed / 1,000", "{changed:.2f}"),
             ("returned / 1,000", "{returned:.2f}"),
@@ -270,18 +279,11 @@ def tables(
     yield Table.of(
         "simulated states",
         "",
-        [
-            {
-                "states": "recur" if recurring else "never recur",
-                "gap": gap,
-                "regimes": memory,
-                **simulated(wanted, memory, recurring, gap),
-            }
-            for recurring in (False, True)
-            for gap in GAPS
-            for memory in memories
-        ],
-        ("states", "{states}"),
+        rows(
+            partial(simulated, wanted),
+            [{"recurring": recur, "gap": gap} for recur in (False, True) for gap in GAPS],
+        ),
+        ("states recur", "{recurring}"),
         ("gap", "{gap:g} sd"),
         regimes,
         ("new called returned", "{new[0]} of {new[1]}"),
@@ -294,11 +296,7 @@ def tables(
     yield Table.of(
         "median delays",
         "",
-        [
-            {"shift": shift, "regimes": memory, **delays(wanted, memory, shift)}
-            for shift in SHIFTS
-            for memory in memories
-        ],
+        rows(partial(delays, wanted), [{"shift": shift} for shift in SHIFTS]),
         ("shift", "{shift:g} sd"),
         regimes,
         ("first", "{first:g}"),
