@@ -115,9 +115,11 @@ def growth(looks: Mapping[str, Sequence[Look]]) -> list[str]:
     return found
 
 
-def soak(seconds: float, per_second: float, kill_s: float = KILL_S) -> tuple[int, list[str]]:
+def soak(
+    seconds: float, per_second: float, kill_s: float = KILL_S, seed: int = 5
+) -> tuple[int, list[str]]:
     """Run it; returns the number of kills, and what grew; raises AssertionError."""
-    rng = np.random.default_rng(5)
+    rng = np.random.default_rng(seed)
     length = max(round(seconds * per_second / STREAMS), 2)
     level = 4.0 * (np.arange(length) // 60 % 2)
     load_labels = level + rng.normal(size=(STREAMS, length))
@@ -149,8 +151,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="of load (30)")
     parser.add_argument("--per-second", type=float, default=250.0, help="observations (250)")
     parser.add_argument("--kill-every", type=float, default=KILL_S, help="seconds (20)")
+    parser.add_argument("--seed", type=int, default=5, help="of the labels (5)")
     options = parser.parse_args()
-    kills, grew = soak(60 * options.minutes, options.per_second, options.kill_every)
+    kills, grew = soak(60 * options.minutes, options.per_second, options.kill_every, options.seed)
     print(
         f"{kills} kills; every observation applied once, beliefs as without; grew: {grew or 'none'}"
     )
