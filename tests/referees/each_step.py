@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -366,11 +366,21 @@ def refereeing() -> Iterator[Referee]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def hold_each(referee: Referee, target: str, stride: int, first: int = 1, say=print) -> int:
-    """Kill at calls so far apart, until the story ends before one; returns how many kills."""
+def hold_each(
+    referee: Referee,
+    target: str,
+    stride: int,
+    first: int = 1,
+    moments: Sequence[str] = (BEFORE, AFTER),
+    say=print,
+) -> int:
+    """Kill at calls so far apart, until the story ends before one; returns how many kills.
+
+    moments: relative to the call, taken in turn.
+    """
     kills = 0
     for n in itertools.count(first, stride):
-        when = (BEFORE, AFTER)[kills % 2]
+        when = moments[kills % len(moments)]
         if not referee.hold(Point(target, n, when)):
             return kills
         kills += 1
@@ -389,12 +399,14 @@ def main() -> None:
     parser.add_argument("--targets", nargs="*", choices=TARGETS, default=TARGETS)
     parser.add_argument("--stride", type=int, default=1, help="kill at every so manieth call")
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--when", nargs="*", choices=(BEFORE, AFTER), help="in turn by default")
     given = parser.parse_args()
+    moments = given.when or (BEFORE, AFTER)
     kills: Counter[str] = Counter()
     began = time.monotonic()
     with refereeing() as referee:
         for target in given.targets:
-            kills[target] = hold_each(referee, target, given.stride, given.first, said)
+            kills[target] = hold_each(referee, target, given.stride, given.first, moments, said)
     seconds = time.monotonic() - began
     print(f"kills: {dict(kills)}, in {seconds:.0f} s; nothing was lost, doubled or reordered")
 
