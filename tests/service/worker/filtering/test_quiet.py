@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from model_core.stream.slab import AT_ONCE
 from service.schema import rendering
 from service.wire import (
     Configure,
@@ -65,9 +66,9 @@ def commands(seed, length):
         yield entry
 
 
-def stored(bench):
+def stored(bench, names=STREAMS):
     """All that is stored of the streams; keyed answers as they are rendered."""
-    everything = bench.everything(STREAMS)
+    everything = bench.everything(names)
     for name, own in everything["stored"].items():
         own["idempotency"] = remembered(own["idempotency"], name)
     return everything
@@ -138,6 +139,35 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length, cr
         assert after_crash[0] == one_by_one[0]
         for part in ("records", "anomalies", "feed"):
             assert after_crash[1][part] == one_by_one[1][part]
+
+
+def test_long_lists_of_several_streams_are_as_their_observations(make_bench, monkeypatch):
+    """Stepped in blocks, some to a change in their second one."""
+    entered = []
+    advance = quiet.advance
+    monkeypatch.setattr(quiet, "advance", lambda *of: entered.append(advance(*of)) or entered[-1])
+
+    def outcomes(db):
+        bench = make_bench(db=db, partitions=1)
+        bench.now_ms = 1_700_000_000_000
+        names = STREAMS[:4]
+        levels = {
+            name: [math.sin(i + place) for i in range(390)] for place, name in enumerate(names)
+        }
+        levels[names[1]][310:] = [9.0 + y for y in levels[names[1]][310:]]
+        for name, labels in levels.items():
+            bench.ask(Configure(name, {"model": "gaussian"}), status=201)
+            bench.observe(name, labels[:210])
+        lists = [
+            Observe(name, [Observation(y) for y in labels[210 : 390 - 40 * place]])
+            for place, (name, labels) in enumerate(levels.items())
+        ]
+        return [outcome.body for outcome in bench.send(*lists)], stored(bench, names)
+
+    by_columns = outcomes(0)
+    assert max(sum(done.counts > AT_ONCE) for done in entered) > 1
+    monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
+    assert outcomes(1) == by_columns
 
 
 @pytest.mark.parametrize("quiet_ones", [True, False])
