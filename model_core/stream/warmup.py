@@ -263,4 +263,5 @@ def _recalled(slab: Slab, seen: Columns) -> Columns:
     whole = slab.whole(seen.y)
     if slab.layout.context:
         return seen._replace(y=np.where(whole[:, None], seen.y, math.nan))
-    return seen.part(np.flatnonzero(whole & columns.labelled(slab.model, seen.y)))
+    chosen = whole & columns.labelled(slab.model, seen.y)
+    return seen if chosen.all() else seen.part(np.flatnonzero(chosen))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -610,9 +611,11 @@ class CommandBatch:
         detailed = answers.detailed(command)
         if detailed:
             check_details(self.engine, head, command)
+        elif (head.y_dim or 1) < 2:
+            return
         # Those of the buffer are stepped at the end of the warm-up.
-        kept = any(partial(record.y) for record in stream.buffer)
-        if detailed or kept or any(partial(seen.y) for seen in command.observations):
+        labels = chain((own.y for own in stream.buffer), (own.y for own in command.observations))
+        if detailed or any(map(partial, labels)):
             self.engine.need_torch()
 
     def _refuse(self, queue: StreamQueue, refusal: ServiceError | Unfit) -> None:

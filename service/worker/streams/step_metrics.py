@@ -59,7 +59,8 @@ class Gathered:
     def enter(self) -> None:
         """Enter what was gathered into the histograms."""
         for model, parts in self._steps.items():
-            changepoint, score, pruned, run_length, evidence = np.concatenate(parts).T
+            # In order, each for itself: numpy is ten times as fast at it as who counts them.
+            changepoint, score, pruned, run_length, evidence = np.sort(np.concatenate(parts).T)
             score = score[~np.isnan(score)]
             metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changepoint.tolist())
             metrics.observe_all(metrics.LOG_SCORE.labels(model), score.tolist())
@@ -70,7 +71,7 @@ class Gathered:
             metrics.observe_all(metrics.EVIDENCE.labels(model), evidence.tolist())
         for model, parts in self._pits.items():
             values = np.concatenate(parts)
-            values = values[np.isfinite(values)].clip(0.0, 1.0)
+            values = np.sort(values[np.isfinite(values)].clip(0.0, 1.0))
             metrics.observe_all(metrics.PIT.labels(model), values.tolist())
         self._steps.clear()
         self._pits.clear()
