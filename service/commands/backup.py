@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from moca_client.console import progress_bar
 from service.commands.common import fail, input_file
 from service.commands.options import store_errors, with_settings
 from service.settings import Settings
@@ -186,9 +186,7 @@ def _warn(manifest: Manifest) -> None:
 @contextlib.contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress on standard error; yields a function of the amounts done and in all."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-    with shown as bar:
+    with progress_bar(Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
 
         def advance(done: int, total: int) -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from moca_client.console import table
 from service.commands.connection import (
     Json,
     Match,
     print_json,
     short_utc,
-    table,
     with_client,
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
+from moca_client.console import table
 from moca_client.responses import ChangesPage, IncidentDetail, Mover, StreamChange
 from moca_client.tables import change_lines, incident_lines
 from service.commands.connection import (
@@ -18,7 +19,6 @@ from service.commands.connection import (
     Match,
     change_cells,
     print_json,
-    table,
     with_client,
 )
 

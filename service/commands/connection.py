@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC
 from inspect import Parameter, signature
@@ -13,8 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.table import Table
 
 from moca_client import DEFAULT_URL
@@ -168,21 +167,6 @@ def _whole(document: Any) -> Any:
     if isinstance(document, list):
         return [_whole(member) for member in document]
     return document
-
-
-def table(*headings: str, words: Collection[str] = (), title: str | None = None) -> Table:
-    """Return an empty table; columns after the first are numbers, but for those of `words`.
-
-    Words are wrapped where the terminal is narrow, nothing else is.
-    """
-    made = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    for i, heading in enumerate(headings):
-        text = heading in words
-        justify: JustifyMethod = "right" if i and not text else "left"
-        made.add_column(heading, justify=justify, no_wrap=not text, overflow="fold")
-    return made
 
 
 def print_table(made: Table) -> None:

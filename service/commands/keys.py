@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moca_client.console import table
 from service import api_keys
 from service.commands.common import fail
-from service.commands.connection import print_table, table
+from service.commands.connection import print_table
 from service.commands.options import store_errors, with_settings
 from service.settings import Settings
 

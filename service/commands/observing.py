@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from moca_client.console import table
 from moca_client.responses import (
     Answer,
     Gap,
@@ -38,7 +39,6 @@ from service.commands.connection import (
     number,
     numbers,
     print_json,
-    table,
     with_client,
 )
 
@@ -161,9 +161,8 @@ def predict(
         return
     warming = ", warming up" if predictions.warming_up else ""
     typer.echo(f"{predictions.stream} ({predictions.model}), seq {predictions.seq}{warming}")
-    made = table("x" if horizon is None else "ahead", "distribution")
-    made.columns[1].justify = "left"
-    made.columns[1].no_wrap = False
+    place = "x" if horizon is None else "ahead"
+    made = table(place, "distribution", words=("distribution",))
     for prediction in predictions.predictions:
         place = number(prediction.x) if prediction.ahead is None else str(prediction.ahead)
         made.add_row(place, "\n".join(_described(prediction)))

@@ -198,7 +198,8 @@ def webhooks(
 
 
 def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
-    from service.commands.connection import print_table, table
+    from moca_client.console import table
+    from service.commands.connection import print_table
     from service.runtime.embedded import running_url
     from service.schema.rendering import instant
     from service.store.connection import connect

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from moca_client.console import table
 from moca_client.responses import Predictive, RememberedRegime, StreamSummary
 from moca_client.tables import describe_evidence, describe_regime, describe_season
 from service.commands.common import fail, input_file
@@ -23,7 +24,6 @@ from service.commands.connection import (
     number,
     print_json,
     setting,
-    table,
     with_client,
 )
 
@@ -199,13 +199,11 @@ def _show(state: StreamSummary, as_json: bool) -> None:
             rows[name.replace("_", " ")] = event_text(event)
     settings = {n: v for n, v in state.settings.items() if v is not None and n != "model"}
     rows["settings"] = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
-    made = table("", "")
+    made = table("", "value", words=("value",))
     made.show_header = False
     for name, text in rows.items():
         if text:
             made.add_row(name, text)
-    made.columns[1].justify = "left"
-    made.columns[1].no_wrap = False
     Console().print(made)
 
 

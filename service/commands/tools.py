@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 
 from moca_client import DEFAULT_URL
+from moca_client.console import table
 from service.commands.common import fail, names
-from service.commands.connection import ApiKey, Url, print_json, table
+from service.commands.connection import ApiKey, Url, print_json
 from service.commands.options import with_settings
 from service.settings import Settings
 
