@@ -28,6 +28,8 @@ is_clock = re.compile(
     r"\d{1,2}:\d\d(:\d\d([.,]\d{1,6})?)?( *[ap]m)?", re.ASCII | re.IGNORECASE
 ).fullmatch
 _month = re.compile(r"(\d{4})-(\d{1,2})", re.ASCII).fullmatch
+_period = re.compile(r"([0-9]{1,6})([smhdw])").fullmatch
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _COMPACT = (19_000_101, 29_991_231)  # years, months and days without separators
 
 
@@ -69,6 +71,12 @@ class Axis(NamedTuple):
             label=[self.label[row] for row in rows],
             rfc3339=self.rfc3339 and [self.rfc3339[row] for row in rows],
         )
+
+
+def period_s(text: str) -> int | None:
+    """Return a period such as `90d` or `12h` in seconds; None for text that is none."""
+    match = _period(text)
+    return None if match is None else int(match[1]) * _SECONDS[match[2]]
 
 
 def time_axis(cells: Sequence[Any], name: str, time_format: str | None = None) -> Axis:

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from moca_client.times import period_s
+
 SCOPES = {
     "read": "all calls that change nothing, predictions and actions included",
     "write": "observations, streams and their beliefs",
@@ -27,12 +29,10 @@ UNLIMITED = "none"  # as a rate
 NAME = re.compile(r"[A-Za-z0-9._@~-]{1,100}")
 SECRET_BYTES = 32
 _token = re.compile(r"moca_([0-9a-f]{12})_([A-Za-z0-9_-]{43})").fullmatch
-_period = re.compile(r"(\d{1,6})([smhdw])").fullmatch
 _rate = re.compile(
     r"\s*(\d{1,9})\s*(?:/|per)\s*(\d{1,6})?\s*(second|minute|hour|day)s?\s*", re.IGNORECASE
 ).fullmatch
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,9 +120,9 @@ def parse_rate(text: str) -> Rate | None:
 
 def parse_expiry(text: str, now_ms: int) -> int:
     """Return when `90d`, `12h` or an RFC 3339 time ends, in ms; ValueError for what is none."""
-    period = _period(text)
-    if period is not None:
-        return now_ms + int(period[1]) * _SECONDS[period[2]] * 1000
+    seconds = period_s(text)
+    if seconds is not None:
+        return now_ms + seconds * 1000
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

@@ -41,7 +41,7 @@ from service.api.http import (
 )
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
-from service.api.parsing.series_rules import SeriesRules
+from service.api.parsing.series import SeriesRules
 from service.api.routes import CALLS, add_routes
 from service.api.routes.service import SAFETY
 from service.api.sse.events import EventHub

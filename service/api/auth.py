@@ -136,10 +136,7 @@ class Authenticator:
         """Refresh the key table; concurrent callers share one refresh."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.ensure_future(self._read())
-        try:
-            await bounded(self._refreshing, TIMEOUT_S)
-        except UNREACHABLE as error:
-            raise RedisUnavailable(f"the store does not respond: {error}") from error
+        await from_store(bounded(self._refreshing, TIMEOUT_S), bound=False)
 
     async def _read(self) -> None:
         started = time.monotonic()

@@ -3,7 +3,7 @@
 `RequestMiddleware` gives a request its id, refuses it before its body is read if this process has
 no room for it, and measures it. `Route` admits its key and turns errors into problem documents.
 Endpoints read bodies, bounded in size and time, and build their answers by the functions below.
-Nearly all posts of one observation pass nothing of this: see `service.api.posts`.
+Nearly all posts of one observation pass nothing of this: see `routes.observations.PlainPosts`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from service.api.gateway.stream_pages import Ranking
 from service.api.parsing.bodies import ARROW, BYTES, JSON, LIGHT_BYTES, NDJSON, field_errors
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser, check_parameters
-from service.api.parsing.series_rules import SeriesRules
+from service.api.parsing.series import SeriesRules
 from service.api.sse.events import EventHub
 from service.api.sse.observations import ObservationHub
 from service.models.catalogue import Catalogue

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from service.api.http import CLOSE, Context, RequestMiddleware
-from service.api.posts import PlainPosts
+from service.api.routes.observations import PlainPosts
 from service.observability import metrics
 from service.runtime.process import BACKLOG, STOP_WAIT_S, limit_stop
 from service.settings import Settings

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
 from service.models.catalogue import NAME, REFERENCE
 from service.schema.observations import (
@@ -31,14 +31,13 @@ BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
 Seed = Annotated[StrictInt, Field(ge=0, lt=2**63), WHOLE]
 
 
-class PredictionForm(Form):
+class PredictionForm(
+    Form,
+    json_schema_extra={
+        "examples": [{"x": [[0.1], [0.2]], "quantiles": [0.05, 0.95], "samples": 3}, {}]
+    },
+):
     """Where to predict the next label, and which parts of the distribution to return."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"x": [[0.1], [0.2]], "quantiles": [0.05, 0.95], "samples": 3}, {}]
-        }
-    )
 
     x: Annotated[list[Numbers], Field(min_length=1), FIRST] | None = Field(
         None, description="inputs; omit for models without an input"
@@ -58,14 +57,13 @@ class PredictionForm(Form):
     )
 
 
-class ActionForm(Form):
+class ActionForm(
+    Form,
+    json_schema_extra={
+        "examples": [{"candidates": [[0.0, 1.0], [1.0, 0.0]], "strategy": "thompson"}]
+    },
+):
     """Candidate inputs of the next observation, and how to choose among them."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"candidates": [[0.0, 1.0], [1.0, 0.0]], "strategy": "thompson"}]
-        }
-    )
 
     candidates: Annotated[list[Numbers], Field(min_length=1), FIRST] = Field(
         description="candidate inputs; a larger label is better"
@@ -108,17 +106,16 @@ def _check_belief(belief: list[HypothesisForm]) -> list[HypothesisForm]:
     return belief
 
 
-class BeliefForm(Form):
+class BeliefForm(
+    Form,
+    json_schema_extra={
+        "examples": [
+            {"belief": [{"run_length": 4, "probability": 1.0}]},
+            {"changepoint": 1.0, "seq": 412},
+        ]
+    },
+):
     """Override of the run-length belief after the last observation."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"belief": [{"run_length": 4, "probability": 1.0}]},
-                {"changepoint": 1.0, "seq": 412},
-            ]
-        }
-    )
 
     belief: (
         Annotated[list[HypothesisForm], Field(min_length=1), FIRST, AfterValidator(_check_belief)]
@@ -137,14 +134,13 @@ class BeliefForm(Form):
     )
 
 
-class WhatIfForm(Form):
+class WhatIfForm(
+    Form,
+    json_schema_extra={
+        "examples": [{"settings": {"hazard": 0.002}}, {"settings": {"model": "averaged"}}]
+    },
+):
     """Settings to try on the retained history; default: those of the stream."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"settings": {"hazard": 0.002}}, {"settings": {"model": "averaged"}}]
-        }
-    )
 
     settings: StreamForm = Field(default_factory=lambda: StreamForm.model_validate({}))
     series: StrictBool = Field(
@@ -155,50 +151,40 @@ class WhatIfForm(Form):
     )
 
 
-class ModelForm(Form):
+class ModelForm(Form, json_schema_extra={"examples": [{"model": "averaged"}]}):
     """The model to move the stream to."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "averaged"}]})
 
     model: Annotated[StrictStr, Field(pattern=REFERENCE)] = Field(
         description="NAME@VERSION, or NAME for its highest version"
     )
 
 
-class RegimeForm(Form):
+class RegimeForm(Form, json_schema_extra={"examples": [{"name": "night shift"}]}):
     """The name of a remembered regime."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "night shift"}]})
 
     name: Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME)] | None = Field(
         description="what people call it; null: it has no name"
     )
 
 
-class VerdictForm(Form):
+class VerdictForm(Form, json_schema_extra={"examples": [{"change": False}]}):
     """Feedback on an event."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"change": False}]})
 
     change: StrictBool = Field(
         description="feedback: true confirms the changepoint, false rejects it"
     )
 
 
-class ChangeForm(Form):
+class ChangeForm(Form, json_schema_extra={"examples": [{"start": 412}]}):
     """A missed change, without an event."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"start": 412}]})
 
     start: Seq = Field(description="`seq` of the first observation of the new regime")
 
 
-class ExclusionForm(Form):
+class ExclusionForm(
+    Form, json_schema_extra={"examples": [{"event": 3}, {"start": 412, "end": 480}]}
+):
     """Observations to exclude from learning, or to have count again."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"event": 3}, {"start": 412, "end": 480}]}
-    )
 
     event: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(
         None, description="the change that they begin with; or else `start`"
@@ -212,31 +198,28 @@ class ExclusionForm(Form):
     excluded: StrictBool = Field(True, description="false: they count again")
 
 
-class IncidentExclusionForm(Form):
+class IncidentExclusionForm(Form, json_schema_extra={"examples": [{"excluded": True}]}):
     """Whether the changes of an incident are excluded from learning."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"excluded": True}]})
 
     excluded: StrictBool = Field(True, description="false: they count again")
 
 
-class WindowForm(Form):
+class WindowForm(
+    Form,
+    json_schema_extra={
+        "examples": [
+            {
+                "start": "2024-05-04T22:00",
+                "end": "2024-05-05T02:00",
+                "time_zone": "Europe/Berlin",
+                "repeat": "FREQ=WEEKLY;BYDAY=SA",
+                "match": ['{job="db"}'],
+            },
+            {"start": "2024-12-24", "end": "2024-12-27", "note": "holidays"},
+        ]
+    },
+):
     """A window of the calendar."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "start": "2024-05-04T22:00",
-                    "end": "2024-05-05T02:00",
-                    "time_zone": "Europe/Berlin",
-                    "repeat": "FREQ=WEEKLY;BYDAY=SA",
-                    "match": ['{job="db"}'],
-                },
-                {"start": "2024-12-24", "end": "2024-12-27", "note": "holidays"},
-            ]
-        }
-    )
 
     start: Annotated[StrictStr, Field(max_length=40)] = Field(
         description="local time of its first occurrence, or a date: its midnight"
@@ -258,34 +241,8 @@ class WindowForm(Form):
     note: Annotated[StrictStr, Field(max_length=500)] = Field("", description="for people")
 
 
-class OverviewQuery(Form):
-    """Query of the overview of streams."""
-
-    prefix: Annotated[str, Field(max_length=200)] = Field(
-        "", description="only ids with this prefix"
-    )
-    contains: Annotated[str, Field(max_length=200)] = Field(
-        "", description="only ids with this text anywhere in them"
-    )
-    sort: Literal["id", "changed_probability", "change"] = Field(
-        "id",
-        description="what comes first: ids in order, the largest `changed_probability` (up to 3 s "
-        "old), the newest confirmed change that the event feed retains. With `contains` or a "
-        "`sort` other than `id`: of at most 50,000 streams with the `prefix`",
-    )
-    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
-        None, description="`cursor` of the previous page, with the same `sort`"
-    )
-    limit: Annotated[int, Field(ge=1, le=100)] = Field(50, description="streams per page")
-    labels: Annotated[int, Field(ge=0, le=64)] = Field(
-        40, description="number of last labels to return for each stream"
-    )
-
-
-class CanaryForm(Form):
+class CanaryForm(Form, json_schema_extra={"examples": [{"version": "4", "share": 0.1}]}):
     """A canary: the version that a share of a model's new streams is created with."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"version": "4", "share": 0.1}]})
 
     version: Annotated[StrictStr, Field(pattern=f"^{NAME}$")]
     share: Probability = Field(
@@ -293,12 +250,8 @@ class CanaryForm(Form):
     )
 
 
-class MovesForm(Form):
+class MovesForm(Form, json_schema_extra={"examples": [{"prefix": "pump-", "model": "pump@4"}]}):
     """Streams to move to another model, page by page."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"prefix": "pump-", "model": "pump@4"}]}
-    )
 
     prefix: Annotated[StrictStr, Field(max_length=200)] = Field(
         description="prefix of the stream ids; empty: all"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from moca_client.times import period_s
 from service.models.catalogue import REFERENCE
 from service.schema.commands import MAX_QUANTILES, check_selector
 from service.schema.observations import Form, StreamId
@@ -91,6 +91,30 @@ class StreamsQuery(Form):
     match: Match = Field([], description=f"{MATCH}. Pages may then be short, even empty")
 
 
+class OverviewQuery(Form):
+    """Query of the overview of streams."""
+
+    prefix: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only ids with this prefix"
+    )
+    contains: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only ids with this text anywhere in them"
+    )
+    sort: Literal["id", "changed_probability", "change"] = Field(
+        "id",
+        description="what comes first: ids in order, the largest `changed_probability` (up to 3 s "
+        "old), the newest confirmed change that the event feed retains. With `contains` or a "
+        "`sort` other than `id`: of at most 50,000 streams with the `prefix`",
+    )
+    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
+        None, description="`cursor` of the previous page, with the same `sort`"
+    )
+    limit: Annotated[int, Field(ge=1, le=100)] = Field(50, description="streams per page")
+    labels: Annotated[int, Field(ge=0, le=64)] = Field(
+        40, description="number of last labels to return for each stream"
+    )
+
+
 Kinds = list[Literal["change", "returned", "anomaly", "all"]]
 OF_KIND = (
     "kinds of events: `change`, to a regime that is new, `returned`, to a remembered one, "
@@ -158,13 +182,11 @@ class SnapshotQuery(Form):
     replace: bool = Field(False, description="whether to replace an existing stream")
 
 
-AGE = re.compile(r"([0-9]{1,6})(s|m|h|d|w)")
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 WHEN = "RFC 3339 time, a date, or an age such as 30m, 24h or 7d"
 
 
 def _check_when(text: str) -> str:
-    if not AGE.fullmatch(text):
+    if period_s(text) is None:
         text = timestamps.from_date(text)
         try:
             timestamps.parse(text)
@@ -178,8 +200,8 @@ def seconds_of(when: str | None, now_s: float) -> float | None:
     """Return a valid time, or an age before `now_s`, in seconds since 1970."""
     if when is None:
         return None
-    age = AGE.fullmatch(when)
-    return now_s - int(age[1]) * SECONDS[age[2]] if age else timestamps.seconds(when)
+    age_s = period_s(when)
+    return timestamps.seconds(when) if age_s is None else now_s - age_s
 
 
 When = Annotated[str, AfterValidator(_check_when)]

@@ -47,8 +47,7 @@ from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.protobuf import PROTOBUF
 from service.api.parsing.remote_write import Version
-from service.api.parsing.series import StreamAssignment
-from service.api.parsing.series_rules import SeriesRules
+from service.api.parsing.series import SeriesRules, StreamAssignment
 from service.models.catalogue import Catalogue
 from service.problems import ServiceError
 from service.settings import Settings

@@ -15,7 +15,7 @@ from service.api.gateway.changes import ChangePages
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import SortedPages, from_store
 from service.problems import InvalidField
-from service.schema.commands import OverviewQuery
+from service.schema.queries import OverviewQuery
 from service.store import keys
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, UnreadablePart, decoded

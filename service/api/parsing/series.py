@@ -1,30 +1,58 @@
-"""Series of samples in a request of any protocol, and the streams that they are for."""
+"""Series of samples in a request of any protocol, and the streams that they are for.
+
+Rules say which series become streams, under which id, with what settings.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
+from pydantic import AfterValidator, Field, ValidationError
+
+from model_core import wording
 from service import wire
-from service.api.parsing.series_rules import SeriesRules, Target
+from service.api.parsing.commands import CommandParser
+from service.problems import InvalidField, StartupError
 from service.schema import rendering
+from service.schema.commands import check_selector
+from service.schema.observations import STREAM_CHARACTERS, Form, StreamForm, is_stream
+from service.schema.queries import RESULT_SERIES
+from service.settings import read_toml
 from service.wire import tags
 
 MAX_AHEAD_MS = 10 * 60_000  # of a sample's time before now: a later one would block its stream
 RESULTS = ("applied", "skipped", "unmatched", "rejected", "untried", "deferred")
 MAX_LABEL = 1e100  # in size; larger ones no model takes: `model_core.labels.LARGEST`
+TEMPLATE = "{__name__}@{instance}~{fingerprint}"
+DEFAULTS = {"interval": 60.0, "ttl": 7 * 86_400.0}  # of streams made by rules that name none
+FINGERPRINT = "fingerprint"  # stands for a digest of all labels
+MAX_PART = 80  # characters of a label in an id that the fingerprint tells apart
+MAX_RULES = 100
+MAX_REMEMBERED = 32 << 20  # characters of series whose targets are cached, overhead included
+STRING_OVERHEAD = 50  # bytes of a string beside its characters
+MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of a series that is cached
+_reference = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+_forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
+_plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
+Labels = tuple[Any, ...]  # as sent: of what they consist depends on the protocol
+Texts = Callable[[Labels], tuple[str, ...]]  # of labels: name, value, name, value ...
 
 
 class RemoteSeries(NamedTuple):
     """Labels as sent, and samples as (value, ms since 1970); None: a missing value.
 
-    texts: name, value, name, value ... of the labels. Those of a series that is known are not read.
+    The texts of a series that is known are not read.
     """
 
-    labels: tuple[Any, ...]
+    labels: Labels
     samples: list[tuple[float | None, int]]
-    texts: Callable[[tuple[Any, ...]], tuple[str, ...]] = tuple
+    texts: Texts = tuple
 
 
 class RefusedSeries(NamedTuple):
@@ -56,6 +84,202 @@ def finite(value: float) -> float | None:
     So is infinity, of which no model can learn anything.
     """
     return value if math.isfinite(value) else None
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def _check_template(template: str) -> str:
+    between = _reference.sub("", template)
+    if not re.fullmatch(f"[{STREAM_CHARACTERS}]*", between):
+        raise ValueError("expected names of labels in braces, and A-Z a-z 0-9 . _ : @ ~ - between")
+    return template
+
+
+class RuleForm(StreamForm):
+    """One `[[rule]]` of the file: settings of a stream, and which series it is for."""
+
+    match: Annotated[str, AfterValidator(check_selector)] = "{}"
+    stream: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_template)] = (
+        TEMPLATE
+    )
+    drop: bool = False  # whether such series become no streams
+
+
+class RulesForm(Form):
+    """The whole file."""
+
+    rule: Annotated[list[RuleForm], Field(min_length=1, max_length=MAX_RULES)]
+
+
+class Target(NamedTuple):
+    """Stream that a series is written to. settings: of the stream, if it does not exist yet."""
+
+    stream: str
+    settings: msgspec.Raw  # as of `wire.Ingest`: encoded once for all samples
+    fingerprint: str  # of the series
+
+
+class _Rule(NamedTuple):
+    selector: tags.Selector
+    template: str
+    settings: dict[str, Any]
+    drop: bool
+    by_name: bool  # only such a rule takes results of this service
+
+
+class _Targets:
+    """Targets of recent series by their labels as sent, in bounded memory.
+
+    Two generations: a full one replaces the other, and what is still used moves on. Each operation
+    on the dictionaries is atomic, so threads need no lock.
+    """
+
+    def __init__(self) -> None:
+        self._recent: dict[Labels, Target | None] = {}
+        self._earlier: dict[Labels, Target | None] = {}
+        self._size = 0  # characters, or bytes, of the recent ones
+
+    def __getitem__(self, labels: Labels) -> Target | None:
+        recent = self._recent
+        if labels in recent:
+            return recent[labels]
+        target = self._earlier[labels]
+        self[labels] = target
+        return target
+
+    def __setitem__(self, labels: Labels, target: Target | None) -> None:
+        size = sum(map(len, labels))
+        if size > MAX_KEY:
+            return
+        # Twice: the tags may be strings of their own.
+        self._size += 2 * (size + STRING_OVERHEAD * len(labels))
+        self._recent[labels] = target
+        if self._size > MAX_REMEMBERED / 2:
+            self._earlier = self._recent
+            self._recent = {}
+            self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._earlier)
+
+
+class SeriesRules:
+    """Finds the stream of each series."""
+
+    def __init__(self, path: Path | None, parser: CommandParser) -> None:
+        """Read a file of rules, None for the default: every series becomes a stream.
+
+        Raises StartupError for a file that cannot be used, saying why.
+        """
+        forms = [RuleForm.model_validate({})] if path is None else _read(path).rule
+        self._rules = [_rule(path, i, form, parser) for i, form in enumerate(forms)]
+        self._targets = _Targets()
+
+    def target(self, labels: Labels, texts: Texts = tuple) -> Target | None:
+        """Return where a series goes, None: nowhere; raises ValueError for one that cannot."""
+        try:
+            return self._targets[labels]
+        except KeyError:
+            target = self._targets[labels] = self._target(texts(labels))
+            return target
+
+    def _target(self, labels: tuple[str, ...]) -> Target | None:
+        names = labels[::2]
+        if len(set(names)) < len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"expected each label once, got {repeated[:100]!r} several times")
+        pairs = zip(names, labels[1::2], strict=True)
+        sent = {name: value for name, value in pairs if value}  # an empty label is none
+        series_tags = _tags(sent)
+        is_result = sent.get(tags.METRIC) in RESULT_SERIES
+        for rule in self._rules:
+            if is_result and not (rule.by_name or rule.drop):
+                continue  # results that are written back would multiply
+            if rule.selector.fits("", series_tags):
+                return None if rule.drop else _target(rule, series_tags, _fingerprint(sent))
+        return None
+
+
+def _tags(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels under names that tags can have; raises ValueError where two would be one."""
+    renamed: dict[str, str] = {}
+    for name, value in labels.items():
+        # Labels of any characters exist since Prometheus 3; its own text format has them so.
+        tag = _forbidden.sub("_", name)
+        if tag in renamed:
+            raise ValueError(f"expected labels that differ as tags, got two for the tag {tag!r}")
+        renamed[tag] = value
+    if tags.STREAM in renamed:
+        renamed[tags.exported(tags.STREAM, renamed)] = renamed.pop(tags.STREAM)
+    return renamed
+
+
+def _fingerprint(labels: Mapping[str, str]) -> str:
+    """Return a digest of labels as sent; no text in UTF-8 has the byte between them."""
+    texts = [text.encode() for pair in sorted(labels.items()) for text in pair]
+    return blake2b(b"\xff".join(texts), digest_size=6).hexdigest()
+
+
+def _target(rule: _Rule, labels: Mapping[str, str], fingerprint: str) -> Target:
+    stream = _id_from(rule.template, labels, fingerprint)
+    if not is_stream(stream):
+        raise ValueError(
+            f"expected a stream id of 1 to 200 characters from {rule.template!r}, got "
+            f"{len(stream)}: {stream[:250]!r}"
+        )
+    stream_tags = {**rule.settings.get("tags", {}), **labels}
+    tags.check(stream_tags)
+    settings = {**rule.settings, "tags": stream_tags}
+    return Target(stream, msgspec.Raw(wire.encode(settings)), fingerprint)
+
+
+def _id_from(template: str, labels: Mapping[str, str], fingerprint: str) -> str:
+    """Return the id by a template; with the fingerprint in it long labels are shortened."""
+    longest = MAX_PART if f"{{{FINGERPRINT}}}" in template else None
+
+    def text_of(name: str) -> str:
+        return fingerprint if name == FINGERPRINT else _escaped(labels.get(name, ""))[:longest]
+
+    return _reference.sub(lambda reference: text_of(reference[1]), template)
+
+
+def _escaped(value: str) -> str:
+    """Return a label's value for an id: other characters, and ~, are escaped as ~ and hex digits.
+
+    So no two values give the same text.
+    """
+    if _plain(value):
+        return value
+    return "".join(
+        character if _plain(character) else f"~{character.encode().hex()}" for character in value
+    )
+
+
+def _read(path: Path) -> RulesForm:
+    try:
+        return RulesForm.model_validate(read_toml(path, "the rules of series"))
+    except ValidationError as error:
+        faults = [
+            f"{'.'.join(map(str, fault['loc']))}: {wording.described(fault)}"
+            for fault in error.errors()
+        ]
+        raise StartupError(f"{path}: {'; '.join(faults)}") from None
+
+
+def _rule(path: Path | None, index: int, form: RuleForm, parser: CommandParser) -> _Rule:
+    try:
+        settings = parser.settings(form, f"rule.{index}")
+    except InvalidField as error:
+        raise StartupError(f"{path}: {error}") from None
+    for name in ("match", "stream", "drop"):
+        settings.pop(name, None)
+    selector = tags.parse(form.match)
+    by_name = any(matcher.name == tags.METRIC for matcher in selector.matchers)
+    return _Rule(selector, form.stream, {**DEFAULTS, **settings}, form.drop, by_name)
+
+
+# --- the streams of a request ---------------------------------------------------------------------
 
 
 class SampleTally:

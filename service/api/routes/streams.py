@@ -56,12 +56,11 @@ from service.schema.commands import (
     ChangeForm,
     ExclusionForm,
     ModelForm,
-    OverviewQuery,
     RegimeForm,
     VerdictForm,
 )
 from service.schema.observations import StreamForm
-from service.schema.queries import SnapshotQuery, StreamsQuery
+from service.schema.queries import OverviewQuery, SnapshotQuery, StreamsQuery
 from service.wire import snapshot
 
 calls = Calls("streams")

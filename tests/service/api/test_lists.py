@@ -21,8 +21,13 @@ from service.api.gateway.stream_pages import Ranking
 from service.api.routes import prometheus
 from service.observability import metrics
 from service.problems import InvalidField, NotFound, RedisUnavailable
-from service.schema.commands import OverviewQuery
-from service.schema.queries import ChangesQuery, IncidentQuery, IncidentsQuery, kinds_of
+from service.schema.queries import (
+    ChangesQuery,
+    IncidentQuery,
+    IncidentsQuery,
+    OverviewQuery,
+    kinds_of,
+)
 from service.store import keys
 from service.store.connection import connect_async
 from service.store.feed import ChangeFeed, Feeds, IncidentFeed

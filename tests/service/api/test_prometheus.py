@@ -11,11 +11,11 @@ import pytest
 from model_core import labels as model_labels
 from service import wire
 from service.api.gateway.waves import submit_waves
-from service.api.parsing import remote_write, series, series_rules
+from service.api.parsing import remote_write, series
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.protobuf import OTHER_FIELDS
 from service.api.parsing.remote_write import Version, parse
-from service.api.parsing.series_rules import SeriesRules
+from service.api.parsing.series import SeriesRules
 from service.api.routes import prometheus
 from service.api.routes.prometheus import StreamWrite
 from service.problems import (
@@ -441,7 +441,7 @@ def test_labels_of_a_series_that_is_known_are_not_read(monkeypatch):
 
 
 def test_the_rules_remember_no_more_than_their_memory(monkeypatch):
-    monkeypatch.setattr(series_rules, "MAX_REMEMBERED", 100_000)
+    monkeypatch.setattr(series, "MAX_REMEMBERED", 100_000)
     rules = SeriesRules(None, PARSER)
     first = ("a", "0" * 400, "b", "1" * 400)
     target = rules.target(first)

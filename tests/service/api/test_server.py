@@ -19,10 +19,11 @@ import httpx
 import pytest
 import uvloop
 
-from service.api import http, posts, server
+from service.api import http, server
 from service.api.app import create_app
 from service.api.gateway import gateway
 from service.api.parsing.bodies import JSON
+from service.api.routes import observations
 from service.api.server import JoiningTransport, open_connections
 from service.observability import metrics
 from service.problems import StartupError, WaitTooLong
@@ -367,9 +368,9 @@ def test_a_plain_post_of_a_client_that_left_is_applied(served, worker, caplog):
 def test_a_defect_is_an_answer_to_a_plain_post(served, monkeypatch, caplog):
     api = served()
     with Connection(api) as connection:
-        for module, name in ((posts, "asked"), (posts, "answered")):
+        for name in ("_asked", "_answered"):
             with monkeypatch.context() as patch:
-                patch.setattr(module, name, Mock(side_effect=ZeroDivisionError("why")))
+                patch.setattr(observations, name, Mock(side_effect=ZeroDivisionError("why")))
                 connection.write(sent(b"s", b'{"y": 1}'))
                 status, headers, document = connection.answer()
             assert (status, document["request_id"]) == (500, headers["x-request-id"])
@@ -503,6 +504,7 @@ def test_a_plain_post_is_refused_without_being_parsed_and_any_other_as_well(shed
         PLAIN + b"Origin: https://a.example\r\n" + length,
         PLAIN + b"X-A: \xe9\r\n" + length,
         PLAIN.replace(b"/s/", b"/%73/") + length,
+        PLAIN + length + b"X-A: %s\r\n" % (b"b" * observations.LONGEST_HEAD),
     )
     logged = shedding.app.state.access_log is not None
     answers = []
@@ -522,6 +524,19 @@ def test_a_plain_post_is_refused_without_being_parsed_and_any_other_as_well(shed
             assert connection.answer()[0] == 429
     assert answers == [answers[0]] * len(answers)
     assert answers[0][0] == 429
+
+
+def test_a_head_without_an_end_is_no_request(shedding):
+    refuse(shedding)
+    with Connection(shedding) as connection:
+        head = PLAIN + b"Content-Length: 200\r\nX-A: "
+        connection.write(head.ljust(203, b"b"))  # as long as a request would be that began with -1
+        time.sleep(0.1)
+        connection.write(b"\r\n\r\n" + b" " * 200)
+        assert connection.answer()[0] == 429
+        refuse(shedding, False)
+        connection.post()
+        assert connection.answer()[0] == 200
 
 
 def test_an_answer_that_is_under_way_comes_before_a_refusal(shedding, worker):
