@@ -66,14 +66,14 @@ def splits(config: Config, place: Place) -> Splits:
 class Variation(NamedTuple):
     """One run of an ablation: its place on the axis, the method's name, and its settings."""
 
-    setting: str
+    setting: float
     method: str
     settings: Options
 
     @property
     def name(self) -> str:
         """Name of the run's folder."""
-        return f"{self.method}_{self.setting}".replace(", ", "-").replace(" ", "-")
+        return f"{self.method}_{self.setting:g}".replace(", ", "-").replace(" ", "-")
 
 
 class Axes(NamedTuple):

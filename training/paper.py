@@ -25,8 +25,8 @@ from training.trained import Protocol, Trained
 
 Values = NDArray[np.float64]
 Charts = list[tuple[str, Chart]]  # by the name of their files
+Setting = float | None  # the hazard; None if that of the data is unknown
 
-NO_HAZARD = "all"
 BASELINES = ("SW5", "SW10", "SW50", "TOE", "COE")
 # Names of the crossed methods in tables and figures (paper, app. D.3).
 SUPERVISED = "MOCA, told in the test"
@@ -57,27 +57,27 @@ class Comparison(NamedTuple):
     name: str
     metric: str
     better: int
-    values: Mapping[tuple[str, str], Values]
+    values: Mapping[tuple[Setting, str], Values]
     axis: str = "hazard"
 
-    def settings(self) -> list[str]:
+    def settings(self) -> list[Setting]:
         """Settings, ascending."""
-        return sorted({setting for setting, _ in self.values}, key=number)
+        return sorted({setting for setting, _ in self.values}, key=lambda setting: setting or 0.0)
 
     def methods(self) -> list[str]:
         """Methods in the paper's order."""
         return list(figures.looks({method: None for _, method in self.values}))
 
-    def cell(self, setting: str, method: str) -> str:
+    def cell(self, setting: Setting, method: str) -> str:
         """Mean with its 95 % interval over sequences; empty where it was not trained."""
         values = self.values.get((setting, method))
         return "" if values is None else str(estimate(values))
 
-    def ahead(self, ours: tuple[str, str], theirs: tuple[str, str]) -> Estimate:
+    def ahead(self, ours: tuple[Setting, str], theirs: tuple[Setting, str]) -> Estimate:
         """Paired lead of a setting and method over another on the same sequences."""
         return paired(self.better * self.values[ours], self.better * self.values[theirs])
 
-    def lead(self, setting: str) -> tuple[str, Estimate] | None:
+    def lead(self, setting: Setting) -> tuple[str, Estimate] | None:
         """The best baseline, and MOCA's paired lead over it: positive is better."""
         present = [name for name in BASELINES if (setting, name) in self.values]
         if not present or (setting, "MOCA") not in self.values:
@@ -89,7 +89,7 @@ class Comparison(NamedTuple):
         """Means of each method by setting, which are numbers."""
         return {
             method: {
-                number(setting): estimate(self.values[setting, method])
+                setting or 0.0: estimate(self.values[setting, method])
                 for setting in self.settings()
                 if (setting, method) in self.values
             }
@@ -102,18 +102,13 @@ class Comparison(NamedTuple):
         return figures.against(self.curves(), self.metric, title)
 
 
-def number(setting: str) -> float:
-    """Position of a setting on an axis."""
-    return 1.0 if setting == NO_HAZARD else float(setting)
-
-
 def method_table(comparison: Comparison) -> Table:
     """One row for each method, one column for each hazard; MOCA's lead over the best baseline.
 
     Where the paper has numbers in a table, they are the last column.
     """
     settings = comparison.settings()
-    heads = ["here" if setting == NO_HAZARD else f"hazard {setting}" for setting in settings]
+    heads = ["here" if setting is None else f"hazard {setting:g}" for setting in settings]
     rows = [
         [method, *(comparison.cell(setting, method) for setting in settings)]
         for method in comparison.methods()
@@ -138,14 +133,14 @@ def ablation_table(comparison: Comparison, question: str) -> Table:
     heads = [comparison.axis, *methods]
     compared = len(methods) == 1 and bool(others)
     if compared:
-        heads.append(f"ahead of {first}")
+        heads.append(f"ahead of {first:g}")
     rows = []
     for setting in (first, *others):
         cells = [comparison.cell(setting, method) for method in methods]
         if compared:
             ahead = comparison.ahead((setting, methods[0]), (first, methods[0]))
             cells.append("" if setting == first else str(ahead))
-        rows.append((setting, *cells))
+        rows.append((f"{setting:g}", *cells))
     caption = f"{comparison.metric}, mean and 95 % interval over test sequences."
     return Table(question, caption, tuple(heads), rows)
 
@@ -153,7 +148,7 @@ def ablation_table(comparison: Comparison, question: str) -> Table:
 def show_table(
     comparison: Comparison,
     table: Table,
-    runs: Mapping[tuple[str, str], Trained],
+    runs: Mapping[tuple[Setting, str], Trained],
     out: Path,
     console: Console,
 ) -> None:
@@ -163,7 +158,7 @@ def show_table(
     for (setting, method), values in comparison.values.items():
         mean, low, high, count = estimate(values)
         row = {
-            comparison.axis: None if setting == NO_HAZARD else float(setting),
+            comparison.axis: setting,
             "method": method,
             "metric": comparison.metric,
             "mean": mean,
@@ -204,12 +199,9 @@ class Study(NamedTuple):
         """Folder of the runs; an ablation's are kept under its name in place of the preset's."""
         return self.runs / self.experiment / self.preset
 
-    def chosen(self) -> dict[tuple[str, str], Trained]:
+    def chosen(self) -> dict[tuple[Setting, str], Trained]:
         """The best run of each hazard and method; raises BadRun where nothing is trained."""
-        chosen = {
-            (NO_HAZARD if hazard is None else f"{hazard:g}", method): run
-            for (hazard, method), run in trained.best(list(trained.finished(self.folder))).items()
-        }
+        chosen = trained.best(list(trained.finished(self.folder)))
         if not chosen:
             raise BadRun(f"{self.folder}: no finished run; run moca train {self.experiment}")
         return chosen
@@ -219,11 +211,11 @@ class Evaluated(NamedTuple):
     """Runs, data and scores that the figures of an experiment are drawn from."""
 
     wanted: Study
-    chosen: Mapping[tuple[str, str], Trained]
-    splits: Mapping[str, Splits]
+    chosen: Mapping[tuple[Setting, str], Trained]
+    splits: Mapping[Setting, Splits]
     comparison: Comparison
 
-    def mocas(self) -> list[tuple[str, Trained, Splits]]:
+    def mocas(self) -> list[tuple[Setting, Trained, Splits]]:
         """Setting, MOCA's run and the data of each setting."""
         return [
             (setting, run, self.splits[setting])
@@ -237,7 +229,7 @@ def evaluate(wanted: Study) -> Comparison:
     torch.set_num_threads(1)
     console = Console()
     chosen = wanted.chosen()
-    first: dict[str, Trained] = {}
+    first: dict[Setting, Trained] = {}
     for (setting, _), run in chosen.items():
         # Methods are compared on the same sequences, so at a hazard all have the same data.
         other = first.setdefault(setting, run)
@@ -247,7 +239,7 @@ def evaluate(wanted: Study) -> Comparison:
                 f"{wanted.folder}: {names} have different data; use a folder or preset for each"
             )
     splits = {setting: catalogue.splits(run.config, wanted.place) for setting, run in first.items()}
-    values: dict[tuple[str, str], Values] = {}
+    values: dict[tuple[Setting, str], Values] = {}
     experiment = catalogue.module(wanted.experiment)
     protocol: Protocol = experiment.PROTOCOL
     for (setting, method), run in track(chosen.items(), "testing", console=console, transient=True):
@@ -278,8 +270,8 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
     console = Console()
     ablation = catalogue.ablation(name, wanted.experiment)
     protocol: Protocol = catalogue.module(wanted.experiment).PROTOCOL
-    values: dict[tuple[str, str], Values] = {}
-    runs = {}
+    values: dict[tuple[Setting, str], Values] = {}
+    runs: dict[tuple[Setting, str], Trained] = {}
     shares = ablation.supervision
     pairs = [(variation, share) for variation in ablation.variations for share in shares]
     for variation, share in track(pairs, "testing", console=console, transient=True):
@@ -323,10 +315,10 @@ def classifier_charts(evaluated: Evaluated) -> Charts:
             if at == setting
         }
         panels = (("elapsed_s", "nll"), ("elapsed_s", "accuracy"))
-        losses = figures.validation(histories, f"Validation at hazard {setting}", panels)
+        losses = figures.validation(histories, f"Validation at hazard {setting:g}", panels)
         charts += [
-            (f"belief-{setting}", figures.heat_map(belief, batch.switch[0].numpy())),
-            (f"calibration-{setting}", calibration),
-            (f"losses-{setting}", losses),
+            (f"belief-{setting:g}", figures.heat_map(belief, batch.switch[0].numpy())),
+            (f"calibration-{setting:g}", calibration),
+            (f"losses-{setting:g}", losses),
         ]
     return charts

@@ -29,7 +29,7 @@ from training.errors import BadConfig, BadData, BadRun, TrainingError
 from training.experiments import own
 from training.figures import Chart
 from training.results import Table
-from training.statistics import Estimate, MethodComparison, estimate, paired
+from training.statistics import MethodComparison, compared, estimate
 from training.trained import DTYPE, METRICS, Protocol, Trained
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -223,7 +223,7 @@ def measured(
         "metrics": [
             {
                 "name": METRICS[metric][0],
-                "estimate": _estimate(of_metric),
+                "estimate": estimate(of_metric[~np.isnan(of_metric)]),
                 "unit": METRICS[metric][1],
             }
             for metric, of_metric in values.items()
@@ -234,11 +234,6 @@ def measured(
         "history": run.result["history"],
     }
     return report, [trained.validations(run), chart]
-
-
-def _estimate(values: NDArray[np.float64]) -> Estimate:
-    """Estimate over sequences that have a label."""
-    return estimate(values[~np.isnan(values)])
 
 
 def _comparisons(
@@ -263,11 +258,7 @@ def _comparisons(
             theirs = trained.scores(other, splits, protocol)
         except (TrainingError, ValueError, RuntimeError):  # another shape, or switches unknown
             continue
-        present = ~(np.isnan(ours) | np.isnan(theirs))
-        difference = paired(ours[present], theirs[present])
-        comparisons.append(
-            MethodComparison(method, METRICS[protocol.metric][0], _estimate(theirs), difference)
-        )
+        comparisons.append(compared(method, METRICS[protocol.metric][0], ours, theirs))
     return tuple(comparisons)
 
 

@@ -54,6 +54,15 @@ class MethodComparison(NamedTuple):
     difference: Estimate
 
 
+def compared(method: str, metric: str, ours: ArrayLike, theirs: ArrayLike) -> MethodComparison:
+    """A method beside ours, of one value per sequence each; nan where it has none."""
+    first = np.asarray(ours, np.float64)
+    second = np.asarray(theirs, np.float64)
+    present = ~(np.isnan(first) | np.isnan(second))
+    estimated = estimate(second[~np.isnan(second)])
+    return MethodComparison(method, metric, estimated, paired(first[present], second[present]))
+
+
 def alone(value: float) -> Estimate:
     """A number without an interval."""
     return Estimate(value, math.nan, math.nan, 1)

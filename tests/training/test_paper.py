@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.training.tiny import SETTINGS, untold
 from training import catalogue, jobs, trained
-from training.catalogue import Axes
+from training.catalogue import Ablation, Axes, Variation, at
 from training.config import Objective
 from training.data.files import Place
 from training.errors import BadConfig, BadRun
@@ -21,6 +21,7 @@ from training.paper import (
     Comparison,
     Study,
     evaluate,
+    evaluate_ablation,
     method_table,
     show_table,
 )
@@ -32,41 +33,41 @@ STEPS = 260
 RESULT = {"iterations": 4, "elapsed_s": 1.0}
 SHARED = np.random.default_rng(5).normal(size=40)
 VALUES = {
-    ("0.1", "SW5"): 1.5 + SHARED,
-    ("0.1", "MOCA"): 1.0 + SHARED + 0.01 * np.random.default_rng(6).normal(size=40),
-    ("0.1", "TOE"): 1.9 + SHARED,
-    ("0.01", "MOCA"): 0.2 + SHARED,
+    (0.1, "SW5"): 1.5 + SHARED,
+    (0.1, "MOCA"): 1.0 + SHARED + 0.01 * np.random.default_rng(6).normal(size=40),
+    (0.1, "TOE"): 1.9 + SHARED,
+    (0.01, "MOCA"): 0.2 + SHARED,
 }
 
 
 def test_the_lead_in_a_table_is_paired_and_over_the_best():
     comparison = Comparison("sinusoid", "test NLL (nats)", -1, VALUES)
-    assert comparison.settings() == ["0.01", "0.1"]
+    assert comparison.settings() == [0.01, 0.1]
     assert comparison.methods() == ["MOCA", "SW5", "TOE"]
-    best, lead = comparison.lead("0.1")
+    best, lead = comparison.lead(0.1)
     assert best == "SW5"
     assert lead.mean == pytest.approx(0.5, abs=0.01)
     # Sequences differ by far more than the methods do.
-    assert lead.half_width < 0.01 < estimate(VALUES["0.1", "MOCA"]).half_width
-    assert comparison.lead("0.01") is None
-    values = {("all", "MOCA"): np.array([0.9, 0.8]), ("all", "SW5"): np.array([0.5, 0.6])}
-    best, lead = Comparison("x", "accuracy", 1, values).lead("all")
+    assert lead.half_width < 0.01 < estimate(VALUES[0.1, "MOCA"]).half_width
+    assert comparison.lead(0.01) is None
+    values = {(None, "MOCA"): np.array([0.9, 0.8]), (None, "SW5"): np.array([0.5, 0.6])}
+    best, lead = Comparison("x", "accuracy", 1, values).lead(None)
     assert (best, round(lead.mean, 3)) == ("SW5", 0.3)
 
 
 def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path):
-    values = {("all", "MOCA"): np.array([-1.5, -1.7]), ("all", "oracle"): np.array([-1.0, -2.0])}
+    values = {(None, "MOCA"): np.array([-1.5, -1.7]), (None, "oracle"): np.array([-1.0, -2.0])}
     comparison = Comparison("players", "test NLL (nats)", -1, values)
     run = Trained(None, catalogue.preset("players", "quick", {"seed": 4}), RESULT)
     console = Console(record=True, width=100)
-    show_table(comparison, method_table(comparison), {("all", "MOCA"): run}, tmp_path, console)
+    show_table(comparison, method_table(comparison), {(None, "MOCA"): run}, tmp_path, console)
     words = [line.split() for line in console.export_text().splitlines() if line.strip()]
-    ours = {method: str(estimate(values["all", method])) for method in ("MOCA", "oracle")}
+    ours = {method: str(estimate(values[None, method])) for method in ("MOCA", "oracle")}
     assert ["MOCA", *ours["MOCA"].split(), "-3.291", "±", "0.074"] in words
     assert ["oracle", *ours["oracle"].split()] in words  # the paper has none
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     (row,) = (one for one in rows if one["method"] == "MOCA")
-    expected = estimate(values["all", "MOCA"])
+    expected = estimate(values[None, "MOCA"])
     assert (row["mean"], row["low"], row["sequences"], row["seed"]) == (*expected[:2], 2, 4)
     table = (tmp_path / "table.md").read_text()
     assert "| -3.291 ± 0.074 |" in table
@@ -133,6 +134,24 @@ def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
     written = {file.name for file in tmp_path.iterdir()}
     for name in ("performance", "belief-0.05", "calibration-0.2", "losses-0.2"):
         assert {f"{name}.svg", f"{name}.png"} <= written
+
+
+def test_an_ablation_is_tested_at_every_share_of_known_switches(place, tmp_path, monkeypatch):
+    asked = [Variation(r, "MOCA", at(0.2, objective={"supervision": r})) for r in (0.0, 1.0)]
+    ablation = Ablation("What is it worth?", "share told", asked, (0.0, 1.0))
+    monkeypatch.setattr(sinusoid, "ABLATIONS", {"known": ablation})
+    wanted = Study("sinusoid", "known", tmp_path, place, tmp_path / "out")
+    with pytest.raises(BadRun, match="moca train sinusoid --ablation known"):
+        evaluate_ablation(wanted, "known")
+    train(Training("sinusoid", "quick", tmp_path, ablation="known"), SETTINGS, place, Axes())
+    comparison = evaluate_ablation(wanted, "known")
+    assert comparison.settings() == [0.0, 1.0]
+    untold, told = comparison.methods()
+    for setting in comparison.settings():
+        assert comparison.ahead((setting, told), (setting, untold)).mean > 0
+    table = (wanted.out / "table.md").read_text()
+    assert "| share told | told 0 in the test | told 1 in the test |" in table
+    assert (wanted.out / "known.svg").exists()
 
 
 def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):

@@ -10,6 +10,7 @@ from training.results import plain
 from training.statistics import (
     bootstrap,
     calibration_error,
+    compared,
     coverage,
     distance,
     estimate,
@@ -38,6 +39,13 @@ def test_intervals_of_a_mean_and_of_a_paired_difference():
             estimate(wrong)
     with pytest.raises(ValueError, match="same sequences, got 40 and 39"):
         paired(ours, theirs[1:])
+
+
+def test_a_method_is_compared_where_both_have_a_value():
+    ours, theirs = [1.0, math.nan, 3.0, 5.0], [2.0, 2.0, math.nan, 3.0]
+    other = compared("SW5", "NLL", ours, theirs)
+    assert other.estimate == estimate([2.0, 2.0, 3.0])
+    assert other.difference == estimate([-1.0, 2.0])
 
 
 def test_distance_coverage_and_band_of_pits():

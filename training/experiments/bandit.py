@@ -76,7 +76,7 @@ STRATEGIES = {
     "greedy": Strategy("greedy"),
 }
 # Of the paper's figure: hazard, step of the disc, length, samples of the reward.
-PAPER_HAZARD = "0.02"
+PAPER_HAZARD = 0.02
 PAPER_STEP = 135
 PAPER_LENGTH = 200
 SAMPLES = 600
@@ -414,7 +414,7 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
         if len(comparison.settings()) > 1:
             charts.append((f"regret-{strategy}", comparison.hazard_chart()))
         panels = {
-            f"hazard {setting}": {
+            f"hazard {setting:g}": {
                 method: {
                     float(t + 1): estimate(one.cumulative[:, t]) for t in range(0, STEPS, EVERY)
                 }
@@ -428,7 +428,7 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
         charts.append((f"cumulative-{strategy}", chart))
     for (hazard, method), run in runs.items():
         if method == "MOCA":
-            charts.append((f"losses-{hazard}", trained.validations(run)))
+            charts.append((f"losses-{hazard:g}", trained.validations(run)))
     if (PAPER_HAZARD, "MOCA") in runs:
         charts.append(("wheel", _paper_chart(wanted, runs[PAPER_HAZARD, "MOCA"])))
     save_charts(charts, wanted.out, console)
@@ -464,7 +464,7 @@ def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
 
 def _paper_chart(wanted: Study, run: Trained) -> Chart:
     """The paper's figure of the bandit: rewards, their posterior mean at t = 135, the belief."""
-    whole = world(seeded(), 1, STEPS, float(PAPER_HAZARD))
+    whole = world(seeded(), 1, STEPS, PAPER_HAZARD)
     short = BanditWorld(*(value[:, :PAPER_LENGTH] for value in whole))
     chance = seeded()
     with torch.no_grad():

@@ -44,7 +44,7 @@ from training.data.windows import (
 from training.errors import BadConfig, BadData, BadRun
 from training.meta_training.runs import Run
 from training.results import Table
-from training.statistics import Estimate, MethodComparison, estimate, paired
+from training.statistics import Estimate, MethodComparison, compared, estimate
 from training.trained import Protocol, Trained
 
 PROTOCOL = Protocol(200, 100)
@@ -323,8 +323,7 @@ def compare(
         name=f"trained {run.config.model.kind}",
         trained=estimate(blocks),
         untrained=tuple(
-            MethodComparison(name, "log score", estimate(theirs), paired(blocks, theirs))
-            for name, theirs in others.items()
+            compared(name, "log score", blocks, theirs) for name, theirs in others.items()
         ),
         block=length,
         observations=sum(int((~row[burn_in:].isnan()).sum()) for row in ours),

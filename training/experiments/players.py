@@ -53,15 +53,15 @@ ABLATIONS = {
         "ALPaCA or an LSTM (paper, sec. 6)?",
         "first hazard",
         [
-            Variation("0.05", "ALPaCA", {"model": {"kind": "alpaca"}}),
-            Variation("0.05", "LSTM", {}),
+            Variation(0.05, "ALPaCA", {"model": {"kind": "alpaca"}}),
+            Variation(0.05, "LSTM", {}),
         ],
     ),
     "priors": Ablation(
         "Is a mixture prior better?",
         "typical regimes",
         [
-            Variation(f"{m}", "MOCA", {"model": {"kind": "alpaca", "lags": 5, "priors": m}})
+            Variation(m, "MOCA", {"model": {"kind": "alpaca", "lags": 5, "priors": m}})
             for m in (1, 4)
         ],
     ),

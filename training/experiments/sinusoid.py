@@ -31,32 +31,29 @@ ABLATIONS = {
     "supervision": Ablation(
         "What is it worth to be told a share of the switches (paper, app. D.4)?",
         "share of switches told in training",
-        [Variation(f"{r:g}", "MOCA", at(0.2, objective={"supervision": r})) for r in RATES],
+        [Variation(r, "MOCA", at(0.2, objective={"supervision": r})) for r in RATES],
         RATES,
     ),
     "prior-weight": Ablation(
         "Does a small weight of the prior help an oracle's training (paper, app. D.3)?",
         "weight of the prior in training",
         [
-            Variation(f"{w:g}", "oracle", at(0.1, objective={"mode": "oracle", "prior_weight": w}))
+            Variation(w, "oracle", at(0.1, objective={"mode": "oracle", "prior_weight": w}))
             for w in (0.0, 1e-16, 1e-8, 1e-4)
         ]
-        + [Variation("0", "MOCA", at(0.1))],
+        + [Variation(0, "MOCA", at(0.1))],
         mode="oracle",
     ),
     "length": Ablation(
         "How long must training windows be (paper, app. D.6)?",
         "length of training windows",
-        [
-            Variation(f"{t}", "MOCA", at(0.01, optimiser={"length": t}))
-            for t in (10, 20, 50, 100, 200)
-        ],
+        [Variation(t, "MOCA", at(0.01, optimiser={"length": t})) for t in (10, 20, 50, 100, 200)],
     ),
     "noise": Ablation(
         "Is it better to learn the noise variance than to know it (paper, app. C)?",
         "hazard",
         [
-            Variation(f"{h:g}", method, at(h, model=model))
+            Variation(h, method, at(h, model=model))
             for method, model in (
                 ("learned", {}),
                 ("fixed, true", {"noise_variance": 0.05, "learn_noise": False}),
@@ -68,25 +65,22 @@ ABLATIONS = {
         "ALPaCA or an LSTM (paper, sec. 6)?",
         "hazard",
         [
-            Variation("0.1", "ALPaCA", at(0.1)),
-            Variation("0.1", "LSTM", at(0.1, model={"kind": "lstm"})),
+            Variation(0.1, "ALPaCA", at(0.1)),
+            Variation(0.1, "LSTM", at(0.1, model={"kind": "lstm"})),
         ],
     ),
     "prior-scale": Ablation(
         "Which first scale of the prior trains best?",
         "first scale of the prior",
         [
-            Variation(f"{s:g}", "MOCA", at(0.1, model={"prior_scale": s}))
+            Variation(s, "MOCA", at(0.1, model={"prior_scale": s}))
             for s in (0.03, 0.1, 0.18, 0.3, 1.0)
         ],
     ),
     "priors": Ablation(
         "Is a mixture prior better where four tasks recur (hazard 0.05)?",
         "typical regimes",
-        [
-            Variation(f"{m}", "MOCA", at(0.05, data={"tasks": 4}, model={"priors": m}))
-            for m in (1, 4, 8)
-        ],
+        [Variation(m, "MOCA", at(0.05, data={"tasks": 4}, model={"priors": m})) for m in (1, 4, 8)],
     ),
 }
 
@@ -152,9 +146,9 @@ def draw(evaluated: Evaluated) -> Charts:
             for t, state in traced.states.items()
         }
         charts += [
-            (f"belief-{setting}", densities_chart(batch, densities, traced.belief[0].numpy())),
-            (f"calibration-{setting}", trained.calibration(run, source)[1]),
-            (f"losses-{setting}", trained.validations(run)),
+            (f"belief-{setting:g}", densities_chart(batch, densities, traced.belief[0].numpy())),
+            (f"calibration-{setting:g}", trained.calibration(run, source)[1]),
+            (f"losses-{setting:g}", trained.validations(run)),
         ]
     return charts
 

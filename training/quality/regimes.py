@@ -148,6 +148,7 @@ def states(rng: np.random.Generator, recurring: bool, gap: float, length: int) -
     state = np.zeros(length, np.int64)
     pool = (rng.permutation(STATES) * 1.3 * gap).tolist()
     levels: list[float] = []
+    numbers: dict[float, int] = {}
     changes: list[tuple[int, bool]] = []
     at = 0
     while at < length:
@@ -156,8 +157,7 @@ def states(rng: np.random.Generator, recurring: bool, gap: float, length: int) -
         if at:
             changes.append((at, level in levels))
         y[at:end] += level
-        distinct = list(dict.fromkeys(levels))
-        state[at:end] = distinct.index(level) if level in distinct else len(distinct)
+        state[at:end] = numbers.setdefault(level, len(numbers))
         levels.append(level)
         at = end
     return Simulated(y, state, changes)

@@ -232,7 +232,7 @@ def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short,
         assert {(row["hazard"], row["method"]) for row in rows} == {
             (hazard, method) for hazard in HAZARDS for method in METHODS
         }
-        one = chosen["0.02", "MOCA"]
+        one = chosen[0.02, "MOCA"]
         played = bandit.play(one, wanted, TRIALS, strategy)
         with torch.no_grad():  # percent of the random agent's regret on the same worlds
             own, chosen_by = bandit.model(one, wanted), STRATEGIES[strategy]
