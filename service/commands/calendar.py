@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from moca_client.console import table
+from moca_client.responses import Calendar
 from service.commands.connection import (
     Json,
     Match,
@@ -26,8 +27,23 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(help="Name of the window.")]
 
 
+def _show(calendar: Calendar) -> None:
+    if not calendar.windows:
+        typer.echo("no windows: `moca calendar set` makes one")
+        return
+    words = ("when", "streams", "note")
+    made = table("window", *words, words=words)
+    for window in calendar.windows:
+        when = f"{window.start} to {window.end} {window.time_zone}, {window.repeat or 'once'}"
+        made.add_row(window.name, when, ", ".join(window.match) or "all", window.note)
+    Console().print(made)
+    for time in calendar.times:
+        span = f"{short_utc(time.start)} to {short_utc(time.end)} UTC"
+        typer.echo(f"{span}  {time.window}")
+
+
 @app.command("list")
-@with_client()
+@with_client(show=_show)
 def list_windows(
     client: Client,
     since: Annotated[
@@ -43,25 +59,9 @@ def list_windows(
     stream: Annotated[
         str | None, typer.Option(help="Only windows for this stream.", show_default="all")
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Calendar:
     """Print all windows, and their next times."""
-    calendar = client.calendar(since=since, until=until, stream=stream)
-    if as_json:
-        print_json(calendar)
-        return
-    if not calendar.windows:
-        typer.echo("no windows: `moca calendar set` makes one")
-        return
-    words = ("when", "streams", "note")
-    made = table("window", *words, words=words)
-    for window in calendar.windows:
-        when = f"{window.start} to {window.end} {window.time_zone}, {window.repeat or 'once'}"
-        made.add_row(window.name, when, ", ".join(window.match) or "all", window.note)
-    Console().print(made)
-    for time in calendar.times:
-        span = f"{short_utc(time.start)} to {short_utc(time.end)} UTC"
-        typer.echo(f"{span}  {time.window}")
+    return client.calendar(since=since, until=until, stream=stream)
 
 
 @app.command("set")

@@ -106,34 +106,43 @@ def connected(url: str, api_key: str | None, retry_for_s: float) -> Iterator[Cli
 
 
 def with_client(
-    retry_for_s: float | None = None,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    retry_for_s: float | None = None, show: Callable[[Any], None] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Give a command the address and the key of a service as options; it receives `client` instead.
 
     retry_for_s: default of an option for how long to retry; None: ten seconds, and no option.
+    show: prints what the command returns; an option has it printed as JSON.
     """
-    options: dict[str, tuple[Any, Any]] = {"url": (Url, DEFAULT_URL), "api_key": (ApiKey, None)}
-    if retry_for_s is not None:
-        options = {"retry_for": (RetryFor, retry_for_s), **options}
-    added = [
-        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
-        for name, (annotation, default) in options.items()
-    ]
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., None]:
         # The type of the client is not needed, and takes longer to import than `--help`.
         hints = get_type_hints(command, localns={"Client": object}, include_extras=True)
         own = dict(signature(command).parameters)
         del own["client"]
-        json_last = [own.pop("as_json")] if "as_json" in own else []
+        options: dict[str, tuple[Any, Any]] = {"url": (Url, DEFAULT_URL), "api_key": (ApiKey, None)}
+        if retry_for_s is not None:
+            options = {"retry_for": (RetryFor, retry_for_s), **options}
+        if own.pop("as_json", None) is not None or show is not None:
+            options["as_json"] = (Json, False)
         parameters = [
-            parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
-            for parameter in (*own.values(), *added, *json_last)
+            *(own[name].replace(annotation=hints[name]) for name in own),
+            *(
+                Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+                for name, (kind, default) in options.items()
+            ),
         ]
 
         def run(url: str, api_key: str | None, retry_for: float = 10.0, **values: Any) -> None:
             with connected(url, api_key, retry_for) as client:
-                command(client, **values)
+                if show is None:
+                    command(client, **values)
+                    return
+                as_document = values.pop("as_json")
+                document = command(client, **values)
+                if as_document:
+                    print_json(document)
+                else:
+                    show(document)
 
         return with_parameters(run, command, parameters)
 

@@ -19,6 +19,7 @@ from moca_client.responses import (
     Gap,
     Incident,
     Prediction,
+    Predictions,
     Predictive,
     StreamEvent,
 )
@@ -108,7 +109,18 @@ def observe(
             _tell(answer, as_json)
 
 
-@with_client()
+def _show_predictions(answer: Predictions) -> None:
+    warming = ", warming up" if answer.warming_up else ""
+    typer.echo(f"{answer.stream} ({answer.model}), seq {answer.seq}{warming}")
+    ahead = any(prediction.ahead is not None for prediction in answer.predictions)
+    made = table("ahead" if ahead else "x", "distribution", words=("distribution",))
+    for prediction in answer.predictions:
+        place = str(prediction.ahead) if ahead else number(prediction.x)
+        made.add_row(place, "\n".join(_described(prediction)))
+    Console().print(made)
+
+
+@with_client(show=_show_predictions)
 def predict(
     client: Client,
     stream: Stream,
@@ -143,11 +155,10 @@ def predict(
             show_default="the next one",
         ),
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Predictions:
     """Print the predictive distribution of the next labels; changes nothing."""
     inputs = [numbers(text, "--x") for text in x] if x else None
-    predictions = client.predict(
+    return client.predict(
         stream,
         inputs,
         quantiles=quantile,
@@ -156,17 +167,6 @@ def predict(
         elapsed=elapsed,
         horizon=horizon,
     )
-    if as_json:
-        print_json(predictions)
-        return
-    warming = ", warming up" if predictions.warming_up else ""
-    typer.echo(f"{predictions.stream} ({predictions.model}), seq {predictions.seq}{warming}")
-    place = "x" if horizon is None else "ahead"
-    made = table(place, "distribution", words=("distribution",))
-    for prediction in predictions.predictions:
-        place = number(prediction.x) if prediction.ahead is None else str(prediction.ahead)
-        made.add_row(place, "\n".join(_described(prediction)))
-    Console().print(made)
 
 
 @with_client()

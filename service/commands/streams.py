@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 
 from moca_client.console import table
-from moca_client.responses import Predictive, RememberedRegime, StreamSummary
+from moca_client.responses import Predictive, RememberedRegime, Snapshot, StreamSummary
 from moca_client.tables import describe_evidence, describe_regime, describe_season
 from service.commands.common import fail, input_file
 from service.commands.connection import (
@@ -34,123 +35,7 @@ app = typer.Typer(no_args_is_help=True, help="List, show, create, change and del
 snapshots = typer.Typer(no_args_is_help=True, help="Export and import a stream's state.")
 
 
-@app.command("list")
-@with_client()
-def list_streams(
-    client: Client,
-    prefix: Annotated[str, typer.Option(help="Only ids with this prefix.")] = "",
-    match: Match = None,
-    as_json: Json = False,
-) -> None:
-    """Print the ids of all streams, one per line."""
-    names = client.streams(prefix, limit=1000, match=match or ())
-    if as_json:
-        print_json([{"stream": name} for name in names])
-        return
-    for name in names:
-        typer.echo(name)
-
-
-@app.command()
-@with_client()
-def show(client: Client, stream: Stream, as_json: Json = False) -> None:
-    """Show a stream's model, settings and current state."""
-    _show(client.stream(stream), as_json)
-
-
-@app.command()
-@with_client()
-def create(
-    client: Client,
-    stream: Stream,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="NAME or NAME@VERSION, see `moca models`.",
-            show_default="the service's default",
-        ),
-    ] = None,
-    given: GivenSettings = None,
-    as_json: Json = False,
-) -> None:
-    """Create a stream; exits with status 1 if it already exists."""
-    from moca_client.errors import UnknownStream
-
-    settings: dict[str, Any] = dict(setting(text) for text in given or [])
-    if model:
-        settings["model"] = model
-    try:
-        seq = client.stream(stream).seq
-    except UnknownStream:
-        _show(client.put_stream(stream, settings), as_json)
-        return
-    fail(
-        f"stream {stream!r} already exists, with {seq} observations: use `moca streams set`, or "
-        "delete it",
-        1,
-    )
-
-
-@app.command("set")
-@with_client()
-def change(
-    client: Client,
-    stream: Stream,
-    given: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME=VALUE", help="Settings such as hazard=0.01.", show_default=False
-        ),
-    ],
-    as_json: Json = False,
-) -> None:
-    """Change settings of an existing stream."""
-    settings = dict(setting(text) for text in given)
-    client.stream(stream)  # a wrong id must not make a stream
-    _show(client.put_stream(stream, settings), as_json)
-
-
-@app.command()
-@with_client()
-def delete(
-    client: Client,
-    stream: Stream,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-) -> None:
-    """Delete a stream and all its data."""
-    state = client.stream(stream)
-    if not yes:
-        typer.confirm(f"Delete {stream!r} with its {state.seq} observations?", abort=True)
-    client.delete_stream(stream)
-    typer.echo(f"deleted {stream}")
-
-
-@app.command()
-@with_client()
-def regimes(client: Client, stream: Stream, as_json: Json = False) -> None:
-    """List the regimes that a stream remembers, see its setting `regimes`."""
-    _list_regimes(client.regimes(stream), as_json)
-
-
-@app.command("name")
-@with_client()
-def name_regime(
-    client: Client,
-    stream: Stream,
-    regime: Annotated[int, typer.Argument(help="Its id.", show_default=False)],
-    name: Annotated[
-        str, typer.Argument(help="Such as `night shift`; empty: none.", show_default=False)
-    ],
-    as_json: Json = False,
-) -> None:
-    """Give a regime that a stream remembers a name."""
-    _list_regimes([client.name_regime(stream, regime, name or None)], as_json)
-
-
-def _list_regimes(regimes: Sequence[RememberedRegime], as_json: bool) -> None:
-    if as_json:
-        print_json(regimes)
-        return
+def _show_regimes(regimes: Sequence[RememberedRegime]) -> None:
     if not regimes:
         typer.echo("no regimes: see the setting `regimes`, and the first confirmed change")
         return
@@ -178,10 +63,7 @@ def _moments(predictive: Predictive | None) -> tuple[str, str]:
     return number(predictive.mean), number(deviations) if deviations else ""
 
 
-def _show(state: StreamSummary, as_json: bool) -> None:
-    if as_json:
-        print_json(state)
-        return
+def _show(state: StreamSummary) -> None:
     rows = {
         "stream": state.stream,
         "model": state.model,
@@ -205,6 +87,114 @@ def _show(state: StreamSummary, as_json: bool) -> None:
         if text:
             made.add_row(name, text)
     Console().print(made)
+
+
+@app.command("list")
+@with_client()
+def list_streams(
+    client: Client,
+    prefix: Annotated[str, typer.Option(help="Only ids with this prefix.")] = "",
+    match: Match = None,
+    as_json: Json = False,
+) -> None:
+    """Print the ids of all streams, one per line."""
+    names = client.streams(prefix, limit=1000, match=match or ())
+    if as_json:
+        print_json([{"stream": name} for name in names])
+        return
+    for name in names:
+        typer.echo(name)
+
+
+@app.command()
+@with_client(show=_show)
+def show(client: Client, stream: Stream) -> StreamSummary:
+    """Show a stream's model, settings and current state."""
+    return client.stream(stream)
+
+
+@app.command()
+@with_client(show=_show)
+def create(
+    client: Client,
+    stream: Stream,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME or NAME@VERSION, see `moca models`.",
+            show_default="the service's default",
+        ),
+    ] = None,
+    given: GivenSettings = None,
+) -> StreamSummary:
+    """Create a stream; exits with status 1 if it already exists."""
+    from moca_client.errors import UnknownStream
+
+    settings: dict[str, Any] = dict(setting(text) for text in given or [])
+    if model:
+        settings["model"] = model
+    with suppress(UnknownStream):
+        seq = client.stream(stream).seq
+        fail(
+            f"stream {stream!r} already exists, with {seq} observations: use `moca streams set`, "
+            "or delete it",
+            1,
+        )
+    return client.put_stream(stream, settings)
+
+
+@app.command("set")
+@with_client(show=_show)
+def change(
+    client: Client,
+    stream: Stream,
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME=VALUE", help="Settings such as hazard=0.01.", show_default=False
+        ),
+    ],
+) -> StreamSummary:
+    """Change settings of an existing stream."""
+    settings = dict(setting(text) for text in given)
+    client.stream(stream)  # a wrong id must not make a stream
+    return client.put_stream(stream, settings)
+
+
+@app.command()
+@with_client()
+def delete(
+    client: Client,
+    stream: Stream,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Delete a stream and all its data."""
+    state = client.stream(stream)
+    if not yes:
+        typer.confirm(f"Delete {stream!r} with its {state.seq} observations?", abort=True)
+    client.delete_stream(stream)
+    typer.echo(f"deleted {stream}")
+
+
+@app.command()
+@with_client(show=_show_regimes)
+def regimes(client: Client, stream: Stream) -> list[RememberedRegime]:
+    """List the regimes that a stream remembers, see its setting `regimes`."""
+    return client.regimes(stream)
+
+
+@app.command("name")
+@with_client(show=_show_regimes)
+def name_regime(
+    client: Client,
+    stream: Stream,
+    regime: Annotated[int, typer.Argument(help="Its id.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="Such as `night shift`; empty: none.", show_default=False)
+    ],
+) -> list[RememberedRegime]:
+    """Give a regime that a stream remembers a name."""
+    return [client.name_regime(stream, regime, name or None)]
 
 
 @snapshots.command("export")
@@ -234,7 +224,7 @@ def export(
 
 
 @snapshots.command("import")
-@with_client()
+@with_client(show=lambda made: typer.echo(f"imported {made.stream}, {made.seq} observations"))
 def import_(
     client: Client,
     stream: Stream,
@@ -243,13 +233,6 @@ def import_(
         bool,
         typer.Option("--replace", help="Replace an existing stream."),
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> StreamSummary:
     """Create a stream from a snapshot."""
-    from moca_client.responses import Snapshot
-
-    summary = client.put_snapshot(stream, Snapshot(file.read_bytes()), replace=replace)
-    if as_json:
-        print_json(summary)
-    else:
-        typer.echo(f"imported {stream}, {summary.seq} observations")
+    return client.put_snapshot(stream, Snapshot(file.read_bytes()), replace=replace)
