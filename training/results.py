@@ -41,11 +41,13 @@ class Table(NamedTuple):
 
         As `("mean", "{score.mean:.1f}")`; numbers that are not finite are `-`.
         """
+        filled = [[cell.format(**row) for _, cell in columns] for row in rows]
         cells = [
-            tuple(
-                NOT_FINITE.sub("-", cell.format(**row).replace(" ± nan", "")) for _, cell in columns
+            (
+                *row[:named],
+                *(NOT_FINITE.sub("-", text.replace(" ± nan", "")) for text in row[named:]),
             )
-            for row in rows
+            for row in filled
         ]
         return cls(title, caption, tuple(head for head, _ in columns), cells, named)
 

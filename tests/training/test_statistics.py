@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.results import plain
+from training.results import Table, plain
 from training.statistics import (
     bootstrap,
     calibration_error,
@@ -75,3 +75,11 @@ def test_results_as_json_have_no_number_that_is_not_finite():
     content = plain({"a": (estimate([2.0]), [math.inf]), 1: None})
     one = {"mean": 2.0, "low": None, "high": None, "count": 1}
     assert content == {"a": [one, [None]], "1": None}
+
+
+def test_a_table_of_rows_has_a_dash_for_a_number_that_is_not_finite():
+    row = {"name": "inf", "mean": estimate([2.0]), "delay": math.inf, "late": math.nan}
+    spread = "{mean.mean:.1f} ± {mean.half_width:.1f}"
+    columns = (("a", "{name}"), ("b", spread), ("c", "{delay:g} (0 %)"), ("d", "{late:.2f}"))
+    table = Table.of("", "", [row], *columns)
+    assert table.rows == [("inf", "2.0", "- (0 %)", "-")]

@@ -213,7 +213,7 @@ def simulated(wanted: Simulations, regimes: int, recurring: bool, gap: float) ->
                 elsewhere += 1
                 continue
             left.remove(truth)
-            called[int(truth[1])] += int(returned), 1
+            called[int(truth[1])] += (int(returned), 1)
     new, back = called.tolist()
     return {
         "new": new,
