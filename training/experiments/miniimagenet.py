@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 from rich.progress import track
 from torch import Tensor
 
@@ -129,21 +130,23 @@ def _items(source: Path, name: str, table: dict[str, Class]) -> list[Item]:
 
 
 def _jpeg(item: Item) -> bytes:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        content = item.file.read_bytes()
-        with Image.open(io.BytesIO(content)) as opened:
-            fits = (opened.format, opened.mode, opened.size) == ("JPEG", "RGB", (SIZE, SIZE))
-            image = opened.convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
-        raise BadData(f"{item.where}: {item.file} is not a readable image: {error}") from error
-    if fits:
-        return content
+    image = _image(item.file, f"{item.where}: {item.file}")
+    if (image.format, image.mode, image.size) == ("JPEG", "RGB", (SIZE, SIZE)):
+        return item.file.read_bytes()
     written = io.BytesIO()
-    scaled = image.resize((SIZE, SIZE), Image.Resampling.BOX)
+    scaled = image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BOX)
     scaled.save(written, "JPEG", quality=QUALITY)
     return written.getvalue()
+
+
+def _image(file: Path | io.BytesIO, name: str) -> Image.Image:
+    """A decoded image; BadData if it is broken."""
+    try:
+        image = Image.open(file)
+        image.load()
+    except (UnidentifiedImageError, OSError) as error:
+        raise BadData(f"{name} is not a readable image: {error}") from error
+    return image
 
 
 def source(
@@ -245,13 +248,7 @@ def cached(
 
 def decoded(image: bytes, size: int, name: str) -> NDArray[np.uint8]:
     """Return one image (3, size, size) uint8, averaged if it was larger; BadData if broken."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(io.BytesIO(image)) as opened:
-            rgb = opened.convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
-        raise BadData(f"{name}: not a readable image: {error}") from error
+    rgb = _image(io.BytesIO(image), name).convert("RGB")
     if rgb.size != (size, size):
         rgb = rgb.resize((size, size), Image.Resampling.BOX)
     return np.asarray(rgb).transpose(2, 0, 1)

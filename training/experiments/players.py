@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -71,7 +71,6 @@ PATH_LENGTH = 200  # observations (paper, fig. 4)
 LENGTH = 94.0  # of an NBA court, feet
 WIDTH = 50.0  # likewise
 BELOW = 5  # a switch is where the most probable run length falls below it
-P = TypeVar("P")
 
 
 class Piece(NamedTuple):
@@ -96,10 +95,10 @@ def prepare(source: Path, out: Path, held_out: Sequence[str] = ()) -> list[Path]
     pieces = [piece for file in track(files, "Reading games") for piece in game_pieces(file)]
     if not pieces:
         raise BadData(f"{source}: no piece with {PLAYERS} players lasts {SHORTEST} positions")
-    parts = _divided(pieces, _held_out(pieces, held_out))
+    late = _held_out(pieces, held_out)
     return [
-        save(out / f"nba_12p5hz_{name}.npz", **_arrays(part))
-        for name, part in zip(("train", "val"), parts, strict=True)
+        save(out / f"nba_12p5hz_{name}.npz", **_arrays(list(compress(pieces, chosen))))
+        for name, chosen in (("train", [not held for held in late]), ("val", late))
     ]
 
 
@@ -180,12 +179,6 @@ def _held_out(pieces: Sequence[Piece], held_out: Sequence[str]) -> list[bool]:
     return [piece.play >= first for piece in pieces]
 
 
-def _divided(pieces: Sequence[P], late: Sequence[bool]) -> tuple[list[P], list[P]]:
-    """Pieces for training, and those that are held out."""
-    pairs = list(zip(pieces, late, strict=True))
-    return [piece for piece, held in pairs if not held], [piece for piece, held in pairs if held]
-
-
 def _arrays(pieces: Sequence[Piece]) -> dict[str, NDArray[Any]]:
     longest = max(len(piece.x) for piece in pieces)
     x = np.full((len(pieces), longest, 2), np.nan, np.float32)
@@ -233,15 +226,16 @@ def splits(place: Place, name: str = "nba_12p5hz", validation: float = VALIDATIO
     sizes = np.array([lengths[groups == group].sum() for group in order])
     later = np.cumsum(sizes[::-1])[::-1] - sizes  # positions after each group
     held_out = order[later < validation * sizes.sum()]
-    late = np.isin(groups, held_out[held_out != order[0]]).tolist()
+    late = np.isin(groups, held_out[held_out != order[0]])
     pieces = []
     for row, (stop, group) in enumerate(zip(lengths.tolist(), groups.tolist(), strict=True)):
         position = torch.from_numpy(content["x"][row, :stop]).double()
         if not position.isfinite().all():
             raise BadData(f"row {row} of 'x' is not finite within its length {stop}")
         pieces.append(Series(*pairs(position), None, f"row {row} of {group}"))
-    train, kept = _divided(pieces, late)
-    return Splits(windows(train), windows(kept), fixed(held(folder, name)), x_dim=2, y_dim=2)
+    train = windows(list(compress(pieces, ~late)))
+    kept = windows(list(compress(pieces, late)))
+    return Splits(train, kept, fixed(held(folder, name)), x_dim=2, y_dim=2)
 
 
 def held(folder: Path, name: str, length: int = TESTED) -> Batch:

@@ -132,8 +132,7 @@ def _nab(file: Path, into: Corpora) -> None:
 def _skab(file: Path, into: Corpora) -> None:
     arrays = _arrays(file)
     columns = [str(name) for name in arrays["columns"]]
-    runs = [key.removesuffix("__changepoint") for key in arrays if key.endswith("__changepoint")]
-    into.annotated["SKAB"] = [_annotated(arrays, run, f"{run}__") for run in runs]
+    into.annotated["SKAB"] = _annotated(arrays)
     into.scalars["SKAB"] = [
         Scalars(f"{run.name} {column}", run.y[:, k])
         for run in into.annotated["SKAB"]
@@ -142,13 +141,13 @@ def _skab(file: Path, into: Corpora) -> None:
 
 
 def _bees(file: Path, into: Corpora) -> None:
-    arrays = _arrays(file)
-    names = [key.removesuffix("__x") for key in arrays if key.endswith("__x")]
-    into.annotated["bees"] = [_annotated(arrays, name, f"{name}__") for name in names]
+    into.annotated["bees"] = _annotated(_arrays(file))
 
 
 def _hasc(file: Path, into: Corpora) -> None:
-    into.annotated["HASC"] = [_annotated(_arrays(file), "hasc", "")]
+    into.annotated["HASC"] = _annotated(
+        {f"hasc__{key}": values for key, values in _arrays(file).items()}
+    )
 
 
 def _elec2(file: Path, into: Corpora) -> None:
@@ -162,9 +161,17 @@ def _elec2(file: Path, into: Corpora) -> None:
     ]
 
 
-def _annotated(arrays: Mapping[str, NDArray[Any]], name: str, prefix: str) -> Annotated:
-    changes = np.flatnonzero(arrays[f"{prefix}changepoint"]).tolist()
-    return Annotated(name, arrays[f"{prefix}x"].astype(float), {"corpus": changes})
+def _annotated(arrays: Mapping[str, NDArray[Any]]) -> list[Annotated]:
+    """Every series that has an array `NAME__changepoint`, its values being `NAME__x`."""
+    names = [key.removesuffix("__changepoint") for key in arrays if key.endswith("__changepoint")]
+    return [
+        Annotated(
+            name,
+            arrays[f"{name}__x"].astype(float),
+            {"corpus": np.flatnonzero(arrays[f"{name}__changepoint"]).tolist()},
+        )
+        for name in names
+    ]
 
 
 def _arrays(file: Path) -> dict[str, NDArray[Any]]:
