@@ -86,9 +86,11 @@ def at(parts: Sequence[Columns], row: int) -> Columns:
 
 def joined(parts: Sequence[Columns]) -> Columns:
     """Observations of several, one after the other."""
-    longest = max(part.hazard.shape[1] for part in parts)
-    alike = [part._replace(hazard=longer(part.hazard, longest)) for part in parts]
-    return Columns(*(np.concatenate(columns) for columns in zip(*alike, strict=True)))
+    y, x, elapsed, changepoint, outlier_rate, hazards, offset = zip(*parts, strict=True)
+    longest = max(hazard.shape[1] for hazard in hazards)
+    alike = [longer(hazard, longest) for hazard in hazards]
+    whole = (y, x, elapsed, changepoint, outlier_rate, alike, offset)
+    return Columns(*map(np.concatenate, whole))
 
 
 def longer(hazards: Floats, length: int) -> Floats:
