@@ -161,7 +161,7 @@ class CommandBatch:
         keys = [(task.partition, name) for name in task.streams]
         streams = [self.touched[key] for key in keys]
         allowed = np.zeros(len(keys), dtype=bool)
-        if task.envelope.planned is None and _quiet_options(task.command):
+        if _may_be_quiet(task.command, task.envelope):
             allowed[:] = [key not in running and key not in self._queues for key in keys]
             if task.command.keys is not None:
                 allowed &= [not _is_remembered(task, i, own) for i, own in enumerate(streams)]
@@ -355,53 +355,47 @@ class CommandBatch:
         (record,) = self._records(stream, head, seen, queue.tasks[0].envelope.time_ms)
         answer = PendingAnswer(head.settings.model, record, command)
         refusal = self.pipeline.enter_step(stream, answer, step)
-        self._entered(queue, answer, refusal)
+        self._entered(queue, [answer], refusal is None, refusal)
 
     def _step(self, work: list[tuple[StreamQueue, PendingAnswer]]) -> None:
         """Apply one observation to each of several streams."""
         metrics.BATCH_SIZE.observe(len(work))
         failed = self.pipeline.step([(queue.stream, answer) for queue, answer in work])
         for (queue, answer), refusal in zip(work, failed, strict=True):
-            self._entered(queue, answer, refusal)
-
-    def _entered(
-        self, queue: StreamQueue, answer: PendingAnswer, refusal: ServiceError | None
-    ) -> None:
-        """Have a queue's next observation count as applied, or refused."""
-        task = queue.tasks[0]
-        task.publish(queue.stream)
-        if refusal is not None:
-            self._refuse(queue, refusal)
-            return
-        task.take(answer.model, [answer], 1)
-        self.filling.add(answer)
-        command = task.command
-        assert isinstance(command, Observe)
-        if command.belief and queue.stream.slab is not None and answer.taken is not None:
-            answer.taken.belief = queue.stream.slab.belief(queue.stream.row)
-        applied = command.observations[queue.at : queue.at + 1]
-        self._applied(queue.stream, task.envelope, applied)
-        queue.at += 1
-        if queue.at == len(command.observations):
-            self._done(queue)
+            self._entered(queue, [answer], refusal is None, refusal)
 
     def _series(self, queue: StreamQueue, coming: list[PendingAnswer]) -> None:
         """Apply several observations of one command, one after the other."""
-        stream = queue.stream
-        task = queue.tasks[0]
         metrics.BATCH_SIZE.observe(len(coming))
-        assert isinstance(task.command, Observe)
-        applied, refusal = self.pipeline.step_series(stream, coming, task.command.belief)
+        believed = _observed(queue).belief
+        applied, refusal = self.pipeline.step_series(queue.stream, coming, believed)
+        self._entered(queue, coming, applied, refusal)
+
+    def _entered(
+        self,
+        queue: StreamQueue,
+        coming: Sequence[PendingAnswer],
+        applied: int,
+        refusal: ServiceError | None,
+    ) -> None:
+        """Have a queue's next observations count: so many were applied, the next one is refused."""
+        task = queue.tasks[0]
+        command = _observed(queue)
+        stream = queue.stream
         task.publish(stream)
         if applied:
+            taken = coming[0].taken
+            slab = stream.slab
+            if command.belief and len(coming) == 1 and slab is not None and taken is not None:
+                taken.belief = slab.belief(stream.row)  # series have theirs
             task.take(coming[0].model, coming[:applied], applied)
             self.filling.add(*coming[:applied])
-            seen = task.command.observations[queue.at : queue.at + applied]
+            seen = command.observations[queue.at : queue.at + applied]
             self._applied(stream, task.envelope, seen)
             queue.at += applied
         if refusal is not None:
             self._refuse(queue, refusal)
-        elif queue.at == len(task.command.observations):
+        elif queue.at == len(command.observations):
             self._done(queue)
 
     def _applied(self, stream: Stream, envelope: Envelope, seen: Sequence[Observation]) -> None:
@@ -611,7 +605,7 @@ class CommandBatch:
         detailed = answers.detailed(command)
         if detailed:
             check_details(self.engine, head, command)
-        elif (head.y_dim or 1) < 2:
+        elif head.y_dim == 1:
             return
         # Those of the buffer are stepped at the end of the warm-up.
         labels = chain((own.y for own in stream.buffer), (own.y for own in command.observations))
@@ -638,20 +632,16 @@ class CommandBatch:
             assert isinstance(command, Observe)
             if isinstance(task.refusal, Defect | UnknownModel) and not task.applied:
                 continue  # nothing was done, and what is wrong here may be mended meanwhile
-            self._keep(self.touched[key], _record_of(task, command, field))
+            digest = command.digest or ""
+            time_ms = task.envelope.time_ms
+            record = IdempotencyRecord(digest, time_ms, task.status, task.body, task.answers, field)
+            self._keep(self.touched[key], record)
 
     def _keep(self, stream: Stream, record: IdempotencyRecord) -> None:
         """Keep what a request with a key was answered."""
         settings = self.engine.settings
         keep = settings.idempotency_keep_requests
         stream.remember(record.field, record, settings.idempotency_keep_s, keep)
-
-
-def _record_of(task: CommandTask, command: Observe, field: bytes) -> IdempotencyRecord:
-    """What a task was answered, as it is kept under a key."""
-    digest = command.digest or ""
-    time_ms = task.envelope.time_ms
-    return IdempotencyRecord(digest, time_ms, task.status, task.body, task.answers, field)
 
 
 def _ordinary(stream: Stream, command: Observe) -> bool:
@@ -687,21 +677,16 @@ def _may_be_next(queue: StreamQueue) -> bool:
     return queue.at > 0 or command.seq is None or command.seq == stream.seq
 
 
-def _may_be_quiet(command: Observe, envelope: Envelope) -> bool:
+def _may_be_quiet(command: Observe | ObserveMany, envelope: Envelope) -> bool:
     """Whether observations may be quiet: none is planned, and the usual answers are asked for.
 
     With the belief after each those of lists are, with all other details.
     """
-    if command.belief and (not command.full or len(command.observations) == 1):
+    if envelope.planned is not None or answers.detailed(command):
         return False
-    return envelope.planned is None and not answers.detailed(command)
-
-
-def _quiet_options(command: ObserveMany) -> bool:
-    """Whether rows may be quiet: nothing is named beside the usual answers."""
-    if command.belief or (command.settings is not None and command.keys is not None):
-        return False
-    return not answers.detailed(command)
+    if isinstance(command, ObserveMany):
+        return not command.belief and (command.settings is None or command.keys is None)
+    return not command.belief or (command.full and len(command.observations) > 1)
 
 
 def _is_remembered(task: RowsTask, place: int, stream: Stream) -> bool:

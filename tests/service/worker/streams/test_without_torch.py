@@ -89,6 +89,13 @@ def test_remembered_regimes_are_listed_and_named_without_their_forecasts(bench, 
     assert bench.ask(Regimes("a"))["regimes"] == [before[0], {**before[1], "name": "busy"}]
 
 
+def test_a_first_label_that_lacks_outputs(bench, uninstall):
+    bench.ask(Configure("a", {"model": "joint"}), status=201)
+    uninstall()
+    refused(bench, Observe("a", [HOLE]))
+    assert bench.head("a").seq == 0
+
+
 def test_a_label_of_the_warm_up_that_lacks_outputs(bench, uninstall):
     bench.ask(Configure("a", {"model": "joint", "warmup": 4}), status=201)
     bench.observe("a", [PAIRS[0], HOLE, PAIRS[1]])
