@@ -7,6 +7,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date
 from itertools import islice, pairwise
@@ -21,6 +22,7 @@ SAMPLED = 20  # lines of a file that show what is between its cells
 MOST_LISTED = 50  # columns or categories that a message names
 MOST_EXPLAINED = 3  # columns that are no labels, and why
 MOST_CLASSES = 20  # categories of a column of text that are named
+SERIES_ROWS = 20  # of each value of a column that may name series: a warm-up
 MISSING = frozenset({"", "-", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
 
 # A number with a decimal comma, or a whole one; points part thousands.
@@ -48,6 +50,7 @@ class Series(NamedTuple):
     x_names: list[str]
     axis: Axis | None  # None: the file has no time column
     rows: Sequence[int] = ()  # of the table that it was read from
+    notice: str = ""  # what may be meant otherwise than it was read, beside its times
 
     def observations(self, start: int, stop: int) -> list[dict[str, Any]]:
         """Return rows [start, stop) in the form the service takes."""
@@ -128,7 +131,23 @@ def read_series(file: Path, roles: ColumnRoles = ANY) -> Series:
         if all(label is None or label[place] is None for label in series.y):
             others = ",".join(label for label in series.y_names if label != name)
             raise SeriesError(f"label {name!r} is empty in every row; leave it out: --y {others}")
-    return series
+    return series._replace(notice=_several(table, series))
+
+
+def _several(table: Table, series: Series) -> str:
+    """Return that a column which was left out may name several series; empty: none does."""
+    used = {*series.y_names, *series.x_names, *([series.axis.name] if series.axis else [])}
+    for name, cells in table.columns.items():
+        present = [cell for cell in cells if not is_missing(cell)]
+        if name in used or not present or finite(present[0]) is not None:
+            continue
+        rows = Counter(map(str, present))
+        if len(rows) > 1 and min(rows.values()) >= SERIES_ROWS:
+            return (
+                f"column {name!r} is left out: if its {len(rows)} values name series, whose rows "
+                f"are one stream now, use --by {name}"
+            )
+    return ""
 
 
 def streams_by_column(table: Table, roles: ColumnRoles = ANY) -> dict[str, Series]:
@@ -196,9 +215,11 @@ def series_of(table: Table, roles: ColumnRoles = ANY) -> Series:
 
 
 def notices_of(streams: Iterable[Series]) -> list[str]:
-    """Return what may be meant otherwise: how times were read, that they repeat or go back."""
-    axes = [series.axis for series in streams if series.axis is not None]
-    notices = [f"column {axis.name!r}: {axis.notice}" for axis in axes[:1] if axis.notice]
+    """Return what may be meant otherwise: columns left out, how times were read or are ordered."""
+    every = list(streams)
+    axes = [series.axis for series in every if series.axis is not None]
+    notices = [series.notice for series in every if series.notice]
+    notices += [f"column {axis.name!r}: {axis.notice}" for axis in axes[:1] if axis.notice]
     if len(axes) == 1 and 2 * (repeated := axes[0].repeated()) >= len(axes[0].value):
         notices.append(
             f"column {axes[0].name!r}: {repeated} of {len(axes[0].value)} rows have the time of "

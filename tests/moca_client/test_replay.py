@@ -18,6 +18,7 @@ from moca_client.responses import Changepoints, Event, Hindsight, Segment, Strea
 from moca_client.series import (
     ColumnRoles,
     SeriesError,
+    notices_of,
     read_csv,
     read_series,
     read_table,
@@ -107,6 +108,21 @@ def test_rows_of_several_streams_are_not_one_stream(tmp_path):
     assert read_series(written(tmp_path, "stream,y\na,1\na,3\n")).y == [[1.0], [3.0]]
     numbers = written(tmp_path, "stream,y\n1,1\n2,3\n")
     assert read_series(numbers, ColumnRoles(["stream", "y"])).y == [[1.0, 1.0], [2.0, 3.0]]
+
+
+def test_a_column_of_text_that_may_name_several_series_is_noticed(tmp_path):
+    def file(rows, names="ab"):
+        lines = [f"{name},{row}" for row in range(rows) for name in names]
+        return written(tmp_path, "\n".join(["host,y", *lines, ",1"]))
+
+    (notice,) = notices_of([read_series(file(20))])
+    assert notice.startswith("column 'host' is left out: if its 2 values name series")
+    assert notice.endswith("use --by host")
+    for other in (file(19), file(40, "a"), file(20, "12")):
+        assert notices_of([read_series(other, ColumnRoles(["y"]))]) == []
+    assert notices_of([read_series(file(20, "12"), ColumnRoles(["host"]))]) == []
+    named = streams_of(read_table(written(tmp_path, "host,y\n" + "a,1\nb,2\n" * 20)), "host")
+    assert notices_of(named.values()) == []
 
 
 @pytest.mark.parametrize(
