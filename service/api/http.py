@@ -71,7 +71,7 @@ from service.problems import (
 from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream, is_stream
 from service.settings import Settings
 from service.store.reads import AsyncStore
-from service.tasks import Begun, apart
+from service.tasks import apart
 from service.wire import Command, Outcome
 
 log = logging.getLogger(__name__)
@@ -275,8 +275,7 @@ class RequestMiddleware:
         state = scope.setdefault("state", {})
         state["context"] = self._state.context
         state["headers"] = dict(reversed(scope["headers"]))  # the first of a name counts
-        sent_id = header(scope, b"x-request-id")
-        request_id = sent_id if sent_id and _acceptable_id(sent_id) else new_id()
+        request_id = request_id_of(header(scope, b"x-request-id"))
         state["request_id"] = request_id.decode()
         return [(b"x-request-id", request_id), *([CLOSE] if self.admission.crowded else [])]
 
@@ -310,9 +309,9 @@ class RequestMiddleware:
             self._log.write(scope, status, seconds, traffic)
 
 
-def new_id() -> bytes:
-    """Return the id of a request that brings none."""
-    return b"%016x" % _random_bits(64)
+def request_id_of(sent: bytes | None) -> bytes:
+    """Return the id that a request brings, or a new one if it brings none or a bad one."""
+    return sent if sent and _acceptable_id(sent) else b"%016x" % _random_bits(64)
 
 
 def _method_of(scope: Scope) -> str:
@@ -471,14 +470,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int, as_sent: bool = 
     if length is not None and length.isdigit() and int(length) > limit:
         raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
     thread: Executor = scope["state"]["context"].thread
-    receiving = Begun(_received(receive, limit, thread))
-    body = receiving.result
-    if body is None:  # it has not arrived yet
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                body = await receiving
-        except TimeoutError:
-            raise SlowBody(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            body = await _received(receive, limit, thread)
+    except TimeoutError:
+        raise SlowBody(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
     if window is None:
         return body
     if len(body) > LIGHT_PACKED:

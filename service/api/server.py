@@ -170,6 +170,10 @@ class JoiningTransport:
             self._loop.call_soon(self._flush)
         self._waiting.append(data)
 
+    def is_closing(self) -> bool:
+        """Whether nothing more is written."""
+        return self._transport.is_closing()
+
     def write_now(self, data: bytes) -> None:
         """Write a whole answer, after what waits."""
         self._flush()

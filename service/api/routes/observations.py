@@ -37,12 +37,12 @@ from service.api.http import (
     is_light,
     key_of,
     load_shed,
-    new_id,
     outcome_response,
     parse_body,
     problem,
     read_json,
     request_duration,
+    request_id_of,
 )
 from service.api.parsing.bodies import ARROW, JSON, NDJSON
 from service.api.parsing.observations import (
@@ -91,7 +91,6 @@ OTHERS = frozenset(
         b"origin",
         b"transfer-encoding",
         b"upgrade",
-        b"x-request-id",
     }
 )
 _line = re.compile(
@@ -320,6 +319,7 @@ class PlainHead(NamedTuple):
     hosts: list[bytes]  # at most one
     authorization: bytes | None
     key: bytes | None  # for idempotency
+    request_id: bytes | None
 
 
 @lru_cache(HEADS)
@@ -342,6 +342,7 @@ def plain_head(lines: bytes) -> PlainHead | None:
         [headers[b"host"]] if b"host" in headers else [],
         headers.get(b"authorization"),
         headers.get(b"idempotency-key"),
+        headers.get(b"x-request-id"),
     )
 
 
@@ -362,33 +363,36 @@ class PlainPosts:
         Under overload, lists and posts of many streams are refused here as well: to parse a request
         costs three times what it takes to refuse it.
         """
-        end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD)
+        last = data.find(b"\r\n\r\n", 0, LONGEST_HEAD)
         first = data.find(b"\r\n")
         line = _line(data[:first])
-        if line is None or end < 0:
+        if line is None or last < 0:
             return False
-        head = plain_head(data[first + 2 : end])
-        if head is None or len(data) != end + 4 + head.length or self._admission.crowded:
+        head = plain_head(data[first + 2 : last])
+        beyond = last + 4
+        if head is None or len(data) != beyond + head.length or self._admission.crowded:
             return False
         began = time.perf_counter()
         stream, query = line.groups()
+        route = self._many if stream is None else self._one
+        end = partial(self._end, route, began, request_id_of(head.request_id), send)
         refusal = self._admission.refusal("POST")
         if refusal is not None:
             load_shed(refusal.reason).inc()
-            self._end(self._many if stream is None else self._one, began, send, refusal)
+            end(refusal)
             return True
-        body = data[end + 4 :]
+        body = data[beyond:]
         if stream is None or body[:1] != b"{" or not is_light(body):
             return False
         try:
             pending = self._submit(stream.decode(), query or b"", head, body)
         except Exception as error:  # noqa: BLE001, a defect is answered as well
-            self._end(self._one, began, send, error)
+            end(error)
             return True
         if pending is None:
             return False
         self._admission.plain_posts += 1
-        pending.group.future.add_done_callback(partial(self._done, pending, began, send))
+        pending.group.future.add_done_callback(partial(self._done, pending, end))
         return True
 
     def _submit(
@@ -414,7 +418,10 @@ class PlainPosts:
         return context.gateway.begin(command)
 
     def _done(
-        self, pending: PendingCommand, began: float, send: Sender, _: asyncio.Future[None]
+        self,
+        pending: PendingCommand,
+        end: Callable[[Response | Exception], None],
+        _: asyncio.Future[None],
     ) -> None:
         """Answer with the outcome of an observation."""
         self._admission.plain_posts -= 1
@@ -424,11 +431,17 @@ class PlainPosts:
             result = _answered(cast(wire.Observe, pending.envelope.command), outcome)
         except Exception as error:  # noqa: BLE001
             result = error
-        self._end(self._one, began, send, result)
+        end(result)
 
-    def _end(self, route: Route, began: float, send: Sender, result: Response | Exception) -> None:
+    def _end(
+        self,
+        route: Route,
+        began: float,
+        request_id: bytes,
+        send: Sender,
+        result: Response | Exception,
+    ) -> None:
         """Send an answer, or that to an error, and record it."""
-        request_id = new_id()
         if isinstance(result, ServiceError):
             result = problem(result)
         elif isinstance(result, Exception):
