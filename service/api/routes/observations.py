@@ -351,6 +351,7 @@ class PlainPosts:
 
     def __init__(self, app: FastAPI, context: Context) -> None:
         self._context = context
+        self._longest = context.settings.max_body_bytes
         self._admission: Admission = app.state.admission
         self._gathered: Gathered = app.state.gathered
         routes = {route.name: route for route in app.routes if isinstance(route, Route)}
@@ -382,7 +383,7 @@ class PlainPosts:
             end(refusal)
             return True
         body = data[beyond:]
-        if stream is None or body[:1] != b"{" or not is_light(body):
+        if stream is None or body[:1] != b"{" or head.length > self._longest or not is_light(body):
             return False
         try:
             pending = self._submit(stream.decode(), query or b"", head, body)

@@ -322,6 +322,14 @@ def test_a_plain_post_needs_a_key_as_any_other_and_one_with_a_rate_is_parsed(
         assert len(parsed) == 3
 
 
+def test_a_plain_post_has_no_longer_body_than_any_other(served, parsed):
+    with Connection(served(max_body_bytes=1024)) as connection:
+        for size, status in ((1024, 200), (1025, 413)):
+            connection.write(sent(b"s", b'{"y": 1}'.ljust(size)))
+            assert connection.answer()[0] == status
+    assert len(parsed) == 1
+
+
 def test_requests_wait_for_the_answer_to_a_plain_post_before_them(served, worker, parsed):
     api = served()
     worker.pause()
