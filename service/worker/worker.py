@@ -20,10 +20,9 @@ from service.store.log import Commit, Lease, Log, Offset, Verdict
 from service.store.streams import Store
 from service.worker.background_jobs import BackgroundJobs, is_background
 from service.worker.batch import CommandBatch
-from service.worker.commit import Committer, commit_of, refused
+from service.worker.commit import Committer, Results, commit_of, refused
 from service.worker.garbage_collection import Collector
 from service.worker.leases import Leases, share
-from service.worker.results import Results
 from service.worker.self_test import rehearse
 from service.worker.streams.changes import Changes
 from service.worker.streams.registry import Engine

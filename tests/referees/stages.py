@@ -41,7 +41,6 @@ STAGES = {
     "service/wire/rows.py": "commands of the log, and their outcomes",
     "service/wire/commands.py": "commands of the log, and their outcomes",
     "service/wire/answers.py": "commands of the log, and their outcomes",
-    "service/worker/results.py": "commands of the log, and their outcomes",
     "service/worker/commit.py": "commands of the log, and their outcomes",
     "service/worker/batch.py": "checks, and what is quiet",
     "service/worker/filtering/quiet.py": "checks, and what is quiet",

@@ -19,7 +19,7 @@ from service.store import keys
 from service.store.connection import connect
 from service.store.log import START, Commit, Lease
 from service.wire import Configure, Observation, Observe, Predict, RunLength
-from service.worker import background_jobs, garbage_collection, results
+from service.worker import background_jobs, commit, garbage_collection
 from service.worker import leases as leases_module
 from service.worker import worker as worker_module
 from service.worker.commands import dispatch, rerun
@@ -80,7 +80,7 @@ def test_a_long_outcome_has_time_to_be_read():
 
 def test_outcomes_of_an_earlier_lease_are_kept_as_long(make_bench, monkeypatch):
     now_s = 1000.0
-    monkeypatch.setattr(results.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(commit.time, "monotonic", lambda: now_s)
     bench = make_bench(request_deadline_s=150.0)
     key = keys.results(bench.partition("a"), INCARNATION)
 
@@ -102,8 +102,8 @@ def test_outcomes_of_an_earlier_lease_are_kept_as_long(make_bench, monkeypatch):
 def test_a_silent_process_keeps_its_number_alone(monkeypatch):
     """One that ended would leave its pieces behind for as long as the lease lasts."""
     now_s = 1000.0
-    monkeypatch.setattr(results.time, "monotonic", lambda: now_s)
-    answers = results.Results(Lease(0, "t", 7, START, 0, 0, False), 60.0, 1 << 20)
+    monkeypatch.setattr(commit.time, "monotonic", lambda: now_s)
+    answers = commit.Results(Lease(0, "t", 7, START, 0, 0, False), 60.0, 1 << 20)
 
     def ids(incarnation):
         (effect,) = answers.effects({incarnation: [wire.Outcome(1, 200, [])]})
@@ -118,9 +118,9 @@ def test_a_silent_process_keeps_its_number_alone(monkeypatch):
 
 
 def test_pieces_of_outcomes_are_as_long_as_need_be(monkeypatch):
-    monkeypatch.setattr(results, "PIECE_BYTES", 100)
+    monkeypatch.setattr(commit, "PIECE_BYTES", 100)
     outcomes = [wire.Outcome(n, 200, [b"x" * n]) for n in (40, 40, 30, 200, 20, 20, 10, 90)]
-    pieces = [wire.decode_results(body) for body in results._bodies(outcomes)]
+    pieces = [wire.decode_results(body) for body in commit._bodies(outcomes)]
     assert [outcome for piece in pieces for outcome in piece] == outcomes
     encoded = [[len(wire.encode(outcome)) for outcome in piece] for piece in pieces]
     assert all(sum(piece) <= 100 or len(piece) == 1 for piece in encoded)
