@@ -259,6 +259,7 @@ def test_a_plain_post_has_the_answer_that_it_has_when_it_is_parsed(served, setti
         (False, [one], {"query": b"?format=columns"}),
         (False, [one], {"query": b"?quantiles=0%2E1"}),
         (False, [gzip.compress(one)], {"headers": [b"Content-Encoding: gzip"]}),
+        (False, [one], {"headers": [b"Content-Encoding: br"]}),
         (False, [one], {"headers": [b"Host: evil.example"]}),
         (False, [one], {"headers": [b"X-A:b"]}),
         (False, [one], {"headers": [b"Connection: close"]}),
@@ -289,7 +290,7 @@ def test_a_plain_post_has_the_answer_that_it_has_when_it_is_parsed(served, setti
         parsed.clear()
         assert plain == answers(post, stream, b"X-Parsed:yes"), post
         assert len(parsed) == len(post[1])
-    assert statuses == {200, 400, 401, 409, 422}
+    assert statuses == {200, 400, 401, 409, 415, 422}
 
 
 def test_a_plain_post_needs_a_key_as_any_other_and_one_with_a_rate_is_parsed(
@@ -398,12 +399,12 @@ def test_a_connection_waits_for_its_next_plain_post_for_the_keep_alive(served):
     api = served(keep_alive_s=1)
     with Connection(api) as connection:
         for body in (b'{"y": 1}', b'{"y": "no"}'):
+            time.sleep(0.6)
             connection.write(sent(b"s", body))
             assert connection.answer()[0] in {200, 422}
-            time.sleep(0.3)
         began = time.monotonic()
         assert connection.rest() == b""
-        assert time.monotonic() - began > 0.2
+        assert time.monotonic() - began > 0.7
 
 
 # --- overload -----------------------------------------------------------------------------------
