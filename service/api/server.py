@@ -70,7 +70,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._held += data
             self.flow.pause_reading()
             return
-        if self._posts is not None and self._between and self._idle:
+        # A client that does not read its answers waits with its next request: only a task can.
+        writes = not self.flow.write_paused
+        if self._posts is not None and self._between and self._idle and writes:
             self._answering = True
             if self._posts.take(data, self._answer):
                 return
@@ -90,9 +92,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self._ending:
             response.raw_headers.append(CLOSE)
         self._write(response, self.server_state.default_headers)
-        if self._ending:
+        if self._ending:  # what came meanwhile would have no answer
             self.transport.close()
-        elif self.timeout_keep_alive_task is None:
+            return
+        if self.timeout_keep_alive_task is None:
             self._rest(self.timeout_keep_alive)
         if self._held:
             held = self._held
@@ -133,8 +136,9 @@ class HttpProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Begin to answer a request, whose body may still come."""
         # The end of an answer begins the next request that is there: refusing thousands at once
-        # would be calls within each other.
-        response = self._edge.refuse(cast(Scope, cycle.scope), not self.pipeline)
+        # would be calls within each other. And who does not read answers is to get no more of them.
+        at_once = not self.pipeline and not self.flow.write_paused
+        response = self._edge.refuse(cast(Scope, cycle.scope), at_once)
         if response is None:
             super()._start_asgi_task(cycle, app)
             return

@@ -89,6 +89,7 @@ OTHERS = frozenset(
         b"content-encoding",
         b"expect",
         b"origin",
+        b"proxy-connection",  # by which the parser ends connections
         b"transfer-encoding",
         b"upgrade",
     }

@@ -263,6 +263,7 @@ def test_a_plain_post_has_the_answer_that_it_has_when_it_is_parsed(served, setti
         (False, [one], {"headers": [b"Host: evil.example"]}),
         (False, [one], {"headers": [b"X-A:b"]}),
         (False, [one], {"headers": [b"Connection: close"]}),
+        (False, [one], {"headers": [b"Proxy-Connection: close"]}),
     ]
 
     def answers(post, stream, *more):
@@ -362,6 +363,49 @@ def test_a_plain_post_is_answered_before_the_service_stops_and_its_connection_en
         assert (status, headers["connection"]) == (200, "close")
         assert connection.rest() == b""
         stopping.join()
+
+
+def test_what_follows_a_plain_post_is_not_applied_once_its_answer_was_the_last(served, worker):
+    api = served()
+    worker.pause()
+    with Connection(api) as connection:
+        connection.write(sent(b"s", b'{"y": 1}'))
+        until(lambda: api.app.state.admission.plain_posts == 1)
+        connection.write(sent(b"s", b'{"y": 2}'))
+        (protocol,) = api.server.server_state.connections
+        until(lambda: protocol._held)
+        stopping = threading.Thread(target=api.stop)
+        stopping.start()
+        until(lambda: protocol._ending)
+        worker.running.set()
+        assert connection.answer()[1]["connection"] == "close"
+        assert connection.rest() == b""
+        stopping.join()
+    assert len(worker.commands) == 1
+
+
+def test_clients_that_do_not_read_answers_wait_with_their_requests(served, parsed):
+    api = served()
+    others = HEAD + b'Content-Length: 8\r\n\r\n{"y": 1}'
+    for post, status in ((sent(b"s", b'{"y": 1}'), 200), (others, 429)):
+        refuse(api, status == 429)
+        with Connection(api) as connection:
+            until(lambda: api.server.server_state.connections)
+            (protocol,) = api.server.server_state.connections
+            # As its transport does when too much is unsent.
+            protocol.loop.call_soon_threadsafe(protocol.pause_writing)
+            until(lambda: api.server.server_state.connections.copy().pop().flow.write_paused)
+            parsed.clear()
+            for count in (1, 2):
+                connection.write(post)
+                until(lambda count=count: len(parsed) == count)
+            connection.socket.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                connection.socket.recv(1, socket.MSG_PEEK)
+            connection.socket.settimeout(PATIENCE_S)
+            protocol.loop.call_soon_threadsafe(protocol.resume_writing)
+            assert [connection.answer()[0] for _ in range(2)] == [status, status]
+        until(lambda: not api.server.server_state.connections)
 
 
 def test_a_plain_post_of_a_client_that_left_is_applied(served, worker, caplog):
