@@ -358,6 +358,8 @@ class PlainPosts:
         routes = {route.name: route for route in app.routes if isinstance(route, Route)}
         self._one = routes["observe"]
         self._many = routes["observe_many"]
+        # As the layer of CORS has it, where there is one: answers are other ones for other origins.
+        self._added = [(b"vary", b"Origin")] if app.user_middleware else []
 
     def take(self, data: bytes, send: Sender) -> bool:
         """Answer a plain post, now or later; whether this is one.
@@ -450,7 +452,7 @@ class PlainPosts:
             text = request_id.decode()
             log.error("request %s failed", text, exc_info=result)
             result = problem(InternalError("internal error", request_id=text))
-        result.raw_headers.append((b"x-request-id", request_id))
+        result.raw_headers += [*self._added, (b"x-request-id", request_id)]
         send(result)
         seconds = time.perf_counter() - began
         self._gathered.add(request_duration(route.path, "POST", result.status_code), seconds)

@@ -729,6 +729,19 @@ def test_the_limit_on_open_files_bounds_connections(monkeypatch, caplog):
 # --- other origins, logs ------------------------------------------------------------------------
 
 
+def test_a_plain_post_has_the_headers_of_other_origins_as_well(served, parsed):
+    api = served(cors_origins="https://a.example")
+    headers = []
+    for more in ((), (b"Content-Encoding: identity",)):
+        with Connection(api) as connection:
+            connection.write(sent(b"s", b'{"y": "no"}', *more))
+            _, own, _ = connection.answer()
+        headers.append(own | {"x-request-id": "", "date": ""})
+    assert len(parsed) == 1
+    assert headers[0] == headers[1]
+    assert headers[0]["vary"] == "origin"
+
+
 def test_pages_of_named_origins_see_answers_and_refusals_and_no_others_do(served):
     with served().client() as client:
         answer = client.get("/livez", headers={"Origin": "https://a.example"})
