@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from model_core import anomaly, correction
 from model_core.errors import BadState
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED
-from model_core.stream import season
+from model_core.stream import resolution, season
 from model_core.table import (
     CHANGES,
     GAP,
@@ -38,7 +38,7 @@ from model_core.table import (
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
 MAGIC = b"MOCA"
-VERSION = 7
+VERSION = 8
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": np.dtype("<f8"), "i64": np.dtype("<i8")}
@@ -48,6 +48,7 @@ _LINES = "lines"
 _HEAD = "head"
 _RANKS = "anomaly"
 _ERRORS = "errors"
+_HELD = "held"
 _SEASON = "season"
 _REGIMES = "regimes"
 
@@ -55,14 +56,15 @@ _REGIMES = "regimes"
 class StreamRow(NamedTuple):
     """All that is kept of one stream, on the host: lines (L, W) and head (H,) of `table.Layout`.
 
-    ranks, errors: states of `anomaly` and `correction`. resolution: (d,) of its labels, 0 of fine
-    ones; bytes do not have it, as they do not have location and scale.
+    ranks, errors: states of `anomaly` and `correction`. held: of repeated labels. resolution:
+    (d + 1,), see `resolution`; bytes do not have it, as they do not have location and scale.
     """
 
     lines: Floats
     head: Floats
     ranks: Floats
     errors: Floats
+    held: Floats
     resolution: Floats
 
     @property
@@ -81,6 +83,8 @@ def encode(layout: Layout, own: StreamRow, seasons: Floats | None = None) -> byt
         _RANKS: own.ranks,
         _ERRORS: own.errors,
     }
+    if own.resolution[-1]:
+        arrays[_HELD] = own.held
     if layout.regimes:
         arrays[_REGIMES] = own.lines[_of_regimes(layout)]
     if seasons is not None:
@@ -100,6 +104,8 @@ def decode(layout: Layout, like: StreamRow, blob: bytes) -> StreamRow:
     if kept is None or kept.ndim != 2 or kept.dtype != np.float64 or len(kept) != len(stored):
         raise BadState(f"state has no array {_LINES!r} of {len(stored)} lines")
     names = {"head": _HEAD, "ranks": _RANKS, "errors": _ERRORS}
+    if like.resolution[-1]:
+        names["held"] = _HELD
     parts = {part: _fitting(arrays, name, getattr(like, part)) for part, name in names.items()}
     own = like._replace(lines=kept, **parts)
     check(layout, own)
@@ -144,12 +150,19 @@ def check(layout: Layout, own: StreamRow) -> None:
         raise BadState("state has numbers of steps, changes or gaps that no stream has")
     if (kept[LOG_PROB] > 1e-6).any():
         raise BadState("state has log probabilities that are none")
+    _check_beside(own)
+    if layout.regimes:  # all lines are kept
+        _check_memory(layout, kept, head)
+
+
+def _check_beside(own: StreamRow) -> None:
+    """Raise BadState for what lies beside a filter that no stream has."""
     if not anomaly.valid(own.ranks):
         raise BadState(f"state's array {_RANKS!r} is no sketch of ranks")
     if not correction.valid(own.errors):
         raise BadState(f"state's array {_ERRORS!r} is no state of errors of forecasts")
-    if layout.regimes:  # all lines are kept
-        _check_memory(layout, kept, head)
+    if not resolution.valid(own.held, own.head[SEQ]):
+        raise BadState(f"state's array {_HELD!r} is no state of repeated labels")
 
 
 def _check_memory(layout: Layout, kept: Floats, head: Floats) -> None:

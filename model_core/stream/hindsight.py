@@ -6,10 +6,9 @@ from collections.abc import Generator
 from typing import TypeVar
 
 from model_core.readout import Readout
-from model_core.stream import columns, seasons, warmup
+from model_core.stream import seasons, warmup
 from model_core.stream.beliefs import likeliest
 from model_core.stream.local import LocalPipeline, LocalSeries
-from model_core.stream.resolution import resolution
 from model_core.stream.rows import OFFSET, Floats
 from model_core.stream.segmentation import Segment, best, confirmed, lasting, regimes
 from model_core.stream.slab import Past, Slab
@@ -31,12 +30,9 @@ def starts(
     while.
     """
     seen = past.seen
-    moments = warmup.given(slab.model, settings)
-    if moments is None:
-        moments = warmup.estimated(slab.model, columns.values(slab.model, seen), settings)
-    location, scale = moments
-    steps = resolution(slab.model, seen.y.tolist(), scale)
-    (row,) = slab.begin([location], [scale], [steps])
+    units = warmup.units(slab.model, seen, settings)
+    location, scale = warmup.given(slab.model, settings) or units[:2]
+    (row,) = slab.begin([location], [scale], [units.resolution])
     try:
         lines: list[Readout] = []
         while len(lines) < seen.rows:

@@ -19,7 +19,7 @@ from model_core.readout import Readout
 from model_core.stream import columns, events, season, seasons, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
-from model_core.stream.resolution import renewed, resolution
+from model_core.stream.resolution import renewed
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import AT_ONCE, Past, Slab, Step
 from model_core.stream.state import SeenLabels
@@ -323,10 +323,10 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             return False
         past = self.past(slab, kept).seen
         values = columns.values(slab.model, past)
-        if not warmup.complete(values, slab.model.y_dim, state.settings.warmup, past.rows):
+        if not warmup.complete(slab.model, values, state.settings.warmup, past.rows):
             return False
-        state.location, state.scale = warmup.estimated(slab.model, values, state.settings)
-        state.resolution = resolution(slab.model, values, state.scale)
+        own_units = warmup.units(slab.model, past, state.settings)
+        state.location, state.scale, state.resolution = own_units
         return True
 
     def begin(self, slab: Slab, chosen: Sequence[S]) -> list[list[Moved] | None]:
@@ -354,7 +354,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         previous: list[list[int]] = [[] for _ in chosen]
         refused: set[int] = set()
         for state, past in zip(states, pasts, strict=True):  # what begins in a warm-up is no news
-            asked = warmup.asked(past.seen.y, state.settings.warmup)
+            asked = warmup.asked(past.seen.y, state.settings.warmup, state.resolution)
             settled = max(state.track.settled, state.seq - past.seen.rows + asked - 1)
             state.track = state.track._replace(settled=settled, since=settled)
         watched = [lambda state=state: state.watch for state in states]

@@ -1,4 +1,4 @@
-"""Resolution of coarse labels: the step of the grid that they lie on, and how it is filled.
+"""Resolution of labels: in value, the step of a grid, and how it is filled; in time, repeats.
 
 A density knows no grid. Of labels that are whole numbers with a spread of half a one, some that
 happen to be the same look like a new regime of no spread at all: the density of the same label
@@ -9,10 +9,14 @@ their effect on quantization noise", 1964): a spread below that of the step is n
 What is added is no random number but the next of a sequence that fills the step evenly (of M.
 Roberts, 2018: multiples of the powers of 1 / phi, where phi^(d + 1) = phi + 1), by the position of
 the label: the same labels always give the same numbers.
+
+Nor does a density know of copies: a gauge that is read more often than it is updated looks like one
+regime without spread after the other. A label that a held series only repeats counts as missing.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -26,22 +30,105 @@ from model_core.upm.base import UnderlyingModel
 Floats = NDArray[np.float64]
 COARSE = 0.25  # of the scale: a finer grid adds half a per cent to the variance, or less
 FEWEST_VALUES = 3  # two always lie on a grid: they tell of one if each came more than once
+FEWEST_HELD = 4  # different values that came again
+DIFFERENT = 0.25  # of values that came again, at least
+LONGEST_USUAL = 10.0  # labels of a value, of half of them: longer levels are regimes
+WIDE = 4.0  # steps of a grid that held values move by, half of them
+UNUSUAL = 3.0  # times the longest usual hold: a longer one is news
 NEAR = 1e-6  # of a step, by which a label may be off
 
 
 def resolution(
-    model: UnderlyingModel, values: Sequence[Sequence[float]], scale: Sequence[float]
+    model: UnderlyingModel,
+    values: Sequence[Sequence[float]],
+    scale: Sequence[float],
+    most: float = 0.0,
 ) -> list[float] | None:
     """Step of the grid that each output's labels lie on, 0 where it is fine, or there is none.
 
-    None: of all of them. values: labels, nan where an output is missing, with inputs if they count.
-    scale: of each.
+    After them `most`, see `hold`. None: all are 0. values: labels, nan where an output is missing,
+    with inputs if they count. scale: of each.
     """
     if model.label != "real" or not values:
         return None
     columns = list(zip(*values, strict=True))[: model.y_dim]
     steps = [_step(column, own) for column, own in zip(columns, scale, strict=False)]
-    return steps if any(steps) else None
+    return [*steps, most] if any(steps) or most else None
+
+
+def hold(model: UnderlyingModel, labels: Floats) -> float:
+    """How often a label may come again and count as missing, of a series that is held; 0: is not.
+
+    labels: (n, d) in order, with their seasons. A gauge that is read more often than it is updated
+    gives most of its values several times. Labels of a grid, and zeros, repeat as well: those that
+    repeat have to be of many values, and to move by more than the step of their grid.
+    """
+    values, lengths = _levels(model, labels)
+    if len(values) <= FEWEST_HELD:
+        return 0.0
+    if not 2.0 <= np.median(lengths) <= LONGEST_USUAL:
+        return 0.0
+    repeated = values[lengths > 1]
+    if len(np.unique(repeated, axis=0)) < max(FEWEST_HELD, DIFFERENT * len(repeated)):
+        return 0.0
+    for column in values.T:
+        step = np.diff(np.unique(column)).min(initial=math.inf)
+        moves = np.abs(np.diff(column))
+        if step < math.inf and _on_grid(column, step) and np.median(moves) < WIDE * step:
+            return 0.0
+    return UNUSUAL * float(np.quantile(lengths, 0.9)) - 1.0
+
+
+def undecided(model: UnderlyingModel, labels: Floats) -> bool:
+    """Whether labels (n, d) may be of a held series, but of too few values to say so: see `hold`.
+
+    All of them came again, one after the other, and none later.
+    """
+    values, lengths = _levels(model, labels)
+    if not 2 <= len(values) <= FEWEST_HELD or len(np.unique(values, axis=0)) < len(values):
+        return False
+    return bool(lengths.max() <= LONGEST_USUAL and lengths[:-1].min() > 1)
+
+
+def _levels(model: UnderlyingModel, labels: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    """Values (k, d) of labels, as they follow one another, and how many labels each has.
+
+    None of models whose labels are not held.
+    """
+    there = labels[np.isfinite(labels).all(1)]
+    if model.label != "real" or model.x_dim or not len(there):
+        return there[:0], np.empty(0, dtype=np.int64)
+    starts = np.flatnonzero(np.append(True, (there[1:] != there[:-1]).any(1)))
+    return there[starts], np.diff(np.append(starts, len(there)))
+
+
+def repeats(labels: Floats, state: Floats, most: float) -> list[bool]:
+    """Which labels (n, d) repeat the one before, as far as that counts as missing.
+
+    state: see `held_at_start`; it moves past them. most: see `hold`.
+    """
+    same = []
+    for label in labels.tolist():
+        if any(number != number for number in label):
+            same.append(False)
+            continue
+        if state[0] >= 0 and state[1:].tolist() == label:
+            state[0] += 1.0
+        else:
+            state[0] = 0.0
+            state[1:] = label
+        same.append(0 < state[0] <= most)
+    return same
+
+
+def valid(held: Floats, seq: float) -> bool:
+    """Whether a state of `repeats` can be one after `seq` observations, from an unknown source."""
+    return bool(np.isfinite(held).all() and held[0] == int(held[0]) and -1 <= held[0] <= seq)
+
+
+def held_at_start(outputs: int) -> Floats:
+    """State before any label: how often the last one has come again, -1 of none, and that label."""
+    return np.append(-1.0, np.zeros(outputs))
 
 
 def renewed(
@@ -51,9 +138,17 @@ def renewed(
 
     Else the one that they show.
     """
-    if known is not None and all(map(_on_grid, y.T, known)):
-        return known
-    return resolution(model, y.tolist(), scale)
+    before = 0.0 if known is None else known[-1]
+    most = hold(model, y)
+    few = len(np.unique(y, axis=0)) <= FEWEST_HELD
+    if before and (few or before / 2 <= most <= before * 2):
+        most = before
+    if most:
+        y = y[~np.array(repeats(y, held_at_start(y.shape[1]), most))]
+    if known is not None and all(map(_on_grid, y.T, known[:-1])):
+        steps = known[:-1]
+        return [*steps, most] if any(steps) or most else None
+    return resolution(model, y.tolist(), scale, most)
 
 
 def _on_grid(labels: Floats, step: float) -> bool:

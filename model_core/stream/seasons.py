@@ -113,7 +113,9 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     joined = max(past.previous[0], 0) if base else 0
     location = state.location or []
     scale = state.scale or []
-    values = columns.values(slab.model, seen)
+    known = renewed(slab.model, seen.y, scale, state.resolution)
+    held = 0.0 if known is None else known[-1]
+    values = columns.values(slab.model, warmup.updates(seen, held) if held else seen)
     if seasons is None:  # it has outgrown its scale: that is of the last labels, as in a warm-up
         values = values[-max(state.settings.warmup, 2) :]
     settings = state.settings

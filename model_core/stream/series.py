@@ -29,7 +29,7 @@ class State(Protocol):
     seq: int  # observations so far
     location: list[float] | None
     scale: list[float] | None
-    resolution: list[float] | None  # of coarse labels, see `resolution`; None: they are fine
+    resolution: list[float] | None  # of labels, see `resolution`; None: they are fine
     track: Track
     best_start: int  # of the last regime on the best (max-product) path
     map_run_length: int | None

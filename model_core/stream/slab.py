@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from model_core.stream.beliefs import Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks
 from model_core.stream.columns import Columns, Floats, Packed
 from model_core.stream.events import NOTHING_WATCHED, Watch
-from model_core.stream.resolution import dither
+from model_core.stream.resolution import dither, held_at_start, repeats
 from model_core.stream.state import KnownRegime
 from model_core.summary import Summary
 from model_core.table import LOG_PROB, RUN_LENGTH, SEQ, TOTALS_AT_START, Layout, Rows
@@ -243,7 +243,12 @@ class Slab:
         # States of `anomaly` and `correction` lie on the host, under the same numbers.
         self._ranked = anomaly.outputs(model)
         self._corrected = correction.outputs(model)
-        sizes = anomaly.size(self._ranked), correction.size(self._corrected), model.y_dim
+        sizes = (
+            anomaly.size(self._ranked),
+            correction.size(self._corrected),
+            1 + model.y_dim,
+            model.y_dim + 1,
+        )
         most_rows = max(1, room.chunk_bytes // self._chunks.row_bytes)
         self._beside = Chunks([(size,) for size in sizes], most_rows * 8 * sum(sizes))
         self._coarse: set[int] = set()  # rows whose labels have a resolution
@@ -302,10 +307,12 @@ class Slab:
             for location, scale in zip(locations, scales, strict=True)
         ]
         errors = correction.start(self._corrected)[None].repeat(len(ranks), 0)
-        steps = np.zeros((len(ranks), self.model.y_dim))
+        held = held_at_start(self.model.y_dim)[None].repeat(len(ranks), 0)
+        known = np.zeros((len(ranks), self.model.y_dim + 1))
         for i, own in enumerate(resolutions):
-            steps[i] = own or 0.0
-        return self._add([*self._fresh(locations, scales)], [np.array(ranks), errors, steps])
+            known[i] = own or 0.0
+        beside = [np.array(ranks), errors, held, known]
+        return self._add([*self._fresh(locations, scales)], beside)
 
     def begin_anew(
         self,
@@ -316,10 +323,11 @@ class Slab:
     ) -> None:
         """Put a row before its first observation; its ranks stay."""
         self._chunks.write([row], self._fresh([location], [scale]))
-        ranks, errors, steps = self._beside.read([row])
+        ranks, errors, held, known = self._beside.read([row])
         errors[:] = correction.start(self._corrected)
-        steps[:] = resolution or 0.0
-        self._write_beside([row], [ranks, errors, steps])
+        held[:] = held_at_start(self.model.y_dim)
+        known[:] = resolution or 0.0
+        self._write_beside([row], [ranks, errors, held, known])
 
     def add(self, own: StreamRow) -> int:
         """Make one series resident; returns its row."""
@@ -599,7 +607,7 @@ class Slab:
         packed = columns.packed(self.model, columns.joined(seen))
         owner = np.repeat(np.arange(len(rows)), [own.rows for own in seen])
         stepped = [rows[i] for i in owner.tolist()]
-        packed = self._dithered(stepped, packed)
+        packed, held = self._resolved(stepped, packed)
         for chunk, lying, at in self._chunks.places(stepped):
             place = np.array(lying, dtype=np.int64)
             inputs = packed.inputs[at]
@@ -607,6 +615,7 @@ class Slab:
             table, _ = self._advance(chunk, place, inputs, packed.hazard[at], False)
             for i in owner[at][table[:, OK_COLUMN] <= 0].tolist():
                 took[i] = False
+        self._hold(held)
         return took
 
     def replay_each(
@@ -799,7 +808,7 @@ class Slab:
         A row that is named again is stepped again, in order. room: (B, 2, S) for beliefs, of rows
         that lie together.
         """
-        packed = self._dithered(rows, packed)
+        packed, held = self._resolved(rows, packed)
         memories = self._settled(rows, packed.inputs)
         groups = self._chunks.groups(rows)
         parts = [
@@ -807,7 +816,7 @@ class Slab:
             for chunk, lying, at in groups
         ]
         table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
-        return self._answered(rows, packed, table, predicted, memories)
+        return self._answered(rows, packed, table, predicted, memories, held)
 
     def _answered(
         self,
@@ -816,12 +825,15 @@ class Slab:
         table: Floats,
         predicted: Summary | None,
         memories: Floats | None,
+        held: dict[int, Floats],
     ) -> Stepped:
         """Steps of rows, with anomalies and corrections, which learn from them.
 
-        table, predicted: undefined where a step is not `ok`; changed in place.
+        table, predicted: undefined where a step is not `ok`; changed in place. held: see
+        `_resolved`.
         """
         refused = table[:, OK_COLUMN] <= 0
+        self._hold(held, {rows[i] for i in np.flatnonzero(refused).tolist()})
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
         table[refused] = 0.0
         anomalies = self._anomalies(rows, packed.y, surprises)
@@ -833,14 +845,15 @@ class Slab:
             applied = self.corrected(rows, predicted, self.levels, labels, packed.offset)
         return Stepped(table, predicted, anomalies, applied, memories)
 
-    def _dithered(self, rows: Sequence[int], packed: Packed) -> Packed:
+    def _resolved(self, rows: Sequence[int], packed: Packed) -> tuple[Packed, dict[int, Floats]]:
         """The next observations of rows, with labels of coarse ones spread over their steps.
 
-        A row that is named again is stepped again, as of `stepped`.
+        Those that a held series only repeats are none. A row that is named again is stepped again,
+        as of `stepped`. Also the states of held rows after them, see `_hold`.
         """
         coarse = [i for i, row in enumerate(rows) if row in self._coarse] if self._coarse else []
         if not coarse:
-            return packed
+            return packed, {}
         own = [rows[i] for i in coarse]
         positions = np.empty(len(own))
         for chunk, lying, at in self._chunks.groups(own):
@@ -849,13 +862,28 @@ class Slab:
         for i, row in enumerate(own):
             positions[i] += earlier[row]
             earlier[row] += 1
-        steps = np.empty((len(own), self.model.y_dim))
+        known = np.empty((len(own), self.model.y_dim + 1))
+        states = np.empty((len(own), 1 + self.model.y_dim))
         for chunk, lying, at in self._beside.groups(own):
-            steps[at] = chunk.arrays[2][lying]
+            states[at] = chunk.arrays[2][lying]
+            known[at] = chunk.arrays[3][lying]
         inputs = packed.inputs.copy()
         label = slice(places.LABEL, places.LABEL + self.model.y_dim)
-        inputs[coarse, label] += steps * dither(positions, self.model.y_dim)
-        return packed._replace(inputs=inputs)
+        inputs[coarse, label] += known[:, :-1] * dither(positions, self.model.y_dim)
+        held: dict[int, Floats] = {}
+        for i, row, state, most in zip(coarse, own, states, known[:, -1].tolist(), strict=True):
+            if most and repeats(packed.y[i : i + 1], held.setdefault(row, state), most)[0]:
+                inputs[i, places.LABELLED] = 0.0
+                inputs[i, label] = 0.0
+        return packed._replace(inputs=inputs), held
+
+    def _hold(self, held: Mapping[int, Floats], refused: Container[int] = ()) -> None:
+        """Enter states of held rows, of which a step of some was refused: these stay."""
+        moved = [row for row in held if row not in refused]
+        if moved:
+            states = np.array([held[row] for row in moved])
+            for chunk, lying, at in self._beside.groups(moved):
+                chunk.arrays[2][lying] = states[at]
 
     def _settled(self, rows: Sequence[int], inputs: Floats) -> Floats | None:
         """Store the regimes whose ends were confirmed since the last steps of rows.
@@ -886,12 +914,12 @@ class Slab:
     ) -> list[Step]:
         """Step distinct rows by one observation each, by torch; detailed: as of `step`."""
         assert packed.offset is not None
-        packed = self._dithered(rows, packed)
+        packed, held = self._resolved(rows, packed)
         memories = self._settled(rows, packed.inputs)
         with torch.inference_mode():
-            held = self._chunks.read(rows)
-            state = self._layout.state(*held)
-            prior = self._layout.prior(*held)
+            lying = self._chunks.read(rows)
+            state = self._layout.state(*lying)
+            prior = self._layout.prior(*lying)
             observed = columns.inputs_of(self.model, packed, self.device)
             state, info = moca.step(self.model, state, prior, observed)
             watch = packed.inputs[:, places.SETTLED : places.LABEL].copy()
@@ -915,7 +943,7 @@ class Slab:
                 numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
                 numbers[fine] = own.numbers
                 predicted = Summary(numbers, own.outputs, own.support)
-        stepped = self._answered(rows, packed, table, predicted, memories)
+        stepped = self._answered(rows, packed, table, predicted, memories, held)
         steps = stepped.steps()
         for i, regime in enumerate(regimes):
             steps[i] = steps[i]._replace(readout=steps[i].readout._replace(regime=regime))

@@ -18,7 +18,7 @@ from model_core.stream.rows import PREVIOUS
 from model_core.table import LOG_PROB
 
 MAGIC = b"MOCD"
-VERSION = 9
+VERSION = 10
 T = TypeVar("T")
 # What a header that says something else than it should may raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError)

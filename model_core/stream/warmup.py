@@ -6,13 +6,14 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from model_core.stream import columns
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.resolution import resolution
+from model_core.stream.resolution import held_at_start, hold, repeats, resolution, undecided
 from model_core.stream.slab import Past, Refused, Slab, Step
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
@@ -46,10 +47,11 @@ def _columns(values: Values) -> list[list[float]]:
     ]
 
 
-def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
+def complete(model: UnderlyingModel, values: Values, warmup: int, waited: int) -> bool:
     """Whether each output has enough labels, and two of them differ (or never will).
 
-    waited: observations so far, with those that have no label.
+    Those that a held series only repeats do not count. waited: observations so far, with those that
+    have no label.
     """
     if waited >= LONGEST_WAIT:
         return True
@@ -57,16 +59,26 @@ def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
         return False
     if len(values) >= LONGEST:
         return True
-    fewest = min(len(column) for column in _columns(values)[:y_dim])
-    return fewest >= warmup and varied(values, y_dim)
+    fewest = min(len(column) for column in _columns(values)[: model.y_dim])
+    if fewest < warmup or not varied(values, model.y_dim):
+        return False
+    y = np.array(values)[:, : model.y_dim]
+    most = hold(model, y)
+    if most:
+        return repeats(y, held_at_start(model.y_dim), most).count(False) >= warmup
+    return not undecided(model, y)
 
 
-def asked(y: Floats, warmup: int) -> int:
+def asked(y: Floats, warmup: int, known: list[float] | None) -> int:
     """Observations (n, d) until each output has the labels asked for, whether they differ or not.
 
     All where they are too few. A series of one value waits on; what ends that may be a change.
+    known: its resolution: those that a held series only repeats do not count.
     """
-    labels = np.cumsum(~np.isnan(y), 0).min(1, initial=len(y))
+    there = ~np.isnan(y)
+    if known is not None and known[-1]:
+        there[repeats(y, held_at_start(y.shape[1]), known[-1])] = False
+    labels = np.cumsum(there, 0).min(1, initial=len(y))
     enough = np.flatnonzero(labels >= max(warmup, 1))
     return int(enough[0]) + 1 if len(enough) else len(y)
 
@@ -160,6 +172,30 @@ def estimated(
     return settings.location or location, settings.scale or scale
 
 
+class Units(NamedTuple):
+    """Location and scale of each column, and the resolution of labels; see `resolution`."""
+
+    location: list[float]
+    scale: list[float]
+    resolution: list[float] | None
+
+
+def units(model: UnderlyingModel, seen: Columns, settings: StreamSettings) -> Units:
+    """Units by the labels of a warm-up, of held ones without those that only repeat."""
+    most = hold(model, seen.y)
+    if most:
+        seen = updates(seen, most)
+    values = columns.values(model, seen)
+    location, scale = estimated(model, values, settings)
+    return Units(location, scale, resolution(model, values, scale, most))
+
+
+def updates(seen: Columns, most: float) -> Columns:
+    """Observations without those that repeat the one before; most: see `hold`."""
+    same = np.array(repeats(seen.y, held_at_start(seen.y.shape[1]), most), dtype=bool)
+    return seen.part(np.flatnonzero(~same))
+
+
 def first(
     model: UnderlyingModel, rows: Iterable[Sequence[float]], labels: int
 ) -> tuple[Moments, int]:
@@ -173,7 +209,7 @@ def first(
         present = list(map(math.isfinite, row))
         if any(present) if model.partial else all(present):
             values.append(row)
-        if complete(values, model.y_dim, labels, count):
+        if complete(model, values, labels, count):
             return estimate(values, model), count
     return estimate(values, model), count + 1
 
@@ -186,24 +222,21 @@ def begun(
     Labels that lack some outputs count by location and scale alone. None before two labels differ,
     and where it takes no observations.
     """
-    ready: dict[int, Moments] = {}
-    steps: list[list[float] | None] = []
+    ready: dict[int, Units] = {}
     for i, (seen, own) in enumerate(zip(histories, settings, strict=True)):
         values = columns.values(slab.model, seen)
         if varied(values, slab.model.y_dim):
-            ready[i] = estimated(slab.model, values, own)
-            steps.append(resolution(slab.model, values, ready[i][1]))
+            ready[i] = units(slab.model, seen, own)
     rows: list[int | None] = [None] * len(histories)
     if not ready:
         return rows
     recalled = RECALLED if slab.in_series else UNCOMPILED
     chosen = [_recalled(slab, histories[i]).part(slice(-recalled, None)) for i in ready]
-    locations = [location for location, _ in ready.values()]
-    new = slab.begin(locations, [scale for _, scale in ready.values()], steps)
+    new = slab.begin(*map(list, zip(*ready.values(), strict=True)))
     try:
         took = slab.absorb(new, chosen) if slab.in_series else [False] * len(new)
-        for i, row, seen, done, step in zip(ready, new, chosen, took, steps, strict=True):
-            if done or _replayed(slab, row, seen, ready[i], step):
+        for i, row, seen, done in zip(ready, new, chosen, took, strict=True):
+            if done or _replayed(slab, row, seen, ready[i]):
                 rows[i] = row
     finally:
         failed = sys.exception() is not None
@@ -213,11 +246,9 @@ def begun(
     return rows
 
 
-def _replayed(
-    slab: Slab, row: int, seen: Columns, moments: Moments, steps: list[float] | None
-) -> bool:
+def _replayed(slab: Slab, row: int, seen: Columns, own: Units) -> bool:
     """Begin a row once more, where a label that it refuses counts as missing; whether it did."""
-    slab.begin_anew(row, *moments, steps)
+    slab.begin_anew(row, *own)
     try:
         for _ in slab.replay(row, Past(seen)):
             pass

@@ -120,7 +120,7 @@ class Head(Position, array_like=True, gc=False):
     warm: bool = False  # location and scale are known; the filter runs
     location: list[float] | None = None
     scale: list[float] | None = None
-    resolution: list[float] | None = None  # of coarse labels; None: they are fine
+    resolution: list[float] | None = None  # of coarse or held labels; None: they are neither
     checkpoint: int = 0  # seq of the checkpoint to load; 0: none
     checkpoint_ms: int = 0  # when it was made
     sealed: int = 0  # records before this seq are in sealed chunks

@@ -18,6 +18,7 @@ from model_core.codec import StreamRow
 from model_core.errors import BadState
 from model_core.filter import FilterState
 from model_core.stream import season
+from model_core.stream.resolution import held_at_start
 from model_core.table import LOG_PROB, PREVIOUS, RUN_LENGTH, SCORE, SEQ, Layout
 from tests.model_core.cases import inputs, run, series
 from tests.model_core.registry import NAMES, case
@@ -45,8 +46,15 @@ def row_of(name: str, state: FilterState | None = None, room: int = ROOM) -> Str
     lines, heads = layout_of(name, room).packed(state, case(name).prior())
     model = case(name).model
     errors = correction.start(correction.outputs(model))
-    resolution = np.zeros(model.y_dim)
-    return StreamRow(lines.numpy()[0], heads.numpy()[0], ranks_of(name), errors, resolution)
+    resolution = np.zeros(model.y_dim + 1)
+    return StreamRow(
+        lines.numpy()[0],
+        heads.numpy()[0],
+        ranks_of(name),
+        errors,
+        held_at_start(model.y_dim),
+        resolution,
+    )
 
 
 def ranks_of(name: str) -> np.ndarray:

@@ -1,12 +1,23 @@
 """Coarse labels: how their grid is found, and what is added to them."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from model_core import Detector
-from model_core.stream.resolution import dither, renewed, resolution
+from model_core.errors import BadState
+from model_core.stream.resolution import (
+    dither,
+    held_at_start,
+    hold,
+    renewed,
+    repeats,
+    resolution,
+    undecided,
+    valid,
+)
 from model_core.upm.builtin import BUILTIN
 
 GAUSSIAN = BUILTIN["gaussian"].build(BUILTIN["gaussian"].example)
@@ -32,12 +43,12 @@ def step_of(labels, scale=1.0, model=GAUSSIAN):
 )
 def test_the_step_is_the_smallest_gap_if_all_labels_are_on_its_grid(labels, step):
     found = step_of(labels)
-    assert found == (step if step is None else pytest.approx(step))
+    assert found == (step if step is None else pytest.approx([*step, 0.0]))
 
 
 def test_a_fine_grid_is_none():
     labels = [5, 6, 4, 5, 5]
-    assert step_of(labels, scale=4.0) == [1.0]
+    assert step_of(labels, scale=4.0) == [1.0, 0.0]
     assert step_of(labels, scale=4.01) is None
     assert step_of(labels, model=POISSON) is None
 
@@ -59,7 +70,7 @@ def test_outputs_have_steps_of_their_own():
 )
 def test_a_known_grid_counts_while_labels_are_on_it(labels, step):
     y = np.array(labels, dtype=float)[:, None]
-    assert renewed(GAUSSIAN, y, [1.0], [1.0]) == step
+    assert renewed(GAUSSIAN, y, [1.0], [1.0, 0.0]) == (step and [*step, 0.0])
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 3])
@@ -95,10 +106,10 @@ def test_a_grid_that_the_warm_up_did_not_show_is_found_and_one_that_is_left_is_f
     rng = np.random.default_rng(4)
     rare = Detector()
     rare.update_many([0.0] * 25 + (rng.random(80) < 0.2).astype(float).tolist())
-    assert rare._all.pipeline.series[0].resolution == [1.0]
+    assert rare._all.pipeline.series[0].resolution == [1.0, 0.0]
     left = Detector()
     answers = left.update_many(rng.normal(5.0, 0.5, 40).round().tolist())
-    assert left._all.pipeline.series[0].resolution == [1.0]
+    assert left._all.pipeline.series[0].resolution == [1.0, 0.0]
     answers = left.update_many(rng.normal(5.0, 0.02, 120).tolist())
     assert left._all.pipeline.series[0].resolution is None
     low, high = answers[-1].predictive.interval
@@ -115,3 +126,127 @@ def test_a_coarse_series_goes_on_from_a_file_and_in_one_call_as_one_by_one(tmp_p
     again = Detector.load(tmp_path / "one")
     answers += [again.update(label) for label in y[150:]]
     assert [answer.to_dict() for answer in answers] == expected
+
+
+# --- held labels ----------------------------------------------------------------------------------
+
+LIVELY = np.random.default_rng(7).normal(size=60)
+
+
+def most_of(labels, model=GAUSSIAN):
+    y = np.array(labels, dtype=float)
+    return hold(model, y if y.ndim == 2 else y[:, None])
+
+
+@pytest.mark.parametrize(
+    ("labels", "most"),
+    [
+        (np.repeat(LIVELY, 2), 5.0),
+        (np.repeat(LIVELY[:20], 5), 14.0),
+        (np.repeat(LIVELY[:6], 10), 29.0),
+        (np.repeat(LIVELY[:5], 3), 8.0),
+        (np.repeat(LIVELY[:4], 3), 0.0),  # too few values to say so
+        (np.repeat(LIVELY[:8], 13), 0.0),  # levels, which are regimes
+        (LIVELY, 0.0),
+        (np.where(np.arange(60) % 6 < 4, 0.0, LIVELY), 0.0),  # zeros between demands
+        (np.minimum(LIVELY, -0.5), 0.0),  # a sensor at its end
+        (np.repeat(np.arange(20.0), 5), 0.0),  # a slow counter
+        (np.round(20 + 0.02 * np.cumsum(LIVELY), 1), 0.0),  # a slow sensor of few digits
+        (np.repeat(np.round(LIVELY, 1), 4), 11.0),  # few digits, yet far more than the values need
+        (np.round(2 * LIVELY), 0.0),
+        (np.repeat([0.0, 50.0, 100.0] * 8, 5), 0.0),  # states that come again
+        ([], 0.0),
+    ],
+)
+def test_labels_are_held_where_many_values_come_again_at_once(labels, most):
+    assert most_of(labels) == most
+
+
+def test_counts_are_never_held_and_vectors_are_where_all_outputs_come_again():
+    assert most_of(np.repeat(np.arange(20.0) ** 2, 5), POISSON) == 0.0
+    pairs = np.stack([LIVELY, LIVELY[::-1]], 1)
+    assert most_of(np.repeat(pairs, 4, 0)) == 11.0
+    one = np.stack([np.repeat(LIVELY, 4), np.random.default_rng(0).normal(size=240)], 1)
+    assert most_of(one) == 0.0
+
+
+def test_a_label_that_comes_again_is_missing_until_it_is_held_for_too_long():
+    state = held_at_start(1)
+    y = np.array([3.0, 3.0, math.nan, 3.0, 3.0, 4.0, 4.0, 3.0])[:, None]
+    assert repeats(y[:3], state, 2.0) == [False, True, False]
+    assert repeats(y[3:], state, 2.0) == [True, False, False, True, False]
+    assert valid(state, 8.0)
+    for damaged in ([math.nan, 3.0], [0.0, math.inf], [0.5, 3.0], [-2.0, 3.0], [9.0, 3.0]):
+        assert not valid(np.array(damaged), 8.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "waits"),
+    [([10, 10], True), ([3, 2, 1], True), ([20], False), ([10, 1, 5], False), ([13, 4], False)],
+)
+def test_a_warm_up_waits_for_what_may_be_held(counts, waits):
+    assert undecided(GAUSSIAN, np.repeat(LIVELY[: len(counts)], counts)[:, None]) == waits
+    assert not undecided(GAUSSIAN, np.array([[1.0], [1.0], [2.0], [2.0], [1.0], [1.0]]))
+
+
+def test_a_known_hold_counts_while_labels_are_held_or_too_few_to_say():
+    held = [0.0, 14.0]
+    assert renewed(GAUSSIAN, np.repeat(LIVELY[:20], 6)[:, None], [1.0], held) == held
+    assert renewed(GAUSSIAN, np.repeat(LIVELY[:9], 10)[:, None], [1.0], held) == [0.0, 29.0]
+    assert renewed(GAUSSIAN, np.full((200, 1), 3.0), [1.0], held) == held
+    assert renewed(GAUSSIAN, LIVELY[:, None], [1.0], held) is None
+
+
+@pytest.mark.parametrize("times", [2, 5, 10])
+def test_held_values_raise_few_alarms_and_their_changes_are_found(times):
+    quiet = 0
+    covered = []
+    for seed in range(4):
+        updates = np.random.default_rng(seed).normal(size=120)
+        y = np.repeat(updates, times)
+        detector = Detector()
+        answers = detector.update_many(y.tolist())
+        quiet += sum(event.state == "confirmed" for event in detector.events)
+        for label, answer in itertools.islice(zip(y, answers, strict=True), 40 * times, None):
+            low, high = answer.predictive.interval
+            covered.append(low <= label <= high)
+        updates[80:] += 4.0
+        shifted = Detector()
+        shifted.update_many(np.repeat(updates, times).tolist())
+        (event,) = (event for event in shifted.events if event.state == "confirmed")
+        assert abs(event.start - 80 * times) <= 2 * times
+        assert event.confirmed_at - 80 * times <= 4 * times
+    assert quiet <= 1
+    assert 0.86 < np.mean(covered) < 0.97
+
+
+def test_a_sensor_that_sticks_is_a_change_and_a_repeat_has_no_score():
+    y = np.append(np.repeat(LIVELY[:40], 3), np.full(40, LIVELY[39]))
+    detector = Detector()
+    answers = detector.update_many(y.tolist())
+    scored = [answer.log_score is not None for answer in answers[90:129]]
+    assert scored == [True, False, False] * 10 + [False] * 6 + [True] * 3
+    assert all(answer.anomaly is None for answer in answers[91:93])
+    (event,) = detector.events
+    assert event.state == "confirmed"
+    assert 117 <= event.start <= 130
+
+
+def test_a_held_series_goes_on_from_a_file_and_in_one_call_as_one_by_one(tmp_path):
+    y = np.repeat(LIVELY, 4).tolist()
+    whole = Detector()
+    expected = [answer.to_dict() for answer in whole.update_many(y)]
+    for at in (101, 102, 103, 104):
+        one = Detector()
+        answers = [one.update(label) for label in y[:at]]
+        one.save(tmp_path / "one")
+        again = Detector.load(tmp_path / "one")
+        answers += [again.update(label) for label in y[at:]]
+        assert [answer.to_dict() for answer in answers] == expected
+    slab = again._all.pipeline.slab
+    arrays = slab.read([0])
+    arrays[4][0, 0] = 1e6  # times that a label came again, of 240
+    slab.write([0], arrays)
+    again.save(tmp_path / "damaged")
+    with pytest.raises(BadState, match="repeated labels"):
+        Detector.load(tmp_path / "damaged")

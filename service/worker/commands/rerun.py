@@ -18,10 +18,9 @@ from model_core.stream import columns, hindsight, warmup
 from model_core.stream.columns import effective_rates
 from model_core.stream.events import Track
 from model_core.stream.pipeline import follow
-from model_core.stream.resolution import resolution
 from model_core.stream.segmentation import NEAR
 from model_core.stream.slab import Slab
-from model_core.stream.warmup import Moments
+from model_core.stream.warmup import Moments, Units
 from model_core.upm.base import UnderlyingModel
 from service.wire import Event, Head, KnownRegime, Record, stored_records
 from service.worker.commands.beliefs import believe
@@ -91,7 +90,9 @@ def under(
     scaling = warmup.given(model, head.settings)
     warm = 0
     if scaling is None:
-        scaling, head.resolution, warm = _estimated(model, head, records)
+        units, warm = _estimated(model, head, records)
+        if units is not None:
+            scaling, head.resolution = units[:2], units.resolution
     return (yield from _run(engine, stream, head, records, scaling, warm, beliefs))
 
 
@@ -102,7 +103,7 @@ def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Re
     model = engine.catalogue.of(old)
     warm = 0
     if records and not records[0].seq and warmup.given(model, old.settings) is None:
-        _, _, warm = _estimated(model, old, records)
+        _, warm = _estimated(model, old, records)
     return (yield from _run(engine, stream, _anew(old), records, units, warm))
 
 
@@ -151,21 +152,19 @@ def _begun(stream: Stream, head: Head, records: list[Record], warm: int) -> Stre
 
 def _estimated(
     model: UnderlyingModel, head: Head, records: list[Record]
-) -> tuple[Moments | None, list[float] | None, int]:
-    """Location and scale, and resolution, as the warm-up would have found them.
+) -> tuple[Units | None, int]:
+    """Units as the warm-up would have found them, None where it is not over.
 
-    None where it is not over. Then how many records it asks for.
+    Then how many records it asks for.
     """
     seen = step_inputs.columns_of(model, records)
     values = columns.values(model, seen)
     so_far = np.cumsum(columns.labelled(model, seen.y)).tolist()
     for count, labels in enumerate(so_far, 1):
-        if warmup.complete(values[:labels], model.y_dim, head.settings.warmup, count):
-            asked = warmup.asked(seen.y[:count], head.settings.warmup)
-            own = values[:labels]
-            moments = warmup.estimated(model, own, head.settings)
-            return moments, resolution(model, own, moments[1]), asked
-    return None, None, len(records)
+        if warmup.complete(model, values[:labels], head.settings.warmup, count):
+            units = warmup.units(model, seen.part(slice(count)), head.settings)
+            return units, warmup.asked(seen.y[:count], head.settings.warmup, units.resolution)
+    return None, len(records)
 
 
 def _run(

@@ -203,8 +203,8 @@ def _check(engine: Engine, snapshot: StreamSnapshot) -> None:
     checks.check_settings(head.settings, model, dimensions)
     if head.warm and {len(head.location or []), len(head.scale or [])} != {model.scaled}:
         raise BadSnapshot(f"location and scale: expected {model.scaled} numbers")
-    if head.resolution is not None and len(head.resolution) != model.y_dim:
-        raise BadSnapshot(f"resolution: expected {model.y_dim} numbers")
+    if head.resolution is not None and len(head.resolution) != model.y_dim + 1:
+        raise BadSnapshot(f"resolution: expected {model.y_dim + 1} numbers")
     for record in snapshot.records:
         _check_record(record)
     all_seen: list[tuple[int, Record | Observation]] = [

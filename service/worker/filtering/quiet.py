@@ -535,7 +535,7 @@ def _quiet(wave: Wave, stepped: Stepped) -> Bools:
         starts <= wave.each(own["settled"]),
         (starts == suspected) & (stepped.table[:, _EVIDENCE] < wave.each(own["threshold"])),
     )
-    return np.asarray(still & stepped.ok & (stepped.anomaly < wave.each(own["alarm"])))
+    return np.asarray(still & stepped.ok & ~(stepped.anomaly >= wave.each(own["alarm"])))
 
 
 def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
@@ -556,11 +556,17 @@ def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
     ends = wave.ends
     own = wave.own
     groups = own.view(GROUPS)
+    summed = numbers[:, _SUMMED]
     groups["counts"] = groups["counts"] + number[:, None]
+    unscored = np.isnan(summed[:, 0])  # that repeat the one before, of a held series
+    if unscored.any():
+        scored = groups["counts"][:, 1]
+        scored -= np.add.reduceat(unscored, ends - number, dtype=scored.dtype)
+        summed = np.where(np.isnan(summed), 0.0, summed)
     groups["lengths"][:, 0] = numbers[ends - 1, _MAP_RUN_LENGTH]
     groups["lengths"][:, 1] = stepped.table[ends - 1, _BEST_START]
     groups["read"] = numbers[ends - 1][:, _READ]
-    groups["sums"] = _added(groups["sums"], numbers[:, _SUMMED], number)
+    groups["sums"] = _added(groups["sums"], summed, number)
     sizes = np.array(list(map(len, encoded)))
     own["slept_bytes"] += np.add.reduceat(sizes, ends - number) + ENTRY_BYTES * number
     position = own["position"]

@@ -45,6 +45,15 @@ def real(rng, level, x):
     return rng.gauss(level, 1)
 
 
+def held(rng, level, x):
+    """A value that is read three times."""
+    left = getattr(rng, "left", 0) or 3
+    if left == 3:
+        rng.value = rng.gauss(level, 1)
+    rng.left = left - 1
+    return rng.value
+
+
 def pair(rng, level, x):
     first = rng.gauss(level, 1)
     return [first, rng.gauss(0.7 * first, 0.5)]
@@ -94,6 +103,7 @@ KINDS = {
     "gaussian": Kind("gaussian", real),
     "gaussian-3": Kind("gaussian", triple, y_dim=3),
     "averaged": Kind("averaged", real),
+    "averaged-held": Kind("averaged", held, {"warmup": 5}),
     "averaged-2": Kind("averaged", pair, y_dim=2),
     "multivariate-1": Kind("multivariate", real),
     "multivariate-3": Kind("multivariate", triple, y_dim=3),

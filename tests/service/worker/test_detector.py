@@ -254,6 +254,27 @@ def test_vectors_have_a_model_of_their_own_and_may_lack_outputs(detect, close):
     listed(detector, bench)
 
 
+def test_a_held_series(detect, close):
+    """Repeats have no score; state, looks and a sensor that sticks are those of the worker."""
+    rng = np.random.default_rng(1)
+    updates = np.append(rng.normal(size=60), rng.normal(6.0, 1.0, 15))
+    y = [*np.repeat(updates, 3), *[updates[-1]] * 30, *np.repeat(rng.normal(6.0, 1.0, 10), 3)]
+    y[100] = None
+    bench, detector = detect({"model": "averaged"})
+    seen = observations([None if value is None else float(value) for value in y])
+    answers = bench.observe("a", seen[:130])
+    bench.crash()
+    answers += [bench.observe("a", [each])[0] for each in seen[130:160]]
+    answers += bench.observe("a", seen[160:])
+    agree(close, detector, answers, seen)
+    scored = [answer["log_score"] is not None for answer in answers[70:100]]
+    assert scored == [at % 3 == 0 for at in range(70, 100)][: len(scored)]
+    listed(detector, bench)
+    foreseen(close, detector, bench)
+    assert [event.start for event in detector.events] == [180, 222]
+    assert bench.head("a").resolution == detector._all.pipeline.series[0].resolution == [0.0, 8.0]
+
+
 @pytest.mark.parametrize("name", ["linear-3", "categorical", "alpaca-mixture"])
 def test_inputs_classes_and_typical_regimes(detect, close, tmp_path, name):
     publish(tmp_path / "models")

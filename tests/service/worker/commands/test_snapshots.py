@@ -47,7 +47,9 @@ def altered(blob, change):
 # --- what goes on -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "at"), [("averaged", 7), ("gaussian-3", 150), ("alpaca", 61)])
+@pytest.mark.parametrize(
+    ("name", "at"), [("averaged", 7), ("averaged-held", 61), ("gaussian-3", 150), ("alpaca", 61)]
+)
 def test_it_goes_on_as_the_uninterrupted_one(make_bench, tmp_path, name, at, close):
     publish(tmp_path / "models")
     bench, other = make_bench(), make_bench(db=1)
@@ -155,6 +157,7 @@ IMPOSSIBLE = {
         "x_dim": [3, 10**9, -1],
         "location": [[NAN], [1.0, 2.0], None],
         "scale": [[0.0], None, []],
+        "resolution": [[1.0], [0.0, -1.0], [NAN, 3.0]],
         "seq": [79, 81],
         "best_start": [HUGE, 81],
         "map_run_length": [81],

@@ -28,20 +28,23 @@ from tests.service.worker.filtering.test_series import Refusing
 
 STREAMS = [f"s{i}" for i in range(7)]
 SEASONAL = 5  # the place of one with seasons of 24
+HELD = 3  # of one each of whose values is read three times
 LENGTH = 260
 
 
 def series(seed):
     """Two levels and spikes: events move, alarms are raised, and most of it is quiet."""
     rng = random.Random(seed)
+    held = 0.0
     for at in range(LENGTH):
         season = 4.0 * math.sin(math.pi * at / 12) if seed == SEASONAL else 0.0
         y = rng.gauss(8.0 if 90 < at <= 170 else 0.0, 1.0) + (30.0 if rng.random() < 0.01 else 0.0)
         y += season
         stated = 0.5 if seed % 3 == 2 and rng.random() < 0.02 else None
+        held = y if seed != HELD or at % 3 == 0 else held
         missing = seed % 3 == 2 and rng.random() < 0.02
         time = f"2026-01-01T{at // 60:02}:{at % 60:02}:00Z" if seed % 2 else None
-        yield Observation(None if missing else y, time=time, changepoint=stated)
+        yield Observation(None if missing else held, time=time, changepoint=stated)
 
 
 def commands(seed, length):

@@ -83,6 +83,23 @@ def test_torch_answers_as_the_kernel_of_labels_with_a_season_and_of_one_that_is_
             np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_label_that_is_refused_is_not_the_last_one_of_a_held_series(kernel):
+    slab = Slab(build("averaged", Options()), 10, LEVELS)
+    if not kernel:
+        slab._kernel = None
+    rows = slab.begin([[2.0]] * 2, [[1.5]] * 2, [[0.0, 2.0], None])
+    scored = []
+    for label in (1.0, 1.0, 1e200, 1.0, 1.0, 3.0, 3.0):
+        seen = seen_of(np.array([[label], [1.5]]), [0.01])
+        held, other = slab.step(rows, seen, [NOTHING_WATCHED] * 2)
+        assert other.readout.ok
+        assert not math.isnan(other.readout.log_score)
+        assert held.readout.ok == (label < 1e200)
+        scored.append(not math.isnan(held.readout.log_score) and held.readout.ok)
+    assert scored == [True, False, False, False, True, True, False]
+
+
 def tried(slab, row, count):
     coming = past_of(slab.model, records(0.0)[:count]).seen
     return [step.anomaly for step in slab.tried(row, coming)]
