@@ -189,6 +189,12 @@ def test_a_warm_up_waits_for_what_may_be_held(counts, waits):
     assert not undecided(GAUSSIAN, np.array([[1.0], [1.0], [2.0], [2.0], [1.0], [1.0]]))
 
 
+def test_a_warm_up_counts_values_that_are_held_once():
+    detector = Detector(warmup=20)
+    answers = detector.update_many(np.repeat(LIVELY, 5).tolist())
+    assert [answer.warming_up for answer in answers].index(False) == 96  # at the 20th update
+
+
 def test_a_known_hold_counts_while_labels_are_held_or_too_few_to_say():
     held = [0.0, 14.0]
     assert renewed(GAUSSIAN, np.repeat(LIVELY[:20], 6)[:, None], [1.0], held) == held
