@@ -124,7 +124,7 @@ def gain(share: float, variance: float) -> float:
 
 def scatter(share: float, error: float, variance: float) -> float:
     """What a share of a label adds to beta."""
-    return 0.5 * (gain(share, variance) * (error * error))
+    return 0.5 * (share * (error * error) / (1.0 + share * variance))
 
 
 def bounds(location: float, scale: float, least: float, most: float) -> tuple[float, float]:
