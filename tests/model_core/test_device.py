@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
 
-from model_core import anomaly, correction, readout, transfer
 from model_core import filter as moca
+from model_core import readout, transfer
 from model_core import segments as seg
 from model_core.filter import Inputs
 from model_core.stream.slab import Slab
@@ -67,13 +66,10 @@ def test_steps_and_answers(name, device):
     assert mixture.sample(7, torch.Generator(device).manual_seed(0)).shape[:2] == (3, 7)
     slab = Slab(model, ROOM, [0.5], device)
     lines, heads = slab.layout.packed(state, prior)
-    outputs = anomaly.outputs(model)
-    ranks = anomaly.start([0.0] * outputs, [1.0] * outputs)
     unit = [[1.0] * model.scaled]
     (row,) = slab.begin(unit, unit)
-    errors = correction.start(correction.outputs(model))
-    own = [lines[:1], heads[:1], ranks[None], errors[None], np.zeros((1, model.y_dim))]
-    slab.write([row], own)
+    beside = slab.read([row])[2:]
+    slab.write([row], [lines[:1], heads[:1], *beside])
     blob = slab.encoded(slab.row(row))
     here = Slab(one.model, ROOM, [0.5])
     (other,) = here.begin(unit, unit)

@@ -54,7 +54,6 @@ UNUSUAL = [
     {"x": [0.5, -1.0]},
     {"hazard": (0.1, 0.2)},
     {"hazard": {"mean": 9.0, "shape": 2.0}},
-    {"log_score": None},
     {"changed_probability": None},
     {"evidence": None},
     {"changepoint_probability": None},
@@ -73,7 +72,6 @@ UNUSUAL = [
     {"variance": None},
     {"variance": [[1.0, 0.5], [0.5, 2.0]]},
     {"belief_override": [(3, 0.5), (9, 0.5)]},
-    {"anomaly": None},
     {"accepted_ms": None},
     {"time": "2024-05-01T12:00:00Z"},
     {"time": "x" * 256, "accepted_ms": None},
@@ -88,6 +86,8 @@ STATED = [
     {"hazard": 0.01},
     {"offset": -3.25},
     {"offset": -0.0, "hazard": 0.5},
+    {"anomaly": None},
+    {"log_score": None, "anomaly": None},
 ]
 
 
