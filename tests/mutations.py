@@ -144,7 +144,7 @@ MUTATIONS = [
     Mutation(
         "held labels: those that a held series only repeats count for the warm-up",
         "model_core/stream/warmup.py",
-        "return repeats(y, held_at_start(model.y_dim), most).count(False) >= warmup",
+        "return int((~repeated(y, most)).sum()) >= warmup",
         "return True",
         "tests/model_core/test_resolution.py",
     ),

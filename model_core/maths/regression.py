@@ -124,6 +124,7 @@ def gain(share: float, variance: float) -> float:
 
 def scatter(share: float, error: float, variance: float) -> float:
     """What a share of a label adds to beta."""
+    # Not by `gain`: it rounds otherwise, which `joint` turns into other changes on long series.
     return 0.5 * (share * (error * error) / (1.0 + share * variance))
 
 

@@ -121,6 +121,11 @@ def repeats(labels: Floats, state: Floats, most: float) -> list[bool]:
     return same
 
 
+def repeated(labels: Floats, most: float) -> NDArray[np.bool_]:
+    """`repeats` of the first labels (n, d) of a series."""
+    return np.array(repeats(labels, held_at_start(labels.shape[1]), most), dtype=bool)
+
+
 def valid(held: Floats, seq: float) -> bool:
     """Whether a state of `repeats` can be one after `seq` observations, from an unknown source."""
     return bool(np.isfinite(held).all() and held[0] == int(held[0]) and -1 <= held[0] <= seq)
@@ -138,17 +143,21 @@ def renewed(
 
     Else the one that they show.
     """
-    before = 0.0 if known is None else known[-1]
-    most = hold(model, y)
-    few = len(np.unique(y, axis=0)) <= FEWEST_HELD
-    if before and (few or before / 2 <= most <= before * 2):
-        most = before
+    most = renewed_hold(model, y, known)
     if most:
-        y = y[~np.array(repeats(y, held_at_start(y.shape[1]), most))]
+        y = y[~repeated(y, most)]
     if known is not None and all(map(_on_grid, y.T, known[:-1])):
         steps = known[:-1]
         return [*steps, most] if any(steps) or most else None
     return resolution(model, y.tolist(), scale, most)
+
+
+def renewed_hold(model: UnderlyingModel, y: Floats, known: list[float] | None) -> float:
+    """The hold of a known resolution while labels (n, d) are held like that; else theirs."""
+    before = 0.0 if known is None else known[-1]
+    most = hold(model, y)
+    few = len(np.unique(y, axis=0)) <= FEWEST_HELD
+    return before if before and (few or before / 2 <= most <= before * 2) else most
 
 
 def _on_grid(labels: Floats, step: float) -> bool:

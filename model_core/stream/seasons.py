@@ -17,7 +17,7 @@ from model_core.codec import StreamRow
 from model_core.stream import columns, memory, season, warmup
 from model_core.stream.beliefs import believed
 from model_core.stream.columns import Floats
-from model_core.stream.resolution import renewed
+from model_core.stream.resolution import renewed, renewed_hold
 from model_core.stream.series import Series, State
 from model_core.stream.slab import Past, Refused, Slab
 from model_core.stream.state import SeasonPeriods
@@ -113,8 +113,7 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     joined = max(past.previous[0], 0) if base else 0
     location = state.location or []
     scale = state.scale or []
-    known = renewed(slab.model, seen.y, scale, state.resolution)
-    held = 0.0 if known is None else known[-1]
+    held = renewed_hold(slab.model, seen.y, state.resolution)
     values = columns.values(slab.model, warmup.updates(seen, held) if held else seen)
     if seasons is None:  # it has outgrown its scale: that is of the last labels, as in a warm-up
         values = values[-max(state.settings.warmup, 2) :]

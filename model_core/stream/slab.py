@@ -173,15 +173,9 @@ class Stepped(NamedTuple):
     @classmethod
     def joined(cls, parts: Sequence[Stepped]) -> Stepped:
         """Those of calls without memories, one after the other; none or all with summaries."""
-        first = parts[0]
-        predicted = None
-        if first.predicted is not None:
-            numbers = [part.predicted.numbers for part in parts if part.predicted is not None]
-            own = first.predicted
-            predicted = Summary(np.concatenate(numbers), own.outputs, own.support)
         return cls(
             np.concatenate([part.table for part in parts]),
-            predicted,
+            _joined([part.predicted for part in parts]),
             np.concatenate([part.anomaly for part in parts]),
             np.concatenate([part.applied for part in parts]),
         )
@@ -990,8 +984,16 @@ def _gathered(
     """Tables and summaries of groups of rows, in the order of all."""
     order = np.argsort(np.concatenate([at for _, _, at in groups]), kind="stable")
     table = np.concatenate([table for table, _ in parts])[order]
-    summaries = [predicted for _, predicted in parts if predicted is not None]
-    if not summaries:
+    predicted = _joined([predicted for _, predicted in parts])
+    if predicted is None:
         return table, None
-    numbers = np.concatenate([predicted.numbers for predicted in summaries])[order]
-    return table, Summary(numbers, summaries[0].outputs, summaries[0].support)
+    return table, Summary(predicted.numbers[order], predicted.outputs, predicted.support)
+
+
+def _joined(parts: Sequence[Summary | None]) -> Summary | None:
+    """Summaries one after the other; None where there are none."""
+    some = [part for part in parts if part is not None]
+    if not some:
+        return None
+    numbers = np.concatenate([part.numbers for part in some])
+    return Summary(numbers, some[0].outputs, some[0].support)

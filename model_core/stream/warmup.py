@@ -13,7 +13,7 @@ import numpy as np
 from model_core.stream import columns
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.resolution import held_at_start, hold, repeats, resolution, undecided
+from model_core.stream.resolution import hold, repeated, resolution, undecided
 from model_core.stream.slab import Past, Refused, Slab, Step
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
@@ -65,7 +65,7 @@ def complete(model: UnderlyingModel, values: Values, warmup: int, waited: int) -
     y = np.array(values)[:, : model.y_dim]
     most = hold(model, y)
     if most:
-        return repeats(y, held_at_start(model.y_dim), most).count(False) >= warmup
+        return int((~repeated(y, most)).sum()) >= warmup
     return not undecided(model, y)
 
 
@@ -77,7 +77,7 @@ def asked(y: Floats, warmup: int, known: list[float] | None) -> int:
     """
     there = ~np.isnan(y)
     if known is not None and known[-1]:
-        there[repeats(y, held_at_start(y.shape[1]), known[-1])] = False
+        there[repeated(y, known[-1])] = False
     labels = np.cumsum(there, 0).min(1, initial=len(y))
     enough = np.flatnonzero(labels >= max(warmup, 1))
     return int(enough[0]) + 1 if len(enough) else len(y)
@@ -192,8 +192,7 @@ def units(model: UnderlyingModel, seen: Columns, settings: StreamSettings) -> Un
 
 def updates(seen: Columns, most: float) -> Columns:
     """Observations without those that repeat the one before; most: see `hold`."""
-    same = np.array(repeats(seen.y, held_at_start(seen.y.shape[1]), most), dtype=bool)
-    return seen.part(np.flatnonzero(~same))
+    return seen.part(np.flatnonzero(~repeated(seen.y, most)))
 
 
 def first(

@@ -262,10 +262,9 @@ class RequestMiddleware:
             else:
                 await _refused(scope, refusal)(scope, receive, answer)
         except Exception as error:
-            log.error("request %s failed", state["request_id"], exc_info=error)
+            defect = defect_problem(error, state["request_id"])
             if not status:
-                defect = InternalError("internal error", request_id=state["request_id"])
-                await problem(defect)(scope, receive, answer)
+                await defect(scope, receive, answer)
             raise
         finally:
             self._record(scope, method, status or 500, began, trace, traffic)
@@ -661,3 +660,9 @@ def problem(error: ServiceError, headers: Mapping[str, str] | None = None) -> Re
     """Return an error as a problem document."""
     all_headers = {**error.headers(), **(headers or {})}
     return Rendered(error.render(), error.status, PROBLEM_JSON, all_headers)
+
+
+def defect_problem(error: Exception, request_id: str) -> Response:
+    """Log an error that nobody foresaw, and return its problem document."""
+    log.error("request %s failed", request_id, exc_info=error)
+    return problem(InternalError("internal error", request_id=request_id))

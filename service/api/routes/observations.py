@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +32,7 @@ from service.api.http import (
     checked_key,
     checked_stream,
     context_of,
+    defect_problem,
     is_json,
     is_light,
     key_of,
@@ -60,7 +60,6 @@ from service.problems import (
     PROBLEM_JSON,
     ApiBusy,
     EarlierItemFailed,
-    InternalError,
     InvalidField,
     KeyReused,
     NotAwaited,
@@ -75,8 +74,6 @@ from service.schema import rendering
 from service.schema.observations import STREAM_CHARACTERS, ItemForm, ObservationForm
 from service.schema.queries import ObserveQuery
 from service.tasks import apart
-
-log = logging.getLogger(__name__)
 
 OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -449,9 +446,7 @@ class PlainPosts:
         if isinstance(result, ServiceError):
             result = problem(result)
         elif isinstance(result, Exception):
-            text = request_id.decode()
-            log.error("request %s failed", text, exc_info=result)
-            result = problem(InternalError("internal error", request_id=text))
+            result = defect_problem(result, request_id.decode())
         result.raw_headers += [*self._added, (b"x-request-id", request_id)]
         send(result)
         seconds = time.perf_counter() - began
