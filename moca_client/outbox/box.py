@@ -1,29 +1,18 @@
-"""The outboxes: observations are taken at once, and a thread sends them.
-
-Both are one. That of an asynchronous client has its thread wait for the event loop, which makes
-the requests and calls the owner back; what is written to the file holds up no loop.
-"""
+"""The outbox: observations are taken at once, and a thread sends them."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import operator
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from moca_client import calls
-from moca_client.asynchronous import AsyncClient
 from moca_client.calls import Observed, path_of
 from moca_client.errors import InvalidRequest
 from moca_client.outbox.sending import Delivered, Notice, Sender
@@ -34,8 +23,6 @@ from moca_client.sync import Client
 log = logging.getLogger("moca_client.outbox")
 RESERVED = ("stream", "key", "seq")
 STOP_S = 0.5  # for which a closed outbox waits for a request under way
-CANCEL_S = 0.1  # after which one is cancelled again
-C = TypeVar("C", bound=Client | AsyncClient)
 T = TypeVar("T")
 
 
@@ -51,19 +38,19 @@ class Bounds(NamedTuple):
     keep_answers: int = 0
 
 
-class Box(ABC, Generic[C]):
-    """An outbox but for where its client and callbacks run, and how its owner waits for it.
+class Outbox:
+    """Takes observations at once, and sends them in the background, in order for each stream.
 
     client: must stay open as long as the outbox. path: a file that keeps observations across
     restarts of this process; None: in memory. exclusive: no one else writes to these streams, so
     that the position decides what was applied however long ago it was sent; otherwise what has an
     unknown outcome after nine minutes is set aside. on_answer, on_failed: called at least once for
-    each. bounds: see Bounds.
+    each, in the sender's thread. bounds: see Bounds.
     """
 
     def __init__(
         self,
-        client: C,
+        client: Client,
         path: str | Path | None = None,
         *,
         exclusive: bool = True,
@@ -84,24 +71,35 @@ class Box(ABC, Generic[C]):
         self._on_failed = on_failed
         self._answers: deque[Delivered] = deque(maxlen=bounds.keep_answers)
         self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._change = threading.Condition()
         self._closed = False  # takes nothing more; the thread ends when nothing waits
         self._stop = False  # the thread ends even so
         self._ended = False  # the thread has ended
         self._broken: Exception | None = None
-        self._opened()
+        # In the context of its owner, for callbacks that look at it.
+        run = copy_context().run
+        self._thread = threading.Thread(
+            target=run, args=(self._run,), name="moca-outbox", daemon=True
+        )
+        self._thread.start()
 
-    @abstractmethod
-    def _opened(self) -> None:
-        """Begin to send, or be ready for it."""
+    def __enter__(self) -> Self:
+        """Return the outbox itself."""
+        return self
 
-    @abstractmethod
-    def _do(self, action: Callable[[], Any]) -> Any:
-        """Do what the client or the owner has to do, for the thread; returns its result."""
-
-    @abstractmethod
-    def _changed(self) -> None:
-        """Have those of the owner look again who wait for the thread, which calls this."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Send what waits and close; OutboxError when some of it is lost."""
+        self.close()
+        if error is not None or not self.pending:
+            return
+        if self._in_memory:
+            raise OutboxError(f"{self.pending} unsent observations are lost")
+        log.warning("%d observations stay in the file until the next start", self.pending)
 
     def add(self, stream: str, observation: Observed) -> int:
         """Take an observation, to be sent soon; returns its ticket at once.
@@ -167,44 +165,39 @@ class Box(ABC, Generic[C]):
             taken.append(self._answers.popleft())
         return taken
 
+    def flush(self, timeout_s: float = 30.0) -> bool:
+        """Wait until nothing waits any more; False when it took too long."""
+        self._check_open()
+        with self._change:
+            self._change.wait_for(lambda: not self.pending or self._ended, timeout_s)
+        self._check_open()
+        return not self.pending
+
+    def close(self, timeout_s: float = 30.0) -> int:
+        """Send what waits for at most `timeout_s`, and stop; returns how many are left."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        self._stop = True
+        self._wake.set()
+        self._thread.join(STOP_S)  # a request under way ends by itself; its items stay
+        return self.pending
+
     def _check_open(self) -> None:
         if self._broken is not None:
             raise OutboxError(f"the outbox stopped sending: {self._broken}") from self._broken
         if self._closed:
             raise OutboxError("the outbox is closed")
 
-    def _check_sent(self) -> None:
-        """Raise OutboxError if what was not sent is lost."""
-        if not self.pending:
-            return
-        if self._in_memory:
-            raise OutboxError(f"{self.pending} unsent observations are lost")
-        log.warning("%d observations stay in the file until the next start", self.pending)
-
-    def _idle(self) -> bool:
-        """Whether there is nothing to wait for any more."""
-        return not self.pending or self._ended
-
     # --- the sender's thread -----------------------------------------------------------------
 
     def _call(self, call: Call[T], /) -> T:
         """Carry out a call, once."""
-        result: T = self._do(partial(self._client.call, call, ONCE))
-        return result
-
-    def _start(self) -> None:
-        # In the context of its owner, for callbacks that look at it.
-        run = copy_context().run
-        self._thread = threading.Thread(
-            target=run, args=(self._run,), name="moca-outbox", daemon=True
-        )
-        self._thread.start()
+        return self._client.call(call, ONCE)
 
     def _run(self) -> None:
         try:
             self._send()
-        except CancelledError:  # a request, by `close` or with its loop; it is sent the next time
-            pass
         except Exception as error:
             log.exception("the outbox stopped")
             self._broken = error
@@ -227,171 +220,23 @@ class Box(ABC, Generic[C]):
             if wait_s != 0:
                 self._wake.wait(wait_s)
 
-    def _handle(self, notice: Notice) -> None:
-        """Note what became of an observation, and call the owner back."""
-        if isinstance(notice, Delivered):
-            self._answers.append(notice)
-            callback = self._on_answer and partial(self._on_answer, notice)
-        else:
-            log.warning("set aside an observation of %s: %s", notice.stream, notice.problem)
-            callback = self._on_failed and partial(self._on_failed, notice)
-        try:
-            if callback is not None:
-                self._do(callback)
-        except CancelledError:  # by `close`
-            raise
-        except Exception:  # it holds up nothing
-            log.exception("a callback of the outbox failed")
-
-
-class Outbox(Box[Client]):
-    """Takes observations at once, and sends them in the background, in order for each stream.
-
-    Callbacks are called in the sender's thread.
-    """
-
-    def _opened(self) -> None:
-        self._change = threading.Condition()
-        self._start()
-
-    def __enter__(self) -> Self:
-        """Return the outbox itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Send what waits and close; OutboxError when some of it is lost."""
-        self.close()
-        if error is None:
-            self._check_sent()
-
-    def flush(self, timeout_s: float = 30.0) -> bool:
-        """Wait until nothing waits any more; False when it took too long."""
-        self._check_open()
-        with self._change:
-            self._change.wait_for(self._idle, timeout_s)
-        self._check_open()
-        return not self.pending
-
-    def close(self, timeout_s: float = 30.0) -> int:
-        """Send what waits for at most `timeout_s`, and stop; returns how many are left."""
-        assert self._thread is not None
-        self._closed = True
-        self._wake.set()
-        self._thread.join(timeout_s)
-        self._stop = True
-        self._wake.set()
-        self._thread.join(STOP_S)  # a request under way ends by itself; its items stay
-        return self.pending
-
-    def _do(self, action: Callable[[], Any]) -> Any:
-        return action()
-
     def _changed(self) -> None:
         with self._change:
             self._change.notify_all()
 
-
-class AsyncOutbox(Box[AsyncClient]):
-    """The outbox of an asynchronous client, to be used as an asynchronous context manager.
-
-    It sends from `async with` on. Callbacks are called in the event loop, and may be coroutine
-    functions.
-    """
-
-    def _opened(self) -> None:
-        self._change = asyncio.Event()
-        self._under_way: Future[Any] | None = None
-
-    async def __aenter__(self) -> Self:
-        """Begin to send."""
-        self._loop = asyncio.get_running_loop()
-        self._start()
-        self._guard = self._loop.create_task(self._end_with_loop(), name="moca-outbox")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Send what waits and close; OutboxError when some of it is lost."""
-        await self.close()
-        if error is None:
-            self._check_sent()
-
-    async def flush(self, timeout_s: float = 30.0) -> bool:
-        """Wait until nothing waits any more; False when it took too long."""
-        self._check_open()
-        await self._wait_for(self._idle, timeout_s)
-        self._check_open()
-        return not self.pending
-
-    async def close(self, timeout_s: float = 30.0) -> int:
-        """Send what waits for at most `timeout_s`, and stop; returns how many are left."""
-        self._closed = True
-        self._wake.set()
-        if self._thread is None:
-            self._store.close()
-            return self.pending
-        await self._wait_for(lambda: self._ended, timeout_s)
-        await self._end()
-        await asyncio.wait([self._guard])
-        return self.pending
-
-    async def _end(self) -> None:
-        self._stop = True
-        self._wake.set()
-        while not self._ended:
-            if self._under_way is not None:
-                self._under_way.cancel()  # its items stay, and are sent again the next time
-            await self._wait_for(lambda: self._ended, CANCEL_S)
-
-    async def _end_with_loop(self) -> None:
-        """End the thread if the loop ends first: it would keep the file, and could send nothing."""
+    def _handle(self, notice: Notice) -> None:
+        """Note what became of an observation, and call the owner back."""
         try:
-            await self._wait_for(lambda: self._ended, None)
-        finally:
-            await self._end()
-
-    async def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
-        # Without asyncio.timeout: before Python 3.11.3 it raises CancelledError at its end in a
-        # task that was cancelled before, as `_end_with_loop` is, which then ended no thread.
-        waiting = asyncio.create_task(self._until(condition))
-        try:
-            await asyncio.wait([waiting], timeout=timeout_s)
-        finally:
-            waiting.cancel()
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._change.clear()
-            await self._change.wait()
-
-    def _do(self, action: Callable[[], Any]) -> Any:
-        """Do it in the owner's loop, and wait for it in the thread."""
-
-        async def run() -> Any:
-            try:
-                result = action()
-                return await result if inspect.isawaitable(result) else result
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                raise RuntimeError("what it waited for was cancelled") from error
-
-        self._under_way = asyncio.run_coroutine_threadsafe(run(), self._loop)
-        return self._under_way.result()
-
-    def _changed(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
-            self._loop.call_soon_threadsafe(self._change.set)
+            if isinstance(notice, Delivered):
+                self._answers.append(notice)
+                if self._on_answer is not None:
+                    self._on_answer(notice)
+            else:
+                log.warning("set aside an observation of %s: %s", notice.stream, notice.problem)
+                if self._on_failed is not None:
+                    self._on_failed(notice)
+        except Exception:  # it holds up nothing
+            log.exception("a callback of the outbox failed")
 
 
 def _encoded(stream: str, observation: Observed) -> bytes:

@@ -1,9 +1,7 @@
 """The outbox's decisions against a model of the service that loses whatever can be lost."""
 
-import asyncio
 import random
 import threading
-import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -12,12 +10,12 @@ import httpx
 import msgspec
 import pytest
 
-from moca_client import AsyncClient, AsyncOutbox, Client, Outbox, retry
+from moca_client import Client, Outbox, retry
 from moca_client.errors import InvalidRequest, OutcomeUnknown, problem_of
 from moca_client.outbox import box as box_module
 from moca_client.outbox import sending
 from moca_client.outbox.sending import Delivered, Failed, Sender
-from moca_client.outbox.store import OutboxFull, OutboxStore
+from moca_client.outbox.store import OutboxError, OutboxFull, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import KEY_MEMORY_S, Call
 from tests.waiting import PATIENCE_S, Clock
@@ -492,90 +490,67 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
     store.close()
 
 
-@pytest.mark.parametrize("abandoned", [False, True], ids=["closed", "abandoned"])
 @pytest.mark.parametrize("state", ["asks", "pauses", "idle"])
-def test_nothing_holds_up_the_end_of_an_asynchronous_outbox(tmp_path, state, abandoned, caplog):
+def test_nothing_holds_up_the_end_of_an_outbox(tmp_path, state, caplog, monkeypatch):
     """With a request under way, with a service that is away, with nothing to do."""
+    monkeypatch.setattr(box_module, "STOP_S", 0.01)
+    for count in (1, 2):  # the file can be opened again, and has what was not sent
+        begun = threading.Event()
+        end = threading.Event()
 
-    async def send():
-        begun = asyncio.Event()
-
-        async def hang(request):
+        def hang(request, begun=begun, end=end):
             begun.set()
-            if state == "pauses":
-                raise httpx.ConnectError("away")
-            await asyncio.sleep(3600)
+            if state == "asks":
+                end.wait(PATIENCE_S)
+            raise httpx.ConnectError("away")
 
-        client = AsyncClient(transport=httpx.MockTransport(hang))
-        box = await AsyncOutbox(client, tmp_path / "box").__aenter__()
+        client = Client("http://test", transport=httpx.MockTransport(hang))
+        box = Outbox(client, tmp_path / "box")
         if state != "idle":
             box.add("s", 1.0)
-            await begun.wait()
-        if not abandoned:  # else its loop ends without it
-            assert await box.close(0.01) == box.pending
-            await client.close()
-            assert "moca-outbox" not in {task.get_name() for task in asyncio.all_tasks()}
-        return box
-
-    for count in (1, 2):  # the file can be opened again, and has what was not sent
-        box = asyncio.run(asyncio.wait_for(send(), PATIENCE_S))
-        assert box._ended
-        assert box.pending == (0 if state == "idle" else count)
+            begun.wait(PATIENCE_S)
+        assert box.close(0.01) == (0 if state == "idle" else count)
+        end.set()
+        box._thread.join(PATIENCE_S)
+        assert not box._thread.is_alive()
+        client.close()
     assert "stopped" not in caplog.text
 
 
-def test_the_thread_of_an_abandoned_outbox_ends_with_its_loop_however_slow_its_disk(monkeypatch):
-    async def send():
-        async with AsyncClient(transport=httpx.MockTransport(httpx.Response)) as client:
-            return await AsyncOutbox(client).__aenter__()
-
-    def close(store, close=OutboxStore.close):
-        time.sleep(0.05)
-        close(store)
-
-    monkeypatch.setattr(box_module, "CANCEL_S", 0.001)  # the loop looks again and again
-    monkeypatch.setattr(OutboxStore, "close", close)
-    assert asyncio.run(send())._ended
+def test_a_sender_that_breaks_says_so_to_its_owner(monkeypatch):
+    monkeypatch.setattr(Sender, "round", lambda _: 1 / 0)
+    with Client("http://test", transport=httpx.MockTransport(httpx.Response)) as client:
+        box = Outbox(client)
+        box._thread.join(PATIENCE_S)
+        assert box.error == "division by zero"
+        for use in (box.flush, box.failed, partial(box.add, "s", 1.0)):
+            with pytest.raises(OutboxError, match="stopped sending: division by zero"):
+                use()
 
 
-def applied(request):
-    """Answer as a service that applies all that is posted, to a new stream."""
-    if request.method == "GET":
-        return httpx.Response(404)
-    items = msgspec.json.decode(request.content)
-    answers = [{"stream": "s", "seq": item["seq"], "model": "m", "status": 200} for item in items]
-    return httpx.Response(200, json=answers)
+def test_what_a_callback_raises_holds_up_nothing(caplog):
+    def applied(request):
+        """Answer as a service that applies all that is posted, to a new stream."""
+        if request.method == "GET":
+            return httpx.Response(404)
+        items = msgspec.json.decode(request.content)
+        answers = [
+            {"stream": "s", "seq": item["seq"], "model": "m", "status": 200} for item in items
+        ]
+        return httpx.Response(200, json=answers)
 
-
-@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
-async def test_an_asynchronous_outbox_calls_back_in_the_loop(error):
-    """What the callback raises holds up nothing, be it that what it waited for was cancelled."""
     threads = []
 
-    async def note(delivered):
-        threads.append(threading.get_ident())
-        raise error
+    def note(delivered):
+        threads.append(threading.current_thread().name)
+        raise RuntimeError("no")
 
-    client = AsyncClient(transport=httpx.MockTransport(applied))
-    async with client, AsyncOutbox(client, on_answer=note) as box:
+    with (
+        Client("http://test", transport=httpx.MockTransport(applied)) as client,
+        Outbox(client, on_answer=note) as box,
+    ):
         for y in (1.0, 2.0):
             box.add("s", y)
-            assert await box.flush()
-    assert threads == [threading.get_ident()] * 2
-
-
-async def test_an_observation_whose_callback_is_cut_by_the_end_is_delivered_the_next_time(
-    tmp_path, caplog
-):
-    begun = asyncio.Event()
-
-    async def hang(delivered):
-        begun.set()
-        await asyncio.sleep(3600)
-
-    async with AsyncClient(transport=httpx.MockTransport(applied)) as client:
-        box = await AsyncOutbox(client, tmp_path / "box", on_answer=hang).__aenter__()
-        box.add("s", 1.0)
-        await begun.wait()
-        assert await box.close(0.01) == 1
-    assert "failed" not in caplog.text
+            assert box.flush()
+    assert threads == ["moca-outbox"] * 2
+    assert "a callback of the outbox failed" in caplog.text

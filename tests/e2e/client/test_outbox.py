@@ -1,6 +1,5 @@
-"""What an outbox does for its owner, in a thread and in a task, against the running service."""
+"""What an outbox does for its owner, against the running service."""
 
-import asyncio
 import contextlib
 import os
 import random
@@ -9,12 +8,11 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from moca_client import (
-    AsyncClient,
-    AsyncOutbox,
     Bounds,
     Client,
     InvalidRequest,
@@ -31,34 +29,10 @@ from tests.waiting import until
 NOBODY = "http://127.0.0.1:1"
 
 
-class Awaited:
-    """An outbox with a thread, whose calls that wait are awaited."""
-
-    def __init__(self, box):
-        self._box = box
-
-    def __getattr__(self, name):
-        member = getattr(self._box, name)
-        if name in ("flush", "close"):
-            return lambda *arguments: asyncio.to_thread(member, *arguments)
-        return member
-
-
-@contextlib.asynccontextmanager
-async def threaded(url, *arguments, **options):
+@contextlib.contextmanager
+def outbox(url, *arguments, **options):
     with Client(url) as client, Outbox(client, *arguments, **options) as box:
-        yield Awaited(box)
-
-
-@contextlib.asynccontextmanager
-async def tasked(url, *arguments, **options):
-    async with AsyncClient(url) as client, AsyncOutbox(client, *arguments, **options) as box:
         yield box
-
-
-@pytest.fixture(params=[threaded, tasked])
-def outbox(request):
-    return request.param
 
 
 @pytest.fixture
@@ -67,7 +41,7 @@ def stream(client, prefix):
     return f"{prefix}s"
 
 
-async def test_answers_come_back_by_callback_and_by_asking(outbox, url, client, stream):
+def test_answers_come_back_by_callback_and_by_asking(url, client, stream):
     """A callback that fails holds up nothing."""
     delivered = []
 
@@ -76,9 +50,9 @@ async def test_answers_come_back_by_callback_and_by_asking(outbox, url, client, 
         raise RuntimeError("no")
 
     bounds = Bounds(batch=3, keep_answers=4)
-    async with outbox(url, on_answer=note, bounds=bounds) as box:
+    with outbox(url, on_answer=note, bounds=bounds) as box:
         tickets = [box.add(stream, float(y)) for y in range(10)]
-        assert await box.flush()
+        assert box.flush()
         assert [notice.ticket for notice in delivered] == tickets
         assert [notice.answer.seq for notice in delivered] == list(range(10))
         assert [notice.answer.seq for notice in box.answers()] == [6, 7, 8, 9]
@@ -86,22 +60,22 @@ async def test_answers_come_back_by_callback_and_by_asking(outbox, url, client, 
         assert (box.pending, box.error) == (0, None)
         client.observe(stream, 99.0)  # somebody else writes, too
         box.add(stream, 10.0)
-        assert await box.flush()
+        assert box.flush()
     assert labels(client, stream) == [*map(float, range(10)), 99.0, 10.0]
 
 
-async def test_what_is_refused_is_kept_aside_in_the_file(outbox, url, client, stream, tmp_path):
+def test_what_is_refused_is_kept_aside_in_the_file(url, client, stream, tmp_path):
     refused = []
-    async with outbox(url, tmp_path / "box", on_failed=refused.append) as box:
+    with outbox(url, tmp_path / "box", on_failed=refused.append) as box:
         for y in (1.0, [1.0, 2.0], 2.0, [3.0, 4.0], 3.0):
             box.add(stream, {"y": y})
         box.add("not an id", 1.0)
-        assert await box.flush()
+        assert box.flush()
         assert [notice.ticket for notice in box.failed()] == [2, 4, 6]
         assert sorted(notice.ticket for notice in refused) == [2, 4, 6]
         with pytest.raises(OutboxError, match="in use"):
-            await outbox(NOBODY, tmp_path / "box").__aenter__()
-    async with outbox(url, tmp_path / "box") as box:
+            outbox(NOBODY, tmp_path / "box").__enter__()
+    with outbox(url, tmp_path / "box") as box:
         first, second, third = box.failed()
         assert isinstance(first.problem, errors.DimensionMismatch)
         assert isinstance(third.problem, errors.InvalidField)
@@ -109,29 +83,27 @@ async def test_what_is_refused_is_kept_aside_in_the_file(outbox, url, client, st
         assert box.discard_failed([second.ticket, third.ticket, 99]) == 2
         assert box.retry_failed([first.ticket]) == [7]
         box.add(stream, 4.0)
-        assert await box.flush()
+        assert box.flush()
         assert [notice.ticket for notice in box.failed()] == [7]
     assert labels(client, stream) == [1.0, 2.0, 3.0, 4.0]
 
 
-async def test_what_waits_in_the_file_when_it_is_closed_is_sent_later(
-    outbox, url, client, stream, tmp_path
-):
-    async with outbox(NOBODY, tmp_path / "box") as box:
+def test_what_waits_in_the_file_when_it_is_closed_is_sent_later(url, client, stream, tmp_path):
+    with outbox(NOBODY, tmp_path / "box") as box:
         for y in range(5):
             box.add(stream, y)
-        assert not await box.flush(0.1)
+        assert not box.flush(0.1)
         assert box.error
-        assert await box.close(0.1) == 5
-    async with outbox(url, tmp_path / "box") as box:
+        assert box.close(0.1) == 5
+    with outbox(url, tmp_path / "box") as box:
         assert box.pending == 5
-        assert await box.flush()
+        assert box.flush()
     assert labels(client, stream) == list(range(5))
 
 
-async def test_what_is_wrong_is_told_at_once_and_what_is_lost_at_the_end(outbox):
-    async def leave():
-        async with outbox(NOBODY, bounds=Bounds(max_items=2)) as box:
+def test_what_is_wrong_is_told_at_once_and_what_is_lost_at_the_end():
+    def leave():
+        with outbox(NOBODY, bounds=Bounds(max_items=2)) as box:
             for given in (float("inf"), {"y": 1.0, "seq": 3}, {"y": object()}):
                 with pytest.raises(InvalidRequest):
                     box.add("s", given)
@@ -141,12 +113,12 @@ async def test_what_is_wrong_is_told_at_once_and_what_is_lost_at_the_end(outbox)
             box.add("s", 2.0)
             with pytest.raises(OutboxFull):
                 box.add("s", 3.0)
-            await box.close(0.1)
+            box.close(0.1)
             with pytest.raises(OutboxError, match="closed"):
                 box.add("s", 1.0)
 
     with pytest.raises(OutboxError, match="2 unsent"):
-        await leave()
+        leave()
 
 
 def test_bounds_and_files_that_cannot_be_used_are_refused(tmp_path):
@@ -175,9 +147,7 @@ def check(url, length):
 
 
 @pytest.mark.slow
-async def test_the_service_is_killed_and_an_outbox_loses_nothing(
-    outbox, serve, processes, tmp_path
-):
+def test_the_service_is_killed_and_an_outbox_loses_nothing(serve, processes, tmp_path):
     """Three times, with all its processes."""
     url, length, answered = serve(), 1200, {}
 
@@ -192,12 +162,12 @@ async def test_the_service_is_killed_and_an_outbox_loses_nothing(
 
     killer = threading.Thread(target=kill)
     killer.start()
-    async with outbox(url, tmp_path / "box", on_answer=note, bounds=Bounds(batch=50)) as box:
+    with outbox(url, tmp_path / "box", on_answer=note, bounds=Bounds(batch=50)) as box:
         for at in range(length):
             box.add(f"box-{at % STREAMS}", observation(at))
-            await asyncio.sleep(0.003)
-        await asyncio.to_thread(killer.join)
-        assert await box.flush(120), box.error
+            time.sleep(0.003)
+        killer.join()
+        assert box.flush(120), box.error
         assert box.failed() == []
     assert [answered[at + 1] for at in range(length)] == [at // STREAMS for at in range(length)]
     check(url, length)
