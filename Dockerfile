@@ -7,7 +7,7 @@ FROM ${PYTHON_IMAGE} AS build
 # Index with torch's builds for the CPU or a CUDA version. Empty: pip's own, on Linux with CUDA, several GB.
 ARG TORCH_INDEX=
 # Optional parts of the service.
-ARG EXTRAS=console,torch
+ARG EXTRAS=console,notify,torch
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/constraints.txt
 WORKDIR /src
 # hadolint ignore=DL3008

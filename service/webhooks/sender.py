@@ -147,6 +147,9 @@ def headers_of(secret: bytes, id_: str, now_s: int, body: bytes) -> dict[str, st
 # --- Apprise --------------------------------------------------------------------------------------
 
 
+INSTALL_APPRISE = "this needs apprise, which is not installed: pip install 'moca-service[notify]'"
+
+
 class _Guard(threading.local):
     """What this thread may connect to, None: anything; and why it was not let."""
 
@@ -163,8 +166,11 @@ class AppriseSender(Sender):
     errors = (Exception,)  # of any service
 
     def __init__(self, url: str, allowed: Allowed, timeout_s: float) -> None:
-        """Raise ValueError for a URL that Apprise does not know."""
-        import apprise  # a second, which only processes that notify need to spend
+        """Raise ValueError for a URL that Apprise does not know, and where it is not installed."""
+        try:
+            import apprise  # a second, which only processes that notify need to spend
+        except ImportError:
+            raise ValueError(INSTALL_APPRISE) from None
 
         asset = apprise.AppriseAsset(app_id="MOCA", app_desc="MOCA", http_redirects=False)
         self._target: Any = apprise.Apprise.instantiate(url, asset=asset)

@@ -4,6 +4,7 @@ import base64
 import ipaddress
 import json
 import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
@@ -335,6 +336,12 @@ def test_apprise_targets_are_read_from_their_url_alone(read, refused):
         assert "Apprise URL" in refused(text.format(wrong)), wrong
     for line in (f'secret = "{SECRET}"', 'bearer_token = "pa55w0rd"'):
         assert "beside an Apprise URL" in refused(text.format(slack) + line + "\n")
+
+
+def test_apprise_names_its_extra_where_it_is_not_installed(monkeypatch, refused):
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    text = '[[hook]]\nname = "a"\nformat = "apprise"\nurl = "slack://A/B/C"\n'
+    assert "pip install 'moca-service[notify]'" in refused(text)
 
 
 def test_the_documents_show_what_works(tmp_path):
