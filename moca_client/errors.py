@@ -6,23 +6,20 @@
   * Unavailable: no usable answer after all retries; `problem` is the last error response
     * OutcomeUnknown: the same, and the request may have been applied, or not
   * PartlyObserved: a frame was applied up to a row; `answers` has the answers so far
-  * Problem: the service refused the request, with an RFC 9457 document
+  * Problem: the service refused the request, with an RFC 9457 document; `type` says exactly why
     * Invalid (400, 408, 413, 415, 422): the request is wrong, or does not fit its stream
-      * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, UnknownModel,
-        DimensionMismatch, LabelOutOfRange, UnfitSettings, UnfitModel, UnfitBelief,
-        UnfitSnapshot, KeyReused
     * Unauthorized (401), Forbidden (403)
     * NotFound (404)
       * UnknownStream
     * Conflict (409)
-      * SeqConflict (`seq` is where the stream is), SettingsConflict, StreamExists, WarmingUp
+      * SeqConflict (`seq` is where the stream is)
     * EarlierItemFailed (424): not attempted, as an earlier item of the same stream failed
     * Temporary (429, 503, 504): a retry may succeed; only of items of a batch, as for other
       calls the client retries and raises Unavailable
     * Fault (500, 501): the service's own
-      * NumericalFault, Quarantined, CorruptState, ModelChanged, NotInstalled
+      * NumericalFault, Quarantined
 
-A problem of a type that this version does not know gets the class of its status.
+A problem gets the class of its type, else that of its status.
 """
 
 from __future__ import annotations
@@ -69,8 +66,8 @@ def slug_in(document: Mapping[str, Any]) -> str:
 class Problem(ClientError):
     """An error response: `status` and the problem document as the service sent it.
 
-    type: the last part of the problem's type, such as `unknown-stream`. detail: the exact reason.
-    Both may be empty.
+    type: the last part of the problem's type, such as `unfit-settings`; docs/reference.md has them
+    all. detail: the exact reason. Both may be empty.
     """
 
     types: ClassVar[dict[str, type[Problem]]] = {}
@@ -117,54 +114,6 @@ class Invalid(Problem, status=(400, 405, 408, 413, 414, 415, 422, 431)):
     """The request is invalid, or does not fit its stream; the stream is unchanged."""
 
 
-class MalformedBody(Invalid):
-    """The body cannot be parsed as its content type."""
-
-
-class InvalidField(Invalid):
-    """One or more fields are invalid; `errors` names all."""
-
-
-class BodyTooLarge(Invalid):
-    """The body exceeds the size limit."""
-
-
-class UnsupportedMediaType(Invalid):
-    """The call does not accept this content type."""
-
-
-class UnknownModel(Invalid):
-    """The model or version does not exist."""
-
-
-class DimensionMismatch(Invalid):
-    """`x` or `y` differs in length from the stream's."""
-
-
-class LabelOutOfRange(Invalid):
-    """A label or an input is outside the range of the stream's model."""
-
-
-class UnfitSettings(Invalid):
-    """The settings do not fit the stream's model."""
-
-
-class UnfitModel(Invalid):
-    """The stream's model does not support this call."""
-
-
-class UnfitBelief(Invalid):
-    """The override names run lengths that have no hypothesis."""
-
-
-class UnfitSnapshot(Invalid):
-    """The snapshot is invalid, or does not fit this deployment."""
-
-
-class KeyReused(Invalid):
-    """The idempotency key was used before, with another body."""
-
-
 class Unauthorized(Problem, status=(401,)):
     """No API key, or a wrong one."""
 
@@ -194,18 +143,6 @@ class SeqConflict(Conflict):
         return int(self.document["seq"])
 
 
-class SettingsConflict(Conflict):
-    """A setting cannot be changed on a stream that has observations."""
-
-
-class StreamExists(Conflict):
-    """A stream with this id already exists."""
-
-
-class WarmingUp(Conflict):
-    """The stream has no belief yet."""
-
-
 class EarlierItemFailed(Problem, status=(424,)):
     """Not attempted, because an earlier item of the same stream failed."""
 
@@ -224,18 +161,6 @@ class NumericalFault(Fault):
 
 class Quarantined(Fault):
     """The command stopped its worker each time and was quarantined."""
-
-
-class CorruptState(Fault):
-    """The stored state of the stream cannot be read."""
-
-
-class ModelChanged(Fault):
-    """The artifact of the stream's model differs from the one that the stream was created with."""
-
-
-class NotInstalled(Fault):
-    """The call needs torch, which is not installed where the workers run."""
 
 
 class Unavailable(ClientError):

@@ -23,7 +23,7 @@
 The class of an error states its status, title, time until a retry and an example. Its type in a
 problem document is the class's name: `unknown-stream` of UnknownStream. Its title is the same in
 words unless another one is stated, and the first line of its docstring describes it in
-docs/reference.md. The client has a class of the same name for most of them.
+docs/reference.md. The client has a class of the same name for those that it treats by themselves.
 """
 
 from __future__ import annotations

@@ -61,14 +61,16 @@ def test_observing_one_many_and_items_of_many_streams(client, stream):
         {"stream": other, "y": 5.0, "key": "k"},
     ])  # fmt: skip
     kinds = [type(result).__name__ for result in results]
-    assert kinds == ["Answer", "Answer", "DimensionMismatch", "EarlierItemFailed", "Answer"]
+    assert kinds == ["Answer", "Answer", "Invalid", "EarlierItemFailed", "Answer"]
     assert [results[1].seq, results[4].seq, results[4].duplicate] == [0, 0, True]
     again = client.observe(other, 1.0, key="mine")
     assert (client.observe(other, 1.0, key="mine")).seq == again.seq
-    with pytest.raises(errors.KeyReused):
+    with pytest.raises(errors.Invalid) as caught:
         client.observe(other, 2.0, key="mine")
-    with pytest.raises(errors.DimensionMismatch) as caught:
+    assert caught.value.type == "key-reused"
+    with pytest.raises(errors.Invalid) as caught:
         client.observe(other, [*(i % 2 for i in range(520)), {"y": [1.0, 2.0]}])
+    assert caught.value.type == "dimension-mismatch"
     assert caught.value.document["applied"] == 512
     assert [answer.seq for answer in caught.value.answers] == list(range(2, 514))
 
@@ -128,7 +130,7 @@ def test_inputs_and_models(client, stream):
     assert [prediction.predictive.mean[0] for prediction in predictions] == pytest.approx(
         [2, 6], abs=0.3
     )
-    with pytest.raises(errors.DimensionMismatch):
+    with pytest.raises(errors.Invalid, match="422 Dimension mismatch: "):
         client.predict(stream, [[1.0, 2.0]])
     assert {"gaussian", "averaged", "regimes"} <= {model.name for model in client.models()}
     assert (client.model("gaussian")).versions[0].version is None
