@@ -107,7 +107,7 @@ class Detectors:
                 "streams: expected distinct series; update one that is named twice twice"
             )
         nothing = [None] * len(rows)
-        times = parsing.moments([time] * len(rows), y, len(rows))
+        times = parsing.moments([time] * len(rows), len(rows))
         seen = self._checked(rows, labels, given, [elapsed] * len(rows), nothing, times)
         if self._pipeline is None:
             return Answers(
@@ -128,11 +128,13 @@ class Detectors:
         """Take many observations of one series, one after the other; faster than one by one.
 
         rows: a list, an array (T,) or (T, d), or a column or frame of pandas or polars. time: when
-        they were made, for events, by default a `DatetimeIndex` of the rows; it changes no number,
-        as `elapsed` does. Raises BadInput: of what does not fit before any is taken; where the
-        filter refuses one, those before it are, and their answers are the error's `answers`.
+        they were made, for events, by default a frame's one column of dates or pandas' index of
+        dates; it changes no number, as `elapsed` does. Raises BadInput: of what does not fit before
+        any is taken; where the filter refuses one, those before it are, and their answers are the
+        error's `answers`.
         """
         stream = self._at(stream)
+        rows, dates = parsing.frame(rows)
         labels = parsing.elements(rows)
         given = [None] * len(labels) if x is None else parsing.elements(x)
         steps = list(elapsed) if isinstance(elapsed, Iterable) else [elapsed] * len(labels)
@@ -142,7 +144,7 @@ class Detectors:
                 raise BadInput(
                     f"{name}: expected one for each of {len(labels)} labels, got {len(values)}"
                 )
-        times = parsing.moments(time, rows, len(labels))
+        times = parsing.moments(dates if time is None else time, len(labels))
         seen = self._checked([stream] * len(labels), labels, given, steps, supervision, times)
         if self._pipeline is None:
             return [self._wait(stream, observation) for observation in seen]

@@ -6,7 +6,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,6 +43,48 @@ def elements(values: Any) -> list[Any]:
     if not isinstance(listed, Iterable):
         raise BadInput(f"expected a list or an array of observations, got {values!r}")
     return list(listed)
+
+
+def frame(rows: Any) -> tuple[Any, Any]:
+    """Observations and their times: a frame's one column of dates, else pandas' index of dates.
+
+    rows: a frame or column of pandas or polars, or anything else; times are None where it has none.
+    Raises BadInput for columns without numbers, by their names.
+    """
+    if hasattr(rows, "collect"):
+        raise BadInput(f"expected rows, got a {type(rows).__name__}; call its collect() first")
+    if hasattr(rows, "get_columns"):  # polars
+        columns = rows.get_columns()
+    elif hasattr(rows, "iterrows"):
+        columns = [column for _, column in rows.items()]
+    else:
+        columns = []
+    dates = [column for column in columns if str(column.dtype).lower().startswith("date")]
+    if len(dates) > 1:
+        names = [column.name for column in dates]
+        raise BadInput(f"expected at most one column of dates, got {names}; leave the others out")
+    labels = [column for column in columns if not any(column is times for times in dates)]
+    if others := [column.name for column in labels if not _numeric(column)]:
+        raise BadInput(
+            f"expected columns of numbers, and at most one of dates; {others} have none: convert "
+            "them to numbers, or leave them out"
+        )
+    if dates:
+        return list(zip(*map(list, labels), strict=True)), list(dates[0])
+    index: Any = getattr(rows, "index", None)
+    if type(index).__name__ == "PeriodIndex":
+        index = index.to_timestamp()
+    return rows, index if type(index).__name__ == "DatetimeIndex" else None
+
+
+def _numeric(column: Any) -> bool:
+    """Whether values of a frame's column are numbers, or may be: objects that are no text."""
+    if hasattr(column.dtype, "is_numeric"):  # polars
+        return bool(column.dtype.is_numeric()) or str(column.dtype) in ("Null", "Object")
+    objects = column.dtype.kind == "O"
+    return column.dtype.kind in "iuf" or (
+        objects and not any(isinstance(value, str | bool | datetime) for value in column)
+    )
 
 
 def numbers(name: str, value: Any) -> tuple[float, ...]:
@@ -93,15 +135,14 @@ def by_name(name: str, value: Mapping[Any, Any], fields: Sequence[Any]) -> list[
     return [value.get(field) for field in fields]
 
 
-def moments(times: Any, rows: Any, count: int) -> list[float]:
+def moments(times: Any, count: int) -> list[float]:
     """When `count` observations were made, in seconds since 1970; nan where that is not known.
 
-    times: datetimes, None where missing; without them those of the rows' index, if it is pandas'
-    `DatetimeIndex`. One without an offset is UTC. Raises BadInput.
+    times: datetimes or dates, None where missing; None: of none it is known. One without an offset
+    is UTC. Raises BadInput.
     """
     if times is None:
-        index = getattr(rows, "index", None)
-        times = index if type(index).__name__ == "DatetimeIndex" else [None] * count
+        times = [None] * count
     given = list(times) if isinstance(times, Iterable) else [times]
     if len(given) != count:
         raise BadInput(f"time: expected one for each of {count} labels, got {len(given)}")
@@ -111,6 +152,8 @@ def moments(times: Any, rows: Any, count: int) -> list[float]:
 def _moment(time: Any) -> float:
     if time is None:
         return math.nan
+    if type(time) is date:
+        time = datetime(time.year, time.month, time.day, tzinfo=UTC)
     if not isinstance(time, datetime):
         raise BadInput(f"time: expected a datetime, got {time!r}")
     if time != time:  # pandas' NaT, which is a datetime

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import zlib
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -337,6 +337,35 @@ def test_text_is_refused_with_what_to_do(text):
 def test_a_truth_value_is_refused_with_the_label_that_it_is(truth, label):
     with pytest.raises(BadInput, match=rf"^y: expected a number .*; as a label it is {label}$"):
         Detector().update(truth)
+
+
+def test_frames_have_their_column_of_dates_as_times_and_name_columns_without_numbers():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    labels = step(count=80)
+    first = datetime(2024, 2, 1, tzinfo=UTC)
+    days = [first + timedelta(days=day) for day in range(80)]
+    expected = Detector()
+    expected.update_many(labels, time=days)
+    assert expected.events[0].start_time
+    periods = pandas.period_range("2024-02-01", periods=80, freq="D")
+    for rows in (
+        pandas.DataFrame({"at": days, "load": labels}),
+        pandas.DataFrame({"load": labels, "at": pandas.DatetimeIndex(days).tz_localize(None)}),
+        pandas.DataFrame({"load": labels}, index=periods),
+        polars.DataFrame({"at": days, "load": labels}),
+        polars.DataFrame({"at": [day.date() for day in days], "load": labels}),
+    ):
+        detector = Detector()
+        detector.update_many(rows)
+        assert detector.events == expected.events
+    wrong = {"load": labels, "host": ["a"] * 80, "up": [True] * 80, "at": days}
+    for frame in (pandas.DataFrame, polars.DataFrame):
+        with pytest.raises(BadInput, match=r"\['host', 'up'\] have none"):
+            Detector().update_many(frame(wrong))
+        with pytest.raises(BadInput, match=r"one column of dates, got \['at', 'to'\]"):
+            Detector().update_many(frame({"at": days, "to": days, "load": labels}))
+    with pytest.raises(BadInput, match=r"LazyFrame; call its collect\(\) first"):
+        Detector().update_many(polars.DataFrame({"load": labels}).lazy())
 
 
 def test_missing_labels_are_those_of_pandas_too():
