@@ -12,18 +12,17 @@ import gc
 import re
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import accumulate
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -34,17 +33,9 @@ from rich.table import Table
 from moca_client import DEFAULT_URL
 from moca_client.console import progress_bar, table
 from moca_client.errors import ClientError, Problem, SeqConflict
-from moca_client.responses import (
-    Answer,
-    BeliefColumns,
-    Event,
-    EventMembers,
-    Hindsight,
-    Segment,
-    StreamChange,
-)
+from moca_client.replayed import Replayed, ReplayedChange
+from moca_client.responses import Answer, Event, EventMembers, StreamChange
 from moca_client.series import Series, notices_of, read_series
-from moca_client.stream_settings import StreamSettings
 from moca_client.sync import Client
 from moca_client.tables import (
     Columns,
@@ -75,102 +66,6 @@ class ReplayError(RuntimeError):
     """The replay cannot go on; the message says why and what to do."""
 
 
-@dataclass
-class Beliefs:
-    """Run-length beliefs after observations, one after the other: far smaller than lists.
-
-    counts: run lengths of each observation; 0: it has no belief.
-    """
-
-    counts: array[int] = field(default_factory=lambda: array("i"))
-    run_length: array[int] = field(default_factory=lambda: array("i"))
-    probability: array[float] = field(default_factory=lambda: array("f"))
-
-    def add(self, belief: BeliefColumns | None) -> None:
-        """Keep the belief after the next observation."""
-        self.counts.append(0 if belief is None else len(belief.run_length))
-        if belief is not None:
-            self.run_length.extend(array("i", belief.run_length))
-            self.probability.extend(array("f", belief.probability))
-
-
-@dataclass
-class Replayed:
-    """A series and everything the service said about it."""
-
-    stream: str
-    series: Series
-    answers: list[Answer] = field(default_factory=list)
-    beliefs: Beliefs = field(default_factory=Beliefs)
-    events: list[Event] = field(default_factory=list)
-    segmentation: list[Segment] = field(default_factory=list)
-    hindsight: Hindsight | None = None  # how far the segmentation is one in hindsight
-    settings: StreamSettings = field(default_factory=StreamSettings)
-
-    def add(self, answers: Sequence[Answer]) -> None:
-        """Keep the next answers; their beliefs go into arrays."""
-        self.answers += answers
-        for answer in answers:
-            summary = answer.run_length
-            self.beliefs.add(None if summary is None else summary.belief)
-            if summary is not None:
-                summary.belief = None
-
-    @property
-    def model(self) -> str:
-        """Return the model that gave the last answer."""
-        return self.answers[-1].model if self.answers else ""
-
-    @property
-    def first_seq(self) -> int:
-        """`seq` of the first row of the file; not 0 when the stream had observations before."""
-        return self.answers[0].seq if self.answers else 0
-
-    def row(self, seq: int) -> int | None:
-        """Row of the file that became observation `seq`, if any did."""
-        row = seq - self.first_seq
-        return row if 0 <= row < len(self.answers) else None
-
-    def sentence(self, event: Event) -> str:
-        """What an event is, in a few words; of several labels with the name of the one."""
-        output = None if event.explanation is None else event.explanation.output
-        names = self.series.y_names
-        if output is None or len(names) <= output:
-            return event.sentence
-        return event.sentence.replace(f"output {output + 1}: ", f"{names[output]}: ", 1)
-
-    @property
-    def headline(self) -> str:
-        """What the last confirmed change was, and how many there were before it."""
-        confirmed = [event for event in self.events if event.state == "confirmed"]
-        if not confirmed:
-            return f"{self.stream}: no change"
-        last = max(confirmed, key=lambda event: event.start)
-        text = f"{self.stream}: {self.sentence(last)}, since {self.when(last.start)}"
-        earlier = len(confirmed) - 1
-        return f"{text}; {earlier} earlier change{'' if earlier == 1 else 's'}" if earlier else text
-
-    def when(self, seq: int) -> str:
-        """How people read the time of observation `seq`."""
-        row = self.row(seq)
-        axis = self.series.axis
-        return str(seq) if row is None or axis is None else axis.label[row]
-
-
-class ReplayedChange(NamedTuple):
-    """A confirmed change of a stream."""
-
-    replayed: Replayed
-    event: Event
-
-    @property
-    def place(self) -> float:
-        """Where it begins: on the axis of its file, else its position."""
-        axis = self.replayed.series.axis
-        row = self.replayed.row(self.event.start)
-        return float(self.event.start) if axis is None or row is None else axis.value[row]
-
-
 def replay(
     file: Path,
     *,
@@ -198,29 +93,24 @@ def replay(
     """
     console = console or Console()
     stream = stream or re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem)
-    series = series or read_series(file)
+    replayed = Replayed(stream, series or read_series(file))
     files = writable(output_files(out or Path(), stream), console)
-    replayed = Replayed(stream, series)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
-    with _service(url, api_key, file, [replayed], files, batch, console) as client:
-        seqs = prepare(client, [stream], wanted, existing)
-        import_soon(files)
-        try:
-            with collecting_nothing():
-                Upload(client, [replayed], seqs, batch, belief).run(stream, console)
-                # The service segments the stream while tables are written.
-                with ThreadPoolExecutor(1) as pool:
-                    asked = pool.submit(ask_changes, client, replayed)
-                    _write_tables(replayed, files)
-                    asked.result()
-        except (ReplayError, KeyboardInterrupt):
-            if replayed.answers:  # keep what the service has applied and answered
-                _write_tables(replayed, files)
-                draw(client, replayed, files)
-                rows = len(replayed.answers)
-                console.print(f"interrupted: wrote the answers to the first {rows} rows")
-            raise
+    with Client(url, api_key=api_key) as client:
+        upload = Upload(client, [replayed], batch, belief)
+        upload.prepare(file, files, wanted, existing, console)
+
+        def keep() -> None:
+            _write_tables(replayed, files)
+            draw(client, replayed, files)
+
         with collecting_nothing():
+            upload.run(stream, keep)
+            # The service segments the stream while tables are written.
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(ask_changes, client, replayed)
+                _write_tables(replayed, files)
+                asked.result()
             draw(client, replayed, files)
     _print_changes(events_table(replayed), console)
     regimes = describe_segmentation(replayed.segmentation, replayed.hindsight)
@@ -260,26 +150,21 @@ def replay_many(
     wanted_files = output_files(out or Path(), file.stem)
     files = writable([path for path in wanted_files if plots or not _picture(path)], console)
     replays = [Replayed(name, series) for name, series in streams.items()]
+    tables: dict[str, Columns] = {}
+
+    def lay_out(replayed: Replayed) -> None:
+        tables[replayed.stream] = _table_of(replayed)
+
+    def write() -> None:
+        _write_answers(replays, tables, files)
+
     wanted = {**({"model": model} if model else {}), **(settings or {})}
-    with _service(url, api_key, file, replays, files, batch, console) as client:
-        seqs = prepare(client, list(streams), wanted, existing)
-        import_soon(files)
-        tables: dict[str, Columns] = {}
-
-        def lay_out(replayed: Replayed) -> None:
-            tables[replayed.stream] = _table_of(replayed)
-
+    with Client(url, api_key=api_key) as client:
+        upload = Upload(client, replays, batch, finished=lay_out)
+        upload.prepare(file, files, wanted, existing, console)
         with collecting_nothing():
-            try:
-                upload = Upload(client, replays, seqs, batch, finished=lay_out)
-                upload.run(f"{len(replays)} streams", console)
-            except (ReplayError, KeyboardInterrupt):
-                rows = sum(len(replayed.answers) for replayed in replays)
-                if rows:  # keep what the service has applied and answered
-                    _write_answers(replays, tables, files)
-                    console.print(f"interrupted: wrote the answers to {rows} rows")
-                raise
-            _write_answers(replays, tables, files)
+            upload.run(f"{len(replays)} streams", write)
+            write()
         confirmed = [change for replayed in replays for change in _changes(replayed)]
         changes = _refined(client, confirmed)
         _print_changes(changes_table(replays, changes), console)
@@ -288,29 +173,6 @@ def replay_many(
     for path in files:
         console.print(f"wrote {path}", highlight=False)
     return replays
-
-
-@contextmanager
-def _service(
-    url: str,
-    api_key: str | None,
-    file: Path,
-    replays: Sequence[Replayed],
-    files: Sequence[Path],
-    batch: int,
-    console: Console,
-) -> Iterator[Client]:
-    """Connect to a service that is ready, once everything else can be done that is asked for."""
-    if batch < 1:
-        raise ReplayError(f"expected batch >= 1, got {batch}")
-    if file.resolve() in {path.resolve() for path in files}:
-        raise ReplayError(f"the answers would overwrite {file}: choose another output")
-    # What may be meant otherwise than it was read.
-    for notice in notices_of(replayed.series for replayed in replays):
-        console.print(notice, highlight=False, markup=False, soft_wrap=True)
-    with Client(url, api_key=api_key) as client:
-        client.wait_ready(READY_WAIT_S)
-        yield client
 
 
 def _picture(path: Path) -> bool:
@@ -464,39 +326,6 @@ def collecting_nothing() -> Iterator[None]:
             gc.enable()
 
 
-def prepare(
-    client: Client, streams: Sequence[str], settings: Mapping[str, Any], existing: str
-) -> list[int]:
-    """Make streams ready, those that are there as `existing` says; returns their next positions.
-
-    All are looked at before any is changed. One without settings of its own is created by its first
-    observation.
-    """
-
-    def seq_of(stream: str) -> int | None:
-        try:
-            return client.stream(stream).seq
-        except Problem as problem:
-            if problem.status == 422:
-                raise ReplayError(f"{stream!r} cannot name a stream: {problem}") from problem
-            if problem.status != 404:
-                raise
-            return None
-
-    def ready(stream: str, seq: int | None) -> int:
-        if seq is not None and existing == "replace":
-            client.delete_stream(stream)
-            seq = 0
-        return client.put_stream(stream, settings).seq if settings else seq or 0
-
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        seqs = list(pool.map(seq_of, streams))
-        filled = {stream: seq for stream, seq in zip(streams, seqs, strict=True) if seq}
-        if filled and existing == "refuse":
-            raise ReplayError(_has_observations(filled, len(streams)))
-        return list(pool.map(ready, streams, seqs))
-
-
 def _has_observations(seqs: Mapping[str, int], streams: int) -> str:
     """Say which streams have observations, and what to do; streams: how many were asked for."""
     name, seq = next(iter(seqs.items()))
@@ -513,23 +342,24 @@ class Upload:
     """Sends all rows; no stream is much more than `batch` ahead of another that has more.
 
     Requests are on their way while those before them are computed. Each names the position that its
-    rows are to have, from `seqs` on, and is refused where it has overtaken another of its stream:
-    then it is sent again when no other is on its way. finished: gets each stream that has all its
-    answers, while the service computes others.
+    rows are to have, and is refused where it has overtaken another of its stream: then it is sent
+    again when no other is on its way. finished: gets each stream that has all its answers, while
+    the service computes others.
     """
 
     def __init__(
         self,
         client: Client,
         replays: Sequence[Replayed],
-        seqs: Sequence[int],
         batch: int,
         belief: bool = False,
         finished: Callable[[Replayed], object] = lambda _: None,
     ) -> None:
+        if batch < 1:
+            raise ReplayError(f"expected batch >= 1, got {batch}")
         self._client = client
         self._replays = replays
-        self._seqs = seqs
+        self._seqs: list[int] = []  # positions of the first rows
         self._batch = batch
         self._belief = belief
         self._finished = finished
@@ -538,26 +368,79 @@ class Upload:
         # Stream and first row of the requests on their way, and their answers.
         self._sent: deque[tuple[int, int, Future[list[Answer]]]] = deque()
 
-    def run(self, title: str, console: Console) -> None:
-        """Send until all is answered; raises ReplayError, when all on its way is answered."""
-        with (
-            progress_bar(console, "observations") as progress,
-            ThreadPoolExecutor(self._in_flight) as pool,
-        ):
-            task = progress.add_task(title, total=sum(self._lengths))
-            advance = partial(progress.advance, task)
-            try:
+    def prepare(
+        self,
+        file: Path,
+        outputs: Sequence[Path],
+        settings: Mapping[str, Any],
+        existing: str,
+        console: Console,
+    ) -> None:
+        """Make streams ready, those that are there as `existing` says; raises ReplayError.
+
+        All are looked at before any is changed, once everything else can be done that is asked
+        for. One without settings of its own is created by its first observation.
+        """
+        if file.resolve() in {path.resolve() for path in outputs}:
+            raise ReplayError(f"the answers would overwrite {file}: choose another output")
+        # What may be meant otherwise than it was read.
+        for notice in notices_of(replayed.series for replayed in self._replays):
+            console.print(notice, highlight=False, markup=False, soft_wrap=True)
+        self._console = console
+        self._client.wait_ready(READY_WAIT_S)
+
+        def ready(stream: str, seq: int | None) -> int:
+            if seq is not None and existing == "replace":
+                self._client.delete_stream(stream)
+                seq = 0
+            return self._client.put_stream(stream, settings).seq if settings else seq or 0
+
+        streams = [replayed.stream for replayed in self._replays]
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            seqs = list(pool.map(self._seq_of, streams))
+            filled = {stream: seq for stream, seq in zip(streams, seqs, strict=True) if seq}
+            if filled and existing == "refuse":
+                raise ReplayError(_has_observations(filled, len(streams)))
+            self._seqs = list(pool.map(ready, streams, seqs))
+        import_soon(outputs)
+
+    def _seq_of(self, stream: str) -> int | None:
+        try:
+            return self._client.stream(stream).seq
+        except Problem as problem:
+            if problem.status == 422:
+                raise ReplayError(f"{stream!r} cannot name a stream: {problem}") from problem
+            if problem.status != 404:
+                raise
+            return None
+
+    def run(self, title: str, keep: Callable[[], object]) -> None:
+        """Send until all is answered; raises ReplayError, when all on its way is answered.
+
+        keep: writes what the service has applied and answered of an upload that did not end.
+        """
+        try:
+            with (
+                progress_bar(self._console, "observations") as progress,
+                ThreadPoolExecutor(self._in_flight) as pool,
+            ):
+                task = progress.add_task(title, total=sum(self._lengths))
+                advance = partial(progress.advance, task)
                 for own, start in self._parts():
                     self._settle(self._in_flight - 1, advance)
                     before = [answers for other, _, answers in self._sent if other == own]
                     wait(before, HEAD_START_S)
                     self._sent.append((own, start, pool.submit(self._post, own, start)))
                 self._settle(0, advance)
-            except (ReplayError, KeyboardInterrupt):
-                for own, start, answers in self._sent:  # what the service has applied is kept
-                    with suppress(ReplayError):
-                        self._take(own, start, answers.result)
-                raise
+        except (ReplayError, KeyboardInterrupt):
+            for own, start, answers in self._sent:
+                with suppress(ReplayError):
+                    self._take(own, start, answers.result)
+            if rows := sum(len(replayed.answers) for replayed in self._replays):
+                keep()
+                first = "the first " if len(self._replays) == 1 else ""
+                self._console.print(f"interrupted: wrote the answers to {first}{rows} rows")
+            raise
 
     def _parts(self) -> Iterator[tuple[int, int]]:
         """Streams and first rows of the requests, in their order."""

@@ -16,9 +16,9 @@ from service.models.catalogue import REFERENCE
 from service.problems import StartupError
 from service.settings import Settings, read_toml
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.webhooks.sender import AppriseSender
+from service.webhooks.sender import AppriseSender, Format, Hook
 from service.wire import tags
-from service.wire.event_entries import Filter, Raised
+from service.wire.event_entries import Filter
 
 PREFIX = "whsec_"
 # Bytes, as the Standard Webhooks specification has it.
@@ -28,39 +28,6 @@ MAX_HOOKS = 100
 MAX_SELECTORS = 20
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-Format = Literal["native", "alertmanager", "apprise"]
-
-
-class Hook(NamedTuple):
-    """One webhook, ready for use."""
-
-    name: str
-    url: str
-    secret: bytes  # empty: deliveries are not signed
-    wanted: Filter
-    format: Format = "native"
-    resolve_s: float = 3600.0  # after which an alert of Alertmanager ends by itself
-    console_url: str = ""
-    authorization: str = ""  # header of this name, as secret as the secret; empty: none
-
-    def __repr__(self) -> str:
-        """Name it without its secret, which is in no log and no traceback."""
-        return f"Hook({self.name!r})"
-
-    def wants(self, raised: Raised) -> bool:
-        """Whether an event is for this hook.
-
-        A better estimate of a start is no news. Alertmanager gets no end of a change that it was
-        never told of.
-        """
-        event = raised.event
-        idle = (
-            self.format == "alertmanager"
-            and event.state == "withdrawn"
-            and event.confirmed_at is None
-            and "suspected" not in self.wanted.states
-        )
-        return event.news and not idle and self.wanted.lets(raised)
 
 
 class HookForm(BaseModel):

@@ -33,10 +33,10 @@ from service.store.reads import AsyncStore
 from service.store.shards import UNREACHABLE, AsyncStoreClient
 from service.tasks import end, forget, is_cancelled
 from service.webhooks.allowlist import Allowed
-from service.webhooks.config import Delivery, Hook, Webhooks
+from service.webhooks.config import Delivery, Webhooks
 from service.webhooks.dead_letters import Letter, Letters
 from service.webhooks.notices import Failure, IncidentNotice, Notice, incident_notice, notice_of
-from service.webhooks.sender import sender_of
+from service.webhooks.sender import Hook, sender_of
 from service.wire.event_entries import START, Id
 from service.wire.incidents import Fleet, FoundIncident, FoundIncidents, shared
 

@@ -18,21 +18,52 @@ import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, NamedTuple
 
 import httpx
 
 from moca_client.errors import retry_after_s
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.notices import Failure, IncidentNotice, Notice, alert_body, native_body
-
-if TYPE_CHECKING:
-    from service.webhooks.config import Hook
+from service.wire.event_entries import Filter, Raised
 
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
 THREADS = 2  # of each sender, which look up names or notify
 TRY_AGAIN = (408, 425, 429)  # refusals that pass
 WITH_RETRY_AFTER = (429, 503)
+Format = Literal["native", "alertmanager", "apprise"]
+
+
+class Hook(NamedTuple):
+    """One webhook, ready for use."""
+
+    name: str
+    url: str
+    secret: bytes  # empty: deliveries are not signed
+    wanted: Filter
+    format: Format = "native"
+    resolve_s: float = 3600.0  # after which an alert of Alertmanager ends by itself
+    console_url: str = ""
+    authorization: str = ""  # header of this name, as secret as the secret; empty: none
+
+    def __repr__(self) -> str:
+        """Name it without its secret, which is in no log and no traceback."""
+        return f"Hook({self.name!r})"
+
+    def wants(self, raised: Raised) -> bool:
+        """Whether an event is for this hook.
+
+        A better estimate of a start is no news. Alertmanager gets no end of a change that it was
+        never told of.
+        """
+        event = raised.event
+        idle = (
+            self.format == "alertmanager"
+            and event.state == "withdrawn"
+            and event.confirmed_at is None
+            and "suspected" not in self.wanted.states
+        )
+        return event.news and not idle and self.wanted.lets(raised)
 
 
 class Sender(ABC):

@@ -20,10 +20,10 @@ from service.store import keys
 from service.store.feed import IncidentFeed
 from service.webhooks import runner
 from service.webhooks.allowlist import Allowed
-from service.webhooks.config import Delivery, Hook
+from service.webhooks.config import Delivery
 from service.webhooks.dead_letters import Letter, dead_letters, redeliver
 from service.webhooks.notices import Failure
-from service.webhooks.sender import HttpSender, sender_of
+from service.webhooks.sender import Hook, HttpSender, sender_of
 from service.wire.event_entries import Filter, Id
 from tests.e2e.deployment import Processes
 from tests.ports import free_port
