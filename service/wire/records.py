@@ -314,15 +314,12 @@ class IdempotencyRecord(Struct, array_like=True, gc=False):
 
 # A kind (u8), then numbers at fixed places: so is the position of nearly every stream, of one
 # output, that was filtered. Any other is the whole in msgpack. Workers keep those of streams at
-# rest as rows of an array, which begin as what is stored.
+# rest as rows of an array, as they are stored.
 
-# Kinds of positions, and what is added to NUMBERS.
 WHOLE = 0
 NUMBERS = 1
-TIMED = 2  # the last observation that had a time was at one
-PACED = 4  # its pace is followed
 TOO_MANY = 1 << 32  # observations of a stream whose position is the whole
-_ALWAYS = {
+_FIELDS = {
     "seq": "I",
     "scored": "I",
     "map_run_length": "I",
@@ -334,19 +331,17 @@ _ALWAYS = {
     "log_score_sum": "d",
     "pruned_mass_sum": "d",
     "last_label": "d",
+    "last_time": "d",  # nan: None
+    # `Pace`; since nan: there is none, per_day nan: None
+    "since": "d",
+    "timed": "B",
+    "seen": "I",
+    "per_day": "d",
 }
-_TIME = {"last_time": "d"}
-_PACE = {"since": "d", "timed": "B", "seen": "I", "per_day": "d"}  # `Pace`; per_day nan: None
 _TYPES = {"B": "u1", "I": "<u4", "q": "<i8", "d": "<f8"}
-_FIELDS = _ALWAYS | _TIME | _PACE
 POSITION = np.dtype([("kind", "u1"), *((name, _TYPES[form]) for name, form in _FIELDS.items())])
 _numbers = struct.Struct("<B" + "".join(_FIELDS.values()))
-# Where the parts that not every position has begin; those missing are nan and 0.
-_TIME_AT = 1 + struct.Struct("<" + "".join(_ALWAYS.values())).size
-_PACE_AT = _TIME_AT + struct.Struct("<" + "".join(_TIME.values())).size
-_NO_TIME = struct.Struct("<d").pack(nan)
-_NO_PACE = struct.Struct("<" + "".join(_PACE.values())).pack(nan, 0, 0, nan)
-_plain = attrgetter(*(name for name in _ALWAYS if name != "last_label"))
+_plain = attrgetter(*(name for name in list(_FIELDS)[: list(_FIELDS).index("last_label")]))
 _all = attrgetter(*Position.__struct_fields__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode: Callable[[Any], Position] = msgspec.msgpack.Decoder(Position).decode
@@ -354,10 +349,7 @@ Numbers = tuple[float, ...]  # of `POSITION`
 
 
 def numbers_of(head: Head) -> Numbers | None:
-    """Return a head's position as numbers of `POSITION`; None where it has others.
-
-    Its kind says what is stored of them; where nothing is known it is nan.
-    """
+    """Return a head's position as numbers of `POSITION`; None where it has others."""
     last = head.last_label
     if last is None or len(last) != 1 or last[0] is None or head.regime is not None:
         return None
@@ -367,7 +359,7 @@ def numbers_of(head: Head) -> Numbers | None:
     if max(head.seq, head.scored, pace.seen) >= TOO_MANY:
         return None
     return (
-        NUMBERS + TIMED * (head.last_time is not None) + PACED * (head.pace is not None),
+        NUMBERS,
         *_plain(head),
         last[0],
         nan if head.last_time is None else head.last_time,
@@ -412,35 +404,19 @@ def encode_position(head: Head) -> bytes:
     numbers = numbers_of(head)
     if numbers is None:
         return bytes([WHOLE]) + _encode(_all(head))
-    (body,) = _cut([_numbers.pack(*numbers)], [int(numbers[0])])
-    return body
+    return _numbers.pack(*numbers)
 
 
 def encode_positions(rows: NDArray[Any]) -> list[bytes]:
-    """Encode rows (B,) of `POSITION`, whatever their kinds."""
-    rows = rows.copy()
-    rows["kind"] = NUMBERS + TIMED * ~np.isnan(rows["last_time"]) + PACED * ~np.isnan(rows["since"])
-    return _cut(rows.view(f"V{rows.itemsize}").tolist(), rows["kind"].tolist())
-
-
-def _cut(bodies: list[bytes], kinds: list[int]) -> list[bytes]:
-    """What is stored of positions of kinds."""
-    if kinds.count(NUMBERS) == len(kinds):
-        return [body[:_TIME_AT] for body in bodies]
-    return [
-        body[: _PACE_AT if kind & TIMED else _TIME_AT] + (body[_PACE_AT:] if kind & PACED else b"")
-        for body, kind in zip(bodies, kinds, strict=True)
-    ]
+    """Encode rows (B,) of `POSITION`."""
+    encoded: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.itemsize}").tolist()
+    return encoded
 
 
 def decode_position(body: bytes) -> Position:
     """Decode what `encode_position` made; raises MsgspecError, IndexError or struct.error."""
-    kind = body[0]
-    if kind == WHOLE:
+    if body[0] == WHOLE:
         return _decode(memoryview(body)[1:])
-    rest = body[_TIME_AT:]
-    time, pace = (rest[:8], rest[8:]) if kind & TIMED else (_NO_TIME, rest)
     position = Position()
-    whole = body[:_TIME_AT] + time + (pace if kind & PACED else pace + _NO_PACE)
-    enter_numbers(position, _numbers.unpack(whole))
+    enter_numbers(position, _numbers.unpack(body))
     return position

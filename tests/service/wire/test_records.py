@@ -60,9 +60,6 @@ def test_many_at_once_are_encoded_as_each_alone():
     heads = [ordinary(rng) for _ in range(200)]
     rows = np.array([numbers_of(head) for head in heads], POSITION)
     assert encode_positions(rows) == [*map(encode_position, heads)]
-    plain = [ordinary(rng, last_time=None, pace=None) for _ in range(5)]
-    rows = np.array([numbers_of(head) for head in plain], POSITION)
-    assert encode_positions(rows) == [*map(encode_position, plain)]
 
 
 def test_numbers_are_entered_as_they_were_read():
