@@ -589,7 +589,7 @@ class Timeline(Response):
 
 
 class Mover(Response):
-    """A tag's value that an unlikely share of the changed streams has."""
+    """A tag's value, or one in combination with others, that many of the changed streams have."""
 
     tag: str
     value: str
@@ -599,6 +599,15 @@ class Mover(Response):
     probability: Annotated[
         float, doc("of so many or more then, times the number of values looked at")
     ]
+    others: Annotated[
+        dict[str, str], doc("of a combination the other tags, with the values that streams have")
+    ] = sent({})
+
+    @property
+    def name(self) -> str:
+        """The tags in words: `region=eu and service=pay`."""
+        tags = {self.tag: self.value, **self.others}
+        return " and ".join(f"{tag}={value}" for tag, value in tags.items())
 
 
 Movers = Annotated[list[Mover], doc("values of tags with an unlikely share of these streams")]

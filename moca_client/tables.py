@@ -199,8 +199,7 @@ def incident_lines(incidents: Sequence[Incident]) -> str:
     columns = _members(incidents, _INCIDENT)
     columns["by_chance_per_day"] = [incident.by_chance.per_day for incident in incidents]
     columns["movers"] = [
-        _json({f"{mover.tag}={mover.value}": mover.changed for mover in incident.movers})
-        for incident in incidents
+        _json({mover.name: mover.changed for mover in incident.movers}) for incident in incidents
     ]
     columns["names"] = [_json(incident.names) for incident in incidents]
     return _lines(columns)

@@ -7,8 +7,9 @@ incident, as far as independent streams would not show the like by chance. Times
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, lgamma, log
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -60,11 +61,11 @@ class ByChance(NamedTuple):
 
 
 class Mover(NamedTuple):
-    """A tag's value that an unlikely share of the changed streams has.
+    """A tag's value, or one in combination with others, that many of the changed streams have.
 
     changed: of the streams that changed. streams: of all. expected: of those that changed, if
     which ones did had nothing to do with tags. probability: of so many or more then, times the
-    number of values looked at.
+    number of values, or of combinations of as many. others: of a combination the other tags.
     """
 
     tag: str
@@ -73,23 +74,35 @@ class Mover(NamedTuple):
     streams: int
     expected: float
     probability: float
+    others: Mapping[str, str] = MappingProxyType({})
 
 
-class Tagged(NamedTuple):
-    """How many streams there are, and how many of them have a value of a tag."""
+class Tagged:
+    """Tags of streams, and how many of them have each value of one."""
 
-    streams: int
-    counts: Counter[Tag]
+    def __init__(self, tags: Sequence[Mapping[str, str]]) -> None:
+        self._tags = tags
+        self.counts = Counter(tag for own in tags for tag in own.items())
+        self._within: dict[Tag, Tagged] = {}
 
-    @classmethod
-    def of(cls, streams: Iterable[Mapping[str, str]]) -> Tagged:
-        """Count the tags of streams."""
-        every = list(streams)
-        return cls(len(every), Counter(tag for tags in every for tag in tags.items()))
+    @property
+    def streams(self) -> int:
+        """Number of the streams."""
+        return len(self._tags)
+
+    def within(self, tag: Tag) -> Tagged:
+        """Return those of the streams that have a value of a tag; sought once for each."""
+        if tag not in self._within:
+            name, value = tag
+            self._within[tag] = Tagged([own for own in self._tags if own.get(name) == value])
+        return self._within[tag]
 
     def beside(self, other: Tagged) -> Tagged:
-        """Return the counts of these streams and others."""
-        return Tagged(self.streams + other.streams, self.counts + other.counts)
+        """Return these streams and others."""
+        both = Tagged(())
+        both._tags = [*self._tags, *other._tags]
+        both.counts = self.counts + other.counts
+        return both
 
 
 class Incidents(NamedTuple):
@@ -251,8 +264,32 @@ def _poisson_tail(least: int, mean: float) -> float:
 def movers(changed: Tagged, fleet: Tagged) -> list[Mover]:
     """Return the values of tags that an unlikely share of the changed streams has.
 
-    fleet: all streams, those that changed among them. The likeliest come last.
+    fleet: all streams, those that changed among them. The least likely come first. Where an
+    unlikely share of the changed streams with the first one has another one, too, their combination
+    takes its place, and that of all that the same streams have.
     """
+    found = _unlikely(changed, fleet)
+    if not found:
+        return []
+    tags = [(found[0].tag, found[0].value)]
+    some = changed.within(tags[0])
+    every = fleet.within(tags[0])
+    while further := _unlikely(some, every):
+        tags.append((further[0].tag, further[0].value))
+        some = some.within(tags[-1])
+        every = every.within(tags[-1])
+    tail = _hypergeometric_tail(some.streams, fleet.streams, every.streams, changed.streams)
+    probability = min(1.0, tail * len(fleet.counts) ** len(tags))
+    if len(tags) > 1 and probability < found[0].probability:
+        expected = changed.streams * every.streams / fleet.streams
+        others = dict(tags[1:])
+        combined = Mover(*tags[0], some.streams, every.streams, expected, probability, others)
+        wider = [mover for mover in found if mover.changed > some.counts[mover.tag, mover.value]]
+        found = [combined, *wider]
+    return found[:MOST_MOVERS]
+
+
+def _unlikely(changed: Tagged, fleet: Tagged) -> list[Mover]:
     unlikely = []
     for (name, value), count in changed.counts.items():
         streams = fleet.counts[name, value]
@@ -262,7 +299,7 @@ def movers(changed: Tagged, fleet: Tagged) -> list[Mover]:
             expected = changed.streams * streams / fleet.streams
             unlikely.append(Mover(name, value, count, streams, expected, probability))
     unlikely.sort(key=lambda mover: (mover.probability, -mover.changed, mover.tag, mover.value))
-    return unlikely[:MOST_MOVERS]
+    return unlikely
 
 
 def _hypergeometric_tail(least: int, total: int, marked: int, drawn: int) -> float:

@@ -218,7 +218,7 @@ def _show_incident(one: IncidentDetail) -> None:
 def _show_movers(movers: Sequence[Mover]) -> None:
     for mover in movers:
         typer.echo(
-            f"{mover.tag}={mover.value}: {mover.changed} of {mover.streams} changed, "
+            f"{mover.name}: {mover.changed} of {mover.streams} changed, "
             f"{mover.expected:.2g} expected"
         )
 

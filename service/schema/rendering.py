@@ -385,9 +385,10 @@ def incident(found: FoundIncident, shared: Sequence[incidents.Mover], fleet: int
     sizes = {change.stream: magnitude(change.event) for change in changes}
     measured = [size for size in sizes.values() if size >= 0.0]
     names = sorted(sizes, key=lambda stream: (-sizes[stream], stream))
+    movers = shared_tags(shared)
     return Incident(
         id=found.id,
-        headline=incident_headline(len(changes), fleet, moment, shared),
+        headline=incident_headline(len(changes), fleet, moment, movers),
         streams=len(changes),
         fleet=fleet,
         start_time=_instant_of(moment.estimate),
@@ -399,13 +400,18 @@ def incident(found: FoundIncident, shared: Sequence[incidents.Mover], fleet: int
         down=directions["down"],
         size=median(measured) if measured else None,
         by_chance=ByChance(*found.by_chance),
-        movers=[Mover(*mover) for mover in shared],
+        movers=movers,
         names=names[:NAMED],
     )
 
 
+def shared_tags(movers: Sequence[incidents.Mover]) -> list[Mover]:
+    """Return what streams have in common."""
+    return [Mover(*mover[:-1], dict(mover.others)) for mover in movers]
+
+
 def incident_headline(
-    streams: int, fleet: int, moment: incidents.Moment, shared: Sequence[incidents.Mover]
+    streams: int, fleet: int, moment: incidents.Moment, shared: Sequence[Mover]
 ) -> str:
     """Return an incident in words: `10 of 208 streams changed at 2024-05-01 15:00 UTC, all of`…"""
     when = datetime.fromtimestamp(_within_years(moment.estimate), UTC)
@@ -416,12 +422,12 @@ def incident_headline(
     if not shared:
         return text
     mover = shared[0]
-    tag = f"{mover.tag}={mover.value}"
+    tag = mover.name
     if mover.changed == streams == mover.streams:
         return f"{text}, all of {tag}"
     if mover.changed == mover.streams:
         return f"{text}, among them all {mover.streams} of {tag}"
-    of_tag = f"{tag}, which has {mover.streams}"
+    of_tag = f"{tag}, which {mover.streams} have"
     return f"{text}, {'all' if mover.changed == streams else mover.changed} in {of_tag}"
 
 

@@ -256,7 +256,7 @@ class IncidentFeed:
         self._changes = changes
         self._thread = thread
         self._reading = asyncio.Lock()
-        self._fleet = Fleet({}, 0, [], Tagged.of([]))
+        self._fleet = Fleet({}, 0, [], Tagged(()))
         self._fresh_until = 0.0
         self._last: dict[frozenset[str], tuple[list[Id], Fleet, FoundIncidents]] = {}
 
@@ -297,7 +297,7 @@ class IncidentFeed:
                 members |= read
                 unreadable += damaged
             tags = [member.tags for member in members.values()]
-            tagged = await apart(self._thread, Tagged.of, tags)
+            tagged = await apart(self._thread, Tagged, tags)
             self._fleet = Fleet(members, streams, unreadable, tagged)
             ended = time.monotonic()
             self._fresh_until = ended + max(FRESH_S, SHARE * (ended - began))

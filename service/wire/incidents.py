@@ -323,8 +323,8 @@ def shared(
             gone.setdefault(change.stream, change.raised.tags)
         else:
             present[change.stream] = member.tags
-    lost = Tagged.of(gone.values())
-    changed = Tagged.of(present.values()).beside(lost)
+    lost = Tagged([*gone.values()])
+    changed = Tagged([*present.values()]).beside(lost)
     return movers(changed, tagged.beside(lost) if gone else tagged)
 
 

@@ -175,14 +175,36 @@ def test_the_tail_of_a_count_is_scipys(least, mean):
 
 def test_movers_name_what_the_changed_streams_share():
     fleet = [{"region": "eu" if i < 10 else "us", "host": f"h{i}"} for i in range(208)]
-    (mover,) = movers(Tagged.of(fleet[:10]), Tagged.of(fleet))
+    (mover,) = movers(Tagged(fleet[:10]), Tagged(fleet))
     assert (mover.tag, mover.value, mover.changed, mover.streams) == ("region", "eu", 10, 10)
     assert mover.expected == pytest.approx(100 / 208)
     looked_at = 2 + 208
     assert mover.probability == pytest.approx(looked_at / comb(208, 10))
-    assert movers(Tagged.of(fleet[5:15:4]), Tagged.of(fleet)) == []  # one of eu, and two of us
-    assert movers(Tagged.of([]), Tagged.of(fleet)) == []
-    assert movers(Tagged.of(fleet), Tagged.of(fleet)) == []  # what all have is no finding
+    assert movers(Tagged(fleet[5:15:4]), Tagged(fleet)) == []  # one of eu, and two of us
+    assert movers(Tagged([]), Tagged(fleet)) == []
+    assert movers(Tagged(fleet), Tagged(fleet)) == []  # what all have is no finding
+
+
+def test_a_combination_of_tags_is_named_where_it_says_more_than_its_parts():
+    regions, services = ("eu", "us", "ap"), ("pay", "cart", "mail")
+    fleet = [
+        {"region": region, "service": service, "host": str(host), "site": f"{region}-1"}
+        for region in regions
+        for service in services
+        for host in range(12)
+    ]
+    pay = [tags for tags in fleet if (tags["region"], tags["service"]) == ("eu", "pay")]
+    (mover,) = movers(Tagged(pay[:10]), Tagged(fleet))  # and not what all of these have as well
+    assert {mover.tag: mover.value, **mover.others} == {"region": "eu", "service": "pay"}
+    assert (mover.changed, mover.streams, mover.expected) == (10, 12, 10 * 12 / 108)
+    looked_at = 9 + 12  # values of tags
+    tail = sum(comb(12, k) * comb(96, 10 - k) for k in (10,)) / comb(108, 10)
+    assert mover.probability == pytest.approx(looked_at**2 * tail)
+    # A part that more of the changed streams have stays.
+    others = [tags for tags in fleet if (tags["region"], tags["service"]) == ("us", "pay")]
+    (first, second, *_) = movers(Tagged(pay + others[:5]), Tagged(fleet))
+    assert (first.changed, first.streams, len(first.others)) == (12, 12, 1)
+    assert (second.tag, second.value, second.changed) == ("service", "pay", 17)
 
 
 def test_movers_are_as_unlikely_as_all_choices_say():
@@ -190,7 +212,7 @@ def test_movers_are_as_unlikely_as_all_choices_say():
     for changed in (4, 5):
         choices = list(combinations(range(12), changed))
         tail = sum(sum(i < 4 for i in choice) >= 4 for choice in choices) / len(choices)
-        (mover,) = movers(Tagged.of(fleet[:changed]), Tagged.of(fleet))
+        (mover,) = movers(Tagged(fleet[:changed]), Tagged(fleet))
         assert (mover.value, mover.changed) == ("a", 4)
         assert mover.probability == pytest.approx(2 * tail)
 
@@ -200,8 +222,8 @@ def test_movers_of_streams_drawn_at_random_are_rare():
     values = rng.integers(0, 8, (300, 6))
     fleet = [{f"t{j}": str(value) for j, value in enumerate(row)} for row in values]
     drawn = [rng.choice(300, 20, replace=False) for _ in range(400)]
-    every = Tagged.of(fleet)
-    shown = sum(bool(movers(Tagged.of([fleet[i] for i in rows]), every)) for rows in drawn)
+    every = Tagged(fleet)
+    shown = sum(bool(movers(Tagged([fleet[i] for i in rows]), every)) for rows in drawn)
     assert shown / 400 <= 0.05
 
 

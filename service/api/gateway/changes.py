@@ -157,8 +157,8 @@ def _movers(fitting: Sequence[FoundChange], query: ChangesQuery, fleet: Fleet) -
         for name, member in fleet.members.items()
         if query.contains in name and event_filter.lets_stream(name, member.model, member.tags)
     }
-    tagged = Tagged.of(member.tags for member in members.values())
-    return [Mover(*mover) for mover in shared(fitting, members, tagged)]
+    tagged = Tagged([member.tags for member in members.values()])
+    return rendering.shared_tags(shared(fitting, members, tagged))
 
 
 def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float) -> Timeline | None:

@@ -4,7 +4,7 @@ import { get, send } from "./api.js";
 import { intervalOf, keyOf, timeAt, unitOf, wordsOf } from "./changerow.js";
 import { announce, fill, h, svg, table } from "./dom.js";
 import { clock, count, dayOf, lasting, number, plural } from "./format.js";
-import { chanceOf, commonOf, sharedParts, titleOf, whenOf } from "./incidents.js";
+import { byKind, chanceOf, commonOf, sharedParts, tagsOf, titleOf, whenOf } from "./incidents.js";
 import { roundTimes } from "./marks.js";
 import { AROUND, linesOf, pathOf } from "./pictures.js";
 import { poll, problem } from "./problems.js";
@@ -99,7 +99,11 @@ function parts(incident, near, exclusion) {
   const movers = sharedParts(incident);
   const day = dayOf(incident.start_time);
   const long = lasting((Date.now() - Date.parse(incident.start_time)) / 1000);
-  const directions = [incident.up ? `${count(incident.up)} rose` : "", incident.down ? `${count(incident.down)} fell` : ""].filter(Boolean).join(", ");
+  const { rose, fell, spread } = byKind(incident.changes);
+  const directions = [[rose, "rose"], [fell, "fell"], [spread, "changed in spread"]]
+    .filter(([some]) => some.length)
+    .map(([some, word]) => `${count(some.length)} ${word}`)
+    .join(", ");
   return [
     h(
       "div",
@@ -211,7 +215,7 @@ function picture(change, { x, ends, grid, timed }) {
 /** @param {any} incident */
 function shared(incident) {
   const rows = incident.movers.map((/** @type {any} */ mover) => [
-    `${mover.tag}=${mover.value}`,
+    tagsOf(mover),
     `${count(mover.changed)} of ${count(mover.streams)}`,
     number(mover.expected, 2),
   ]);
@@ -229,7 +233,7 @@ function shared(incident) {
 function outside(incident, near) {
   const rows = incident.movers
     .filter((/** @type {any} */ mover) => mover.streams > mover.changed)
-    .map((/** @type {any} */ mover) => [`others of ${mover.tag}=${mover.value}`, count(mover.streams - mover.changed)]);
+    .map((/** @type {any} */ mover) => [`others of ${tagsOf(mover)}`, count(mover.streams - mover.changed)]);
   rows.push(["all other streams", count(Math.max(0, incident.fleet - incident.streams))]);
   const names = near.flatMap((each, i) => {
     const time = each.start_time ? ` ${clock(each.start_time)}` : "";

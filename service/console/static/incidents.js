@@ -51,12 +51,24 @@ export function titleOf(incident) {
   return `${plural(incident.streams, "stream")}${name ? ` of ${name}` : ""} changed together`;
 }
 
+/** A mover's tag, of a combination all of them. @param {any} mover */
+export const tagsOf = (mover) =>
+  Object.entries({ [mover.tag]: mover.value, ...mover.others }).map(([tag, value]) => `${tag}=${value}`).join(" and ");
+
+/** Changes by what a word says of them. @param {any[]} changes @returns {{rose: any[], fell: any[], spread: any[], other: any[]}} */
+export function byKind(changes) {
+  const spread = changes.filter((each) => each.explanation?.kind === "spread");
+  const rest = changes.filter((each) => !spread.includes(each));
+  const of = (/** @type {string} */ direction) => rest.filter((each) => each.direction === direction);
+  return { spread, rose: of("up"), fell: of("down"), other: rest.filter((each) => !["up", "down"].includes(each.direction)) };
+}
+
 /** What the streams have in common. @param {any} incident */
 export function sharedParts(incident) {
   const parts = incident.movers.slice(0, 2).map((/** @type {any} */ mover) => {
     const whole = mover.changed === mover.streams ? "all " : "";
     const numbers = `${count(mover.changed)} of ${count(mover.streams)}, ${number(mover.expected, 2)} expected`;
-    return [whole, h("b", {}, `${mover.tag}=${mover.value}`), `: ${numbers}`];
+    return [whole, h("b", {}, tagsOf(mover)), `: ${numbers}`];
   });
   return parts.flatMap((/** @type {any[]} */ part, /** @type {number} */ i) => (i ? ["; ", ...part] : part));
 }
@@ -67,10 +79,10 @@ export const chanceOf = (incident) => `once in ${lasting(DAY_S / Math.max(incide
 /** @param {any} incident */
 export const whenOf = (incident) => between(incident.earliest_time, incident.latest_time);
 
-/** In standard deviations, as its sentence has it. @param {any} change */
+/** In standard deviations, of a spread its factor, as its sentence has it. @param {any} change */
 function sizeOf(change) {
   const { explanation } = change;
-  const size = explanation?.kind === "mean" ? explanation.size : change.size;
+  const size = ["mean", "spread"].includes(explanation?.kind) ? explanation.size : change.size;
   return typeof size === "number" ? number(Math.abs(size), 2) : "";
 }
 
@@ -91,8 +103,7 @@ export function incidentRow(incident) {
     const more = some.length > NAMED ? h("li", {}, h("span", {}, `and ${count(some.length - NAMED)} more`)) : null;
     return [h("dt", {}, word), h("dd", {}, h("ul", {}, some.slice(0, NAMED).map(member), more))];
   };
-  const of = (/** @type {string|null} */ direction) =>
-    changes.filter((/** @type {any} */ each) => each.direction === direction);
+  const { rose, fell, spread, other } = byKind(changes);
   const movers = sharedParts(incident);
   const text = `${plural(changes.length, "stream")} in their own standard deviations, ${AROUND} observations before and after`;
   return h(
@@ -110,7 +121,7 @@ export function incidentRow(incident) {
       { class: "what" },
       h("h2", {}, h("a", { href: incidentLink(incident.id), class: "row-link", "data-focus": incident.id }, titleOf(incident))),
       movers.length ? h("p", { class: "movers" }, movers) : null,
-      h("dl", { class: "members" }, side("Rose, sd", of("up")), side("Fell, sd", of("down")), side("Changed", of(null))),
+      h("dl", { class: "members" }, side("Rose, sd", rose), side("Fell, sd", fell), side("Spread, ×", spread), side("Changed", other)),
     ),
     h("figure", { role: "img", "aria-label": text }, togetherPicture(changes, HEIGHT)),
     h("div", { class: "chance" }, h("b", {}, chanceOf(incident)), h("span", {}, "of the fleet")),

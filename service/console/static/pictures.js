@@ -120,14 +120,18 @@ export function togetherPicture(changes, height) {
     values: change.around.values.map((/** @type {any} */ value) =>
       value === null ? null : (value - change.before.mean) / change.before.sd),
     size: change.after?.mean === undefined ? 0 : (change.after.mean - change.before.mean) / change.before.sd,
+    spread: change.explanation?.kind === "spread" ? change.after?.sd / change.before.sd : NaN,
   }));
   const all = scaled.flatMap(({ values }) => values).filter((value) => value !== null).sort((a, b) => a - b);
   const cut = Math.floor(all.length / 500); // a few outliers are no scale for all
   const y = scaleOf(all.slice(cut, all.length - cut || undefined), height);
   const x = (/** @type {number} */ at) => ((AROUND + at) * WIDTH) / (2 * AROUND);
-  const means = [scaled.filter(({ size }) => size > 0), scaled.filter(({ size }) => size < 0)]
-    .filter((some) => some.length)
-    .map((some) => some.reduce((sum, { size }) => sum + size, 0) / some.length);
+  const mean = (/** @type {number[]} */ some) => some.reduce((sum, each) => sum + each, 0) / some.length;
+  const wider = scaled.map(({ spread }) => spread).filter((each) => each > 0);
+  const levels = scaled.filter(({ spread }) => !(spread > 0)).map(({ size }) => size);
+  const means = [levels.filter((size) => size > 0), levels.filter((size) => size < 0)].filter((some) => some.length).map(mean);
+  if (wider.length) means.push(2 * mean(wider), -2 * mean(wider));
+  const past = [...(levels.length ? [0] : []), ...(wider.length ? [2, -2] : [])];
   return svg(
     "svg",
     { class: "drawn many", viewBox: `0 0 ${WIDTH} ${height}`, height, preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -141,8 +145,8 @@ export function togetherPicture(changes, height) {
         svg("path", { class: "values", d: pathOf(points.slice(Math.max(0, split - 1))) }),
       ];
     }),
-    svg("path", { class: "level", d: pathOf([[0, y(0)], [x(0), y(0)]]) }),
-    means.map((mean) => svg("path", { class: "level new", d: pathOf([[x(0), y(mean)], [WIDTH, y(mean)]]) })),
+    past.map((level) => svg("path", { class: "level", d: pathOf([[0, y(level)], [x(0), y(level)]]) })),
+    means.map((level) => svg("path", { class: "level new", d: pathOf([[x(0), y(level)], [WIDTH, y(level)]]) })),
   );
 }
 

@@ -680,6 +680,27 @@ def test_an_incident_is_one_row_and_a_page_of_its_own(page, fake):
     expect(page.get_by_text("Part of an incident of 4 streams")).to_be_visible()
 
 
+def test_an_incident_of_spreads_says_so_and_names_a_combination_of_tags(page, fake):
+    incident = fake.show_incident()
+    incident["movers"][0] |= {"others": {"service": "pay"}}
+    for change in incident["changes"][1:]:
+        explanation = {"kind": "spread", "before": 1.0, "after": 4.0, "size": 4.0, "output": None}
+        change["explanation"] = {**(change["explanation"] or {}), **explanation}
+    page.goto(fake.url)
+    row = page.locator(".incident")
+    expect(row).to_contain_text("all site=north and service=pay: 4 of 4")
+    expect(row.locator(".members dt")).to_have_text(["Rose, sd", "Spread, ×"])
+    expect(row.locator(".members dd").nth(1).locator("li")).to_contain_text(["4", "4", "4"])
+    # Two levels, and twice two standard deviations, before and after.
+    assert (row.locator("path.level:not(.new)").count(), row.locator("path.level.new").count()) == (
+        3,
+        3,
+    )
+    row.get_by_role("link", name="changed together").click()
+    expect(page.get_by_text("1 rose, 3 changed in spread.")).to_be_visible()
+    expect(page.locator("aside table").first).to_contain_text("site=north and service=pay")
+
+
 def test_an_address_without_a_page_is_answered_in_words(opened, fake):
     page = opened(fake.url, errors=("404",))
     page.goto(f"{fake.url}/#/nowhere")

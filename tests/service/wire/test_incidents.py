@@ -180,7 +180,7 @@ def index_of(*entries):
 
 def fleet_of(*names, per_day=1440.0):
     members = {name: Member("gaussian", {"site": name[0]}, per_day, 10_000.0) for name in names}
-    return Fleet(members, len(members), [], Tagged.of(m.tags for m in members.values()))
+    return Fleet(members, len(members), [], Tagged([m.tags for m in members.values()]))
 
 
 def test_the_id_of_an_incident_stays_while_streams_join_and_each_member_leads_to_it():
