@@ -18,22 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from moca_client import calls
+from moca_client import calls, errors
 from moca_client.calls import Result, path_of
-from moca_client.errors import (
-    ClientError,
-    EarlierItemFailed,
-    Fault,
-    Invalid,
-    NotFound,
-    NumericalFault,
-    Problem,
-    Quarantined,
-    SeqConflict,
-    Temporary,
-    Unavailable,
-    outcome_unknown,
-)
 from moca_client.outbox.store import Failed, OutboxItem, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import KEY_MEMORY_S, Backoff, Call
@@ -68,7 +54,7 @@ class Pauses:
         self._backoff: dict[str, Backoff] = {}
         self._until: dict[str, float] = {}
 
-    def fail(self, stream: str, problem: Problem | None) -> None:
+    def fail(self, stream: str, problem: errors.Problem | None) -> None:
         """Wait longer than the last time before this stream is tried again."""
         backoff = self._backoff.setdefault(stream, Backoff())
         self._until[stream] = time.monotonic() + backoff.next_s(problem)
@@ -131,7 +117,7 @@ class Sender:
             self._batch = min(2 * self._batch, self._largest_batch)
             for group in _by_stream(list(zip(batch, results, strict=True))):
                 self._settle(group)
-        except ClientError as error:
+        except errors.ClientError as error:
             self._failed(batch, error)
         else:
             self._pauses.work("")
@@ -151,7 +137,10 @@ class Sender:
             if self._exclusive and self._store.position(stream) is None:
                 try:
                     position = self._call(calls.get(path_of(stream), StreamSummary)).seq
-                except (NotFound, Invalid):  # its errors are reported when the stream is created
+                except (
+                    errors.NotFound,
+                    errors.Invalid,
+                ):  # its errors are reported when the stream is created
                     position = 0
                 self._store.set_position(stream, position)
 
@@ -169,7 +158,7 @@ class Sender:
             detail = (
                 f"sent more than {KEY_MEMORY_S:g} s ago without an answer; may have been applied"
             )
-            self._set_aside(item, outcome_unknown(detail))
+            self._set_aside(item, errors.outcome_unknown(detail))
         return kept
 
     def _placed(self, items: Sequence[OutboxItem]) -> Iterator[OutboxItem]:
@@ -204,20 +193,20 @@ class Sender:
             self._pauses.work(group[0][0].stream)
         if len(done) < len(group):
             item, result = group[len(done)]
-            assert isinstance(result, Problem)
+            assert isinstance(result, errors.Problem)
             self._refused(item, result)
 
-    def _refused(self, item: OutboxItem, problem: Problem) -> None:
+    def _refused(self, item: OutboxItem, problem: errors.Problem) -> None:
         """Try the item again later, or set it aside, unless an earlier try got through."""
-        if isinstance(problem, SeqConflict) and item.seq is not None:
+        if isinstance(problem, errors.SeqConflict) and item.seq is not None:
             earlier = problem.seq > item.seq and item.sent > 1
             if not (earlier and self._deliver_recorded(item)):
                 # Not applied: somebody else writes, too, or the stream began again.
                 self._store.renew(item, problem.seq)
             return
-        certain = isinstance(problem, NumericalFault | Quarantined)
-        fault = isinstance(problem, Fault) and not certain and item.sent < FAULT_TRIES
-        if fault or isinstance(problem, Temporary | EarlierItemFailed):
+        certain = isinstance(problem, errors.NumericalFault | errors.Quarantined)
+        fault = isinstance(problem, errors.Fault) and not certain and item.sent < FAULT_TRIES
+        if fault or isinstance(problem, errors.Temporary | errors.EarlierItemFailed):
             self._pauses.fail(item.stream, problem)
             return
         if item.sent > 1 and item.seq is not None and self._deliver_recorded(item):
@@ -240,7 +229,7 @@ class Sender:
             query = {"start": item.seq, "limit": 1}
             path = path_of(item.stream, "/history")
             page = self._call(calls.get(path, HistoryPage, query))
-        except NotFound:
+        except errors.NotFound:
             return None
         if page.seq <= item.seq:
             return None
@@ -258,19 +247,19 @@ class Sender:
                 return answer
         return answer  # no longer retained; the stream has no other writer
 
-    def _failed(self, batch: Sequence[OutboxItem], error: ClientError) -> None:
+    def _failed(self, batch: Sequence[OutboxItem], error: errors.ClientError) -> None:
         """A request failed as a whole: smaller, later, or not at all."""
-        problem = error.problem if isinstance(error, Unavailable) else error
-        if isinstance(problem, Invalid) and batch:
+        problem = error.problem if isinstance(error, errors.Unavailable) else error
+        if isinstance(problem, errors.Invalid) and batch:
             if len(batch) > 1:
                 self._batch = max(1, len(batch) // 2)
             else:
                 self._set_aside(batch[0], problem)
             return
         self.error = str(error)
-        self._pauses.fail("", problem if isinstance(problem, Problem) else None)
+        self._pauses.fail("", problem if isinstance(problem, errors.Problem) else None)
 
-    def _set_aside(self, item: OutboxItem, problem: Problem) -> None:
+    def _set_aside(self, item: OutboxItem, problem: errors.Problem) -> None:
         self._notify(Failed(item.id, item.stream, msgspec.json.decode(item.body), problem))
         self._store.set_aside(item, problem)
         self._pauses.work(item.stream)

@@ -11,37 +11,8 @@ from statistics import median
 from typing import Any, cast, overload
 from urllib.parse import quote
 
+from moca_client import responses
 from moca_client.members import ABSENT
-from moca_client.responses import (
-    AlarmPeriod,
-    Answer,
-    BeliefColumns,
-    ByChance,
-    Change,
-    Event,
-    EventMembers,
-    Explanation,
-    Glance,
-    Hindsight,
-    Incident,
-    KnownRegime,
-    MostProbable,
-    Mover,
-    Predictive,
-    Recorded,
-    RecordedExclusion,
-    RecordedSupervision,
-    RegimeStatistics,
-    RunLengthProbability,
-    RunLengthSummary,
-    Season,
-    Segment,
-    StreamChange,
-    StreamEvent,
-    StreamMembers,
-    StreamSummary,
-    ValuesAround,
-)
 from moca_client.stream_settings import StreamSettings
 from moca_client.tables import magnitude
 from model_core import incidents
@@ -62,26 +33,26 @@ def _members(names: Sequence[str]) -> Callable[[object], dict[str, Any]]:
 
 
 _RENDERED = {"start_time", "start_arrived", "before", "after", "explanation", "returned"}
-_of_event = _members([name for name in Event.__struct_fields__ if name not in _RENDERED])
-_of_change = _members(EventMembers.__struct_fields__)
-_of_glance = _members(StreamMembers.__struct_fields__)
+_of_event = _members([name for name in responses.Event.__struct_fields__ if name not in _RENDERED])
+_of_change = _members(responses.EventMembers.__struct_fields__)
+_of_glance = _members(responses.StreamMembers.__struct_fields__)
 
 
 @overload
-def event(stored: wire.Event) -> Event: ...
+def event(stored: wire.Event) -> responses.Event: ...
 @overload
-def event(stored: wire.Event | None) -> Event | None: ...
-def event(stored: wire.Event | None) -> Event | None:
+def event(stored: wire.Event | None) -> responses.Event | None: ...
+def event(stored: wire.Event | None) -> responses.Event | None:
     """Return an event with every field, including defaults."""
     if stored is None:
         return None
-    return Event(
+    return responses.Event(
         **_of_event(stored),
         start_time=stored.start_time if stored.start_ms is None else instant(stored.start_ms),
         start_arrived=stored.start_ms is not None,
-        before=stored.before and RegimeStatistics(*stored.before),
-        after=stored.after and RegimeStatistics(*stored.after),
-        explanation=stored.explanation and Explanation(*stored.explanation),
+        before=stored.before and responses.RegimeStatistics(*stored.before),
+        after=stored.after and responses.RegimeStatistics(*stored.after),
+        explanation=stored.explanation and responses.Explanation(*stored.explanation),
         returned=regime(stored.returned),
     )
 
@@ -91,22 +62,24 @@ def settings(stored: wire.StreamSettings) -> StreamSettings:
     return cast(StreamSettings, stored._asdict())
 
 
-def change(stored: wire.SettingsChange) -> Change:
+def change(stored: wire.SettingsChange) -> responses.Change:
     """Return a change of settings."""
-    return Change(stored.seq, instant(stored.time_ms), cast(StreamSettings, stored.settings))
+    return responses.Change(
+        stored.seq, instant(stored.time_ms), cast(StreamSettings, stored.settings)
+    )
 
 
-def of_classes(probabilities: list[float]) -> Predictive:
+def of_classes(probabilities: list[float]) -> responses.Predictive:
     """Return the predictive distribution of a class."""
-    return Predictive(ABSENT, ABSENT, ABSENT, probabilities)
+    return responses.Predictive(ABSENT, ABSENT, ABSENT, probabilities)
 
 
-def of_numbers(mean: Any, variance: Any, quantiles: Any) -> Predictive:
+def of_numbers(mean: Any, variance: Any, quantiles: Any) -> responses.Predictive:
     """Return the predictive distribution of numbers; a variance that does not exist is null."""
-    return Predictive(mean, variance, quantiles, ABSENT)
+    return responses.Predictive(mean, variance, quantiles, ABSENT)
 
 
-def _predictive(stored: wire.Record | wire.StoredAnswer, full: bool) -> Predictive | None:
+def _predictive(stored: wire.Record | wire.StoredAnswer, full: bool) -> responses.Predictive | None:
     """Return the predictive distribution of an answer; full: with its variance."""
     if stored.probabilities is not None:
         return of_classes(stored.probabilities)
@@ -115,27 +88,27 @@ def _predictive(stored: wire.Record | wire.StoredAnswer, full: bool) -> Predicti
     return of_numbers(stored.mean, stored.variance if full else ABSENT, stored.quantiles)
 
 
-def record(stored: wire.Record, full: bool) -> Recorded:
+def record(stored: wire.Record, full: bool) -> responses.Recorded:
     """Return an observation as it was posted, with its compact answer; full: with details."""
     excluded = stored.excluded
     supervision = stored.changepoint if excluded is None else excluded.changepoint
-    belief: list[RunLengthProbability] | None = None
+    belief: list[responses.RunLengthProbability] | None = None
     if stored.belief_override is not None:
         belief = [{"run_length": r, "probability": p} for r, p in stored.belief_override]
-    recorded = Recorded(
+    recorded = responses.Recorded(
         seq=stored.seq,
         y=stored.posted,
         x=stored.x,
         time=stored.time,
         elapsed=stored.elapsed,
-        supervision=None if supervision is None else RecordedSupervision(supervision),
+        supervision=None if supervision is None else responses.RecordedSupervision(supervision),
         belief=belief,
         predictive=_predictive(stored, full),
         changed_probability=stored.changed_probability,
         evidence=stored.evidence,
         anomaly=stored.anomaly,
         regime=regime(stored.regime),
-        excluded=None if excluded is None else RecordedExclusion(excluded.window),
+        excluded=None if excluded is None else responses.RecordedExclusion(excluded.window),
     )
     if full:
         recorded.hazard = cast(Any, stored.hazard)  # the same in JSON
@@ -147,7 +120,7 @@ def record(stored: wire.Record, full: bool) -> Recorded:
     return recorded
 
 
-def answers(command: wire.Observe, outcome: wire.Outcome) -> list[Answer]:
+def answers(command: wire.Observe, outcome: wire.Outcome) -> list[responses.Answer]:
     """Return the answers to a command's observations, in order, as far as they were applied."""
     stored = outcome.answers
     if stored is None:
@@ -155,7 +128,7 @@ def answers(command: wire.Observe, outcome: wire.Outcome) -> list[Answer]:
     stream = command.stream
     model = stored.model
     duplicate = outcome.duplicate
-    found: list[Answer] = []
+    found: list[responses.Answer] = []
     for part in stored.parts:
         if isinstance(part, wire.StoredAnswer):
             found.append(_answer(stream, stored, part, duplicate))
@@ -172,19 +145,19 @@ def answers(command: wire.Observe, outcome: wire.Outcome) -> list[Answer]:
         if part.beliefs is not None:
             for answer, belief in zip(found[first:], part.beliefs, strict=True):
                 assert answer.run_length is not None
-                answer.run_length.belief = BeliefColumns(*belief)
+                answer.run_length.belief = responses.BeliefColumns(*belief)
     return found
 
 
 def _quiet(
     stream: str, model: str, seq: int, time: str | None, duplicate: bool, numbers: tuple[Any, ...]
-) -> Answer:
+) -> responses.Answer:
     """Return the answer to a quiet observation; numbers: of `QuietNumbers`."""
     mean, lower, median, upper, changed_probability, evidence, anomaly, *details = numbers
-    predictive = Predictive(
+    predictive = responses.Predictive(
         [mean], ABSENT, {LOWER: [lower], MEDIAN: [median], UPPER: [upper]}, ABSENT
     )
-    answer = Answer(
+    answer = responses.Answer(
         stream=stream,
         seq=seq,
         model=model,
@@ -203,7 +176,7 @@ def _quiet(
         answer.log_score = None if isnan(log_score) else log_score
         answer.changepoint_probability = starts
         answer.recent_change_probability = recent
-        answer.run_length = RunLengthSummary(
+        answer.run_length = responses.RunLengthSummary(
             int(most_probable), average, None, int(hypotheses), pruned
         )
     return answer
@@ -211,10 +184,10 @@ def _quiet(
 
 def _answer(
     stream: str, answers: wire.Answers, stored: wire.StoredAnswer, duplicate: bool
-) -> Answer:
+) -> responses.Answer:
     own = stored.run_length
-    belief = None if stored.belief is None else BeliefColumns(*stored.belief)
-    return Answer(
+    belief = None if stored.belief is None else responses.BeliefColumns(*stored.belief)
+    return responses.Answer(
         stream=stream,
         seq=stored.seq,
         model=answers.model,
@@ -226,7 +199,9 @@ def _answer(
         recent_change_probability=stored.recent_change_probability,
         anomaly=stored.anomaly,
         run_length=own
-        and RunLengthSummary(own.map, own.mean, None, own.hypotheses, own.pruned_mass, belief),
+        and responses.RunLengthSummary(
+            own.map, own.mean, None, own.hypotheses, own.pruned_mass, belief
+        ),
         event=event(stored.event),
         warming_up=stored.warming_up,
         duplicate=duplicate,
@@ -240,9 +215,9 @@ def _answer(
     )
 
 
-def summary(name: str, head: wire.Head) -> StreamSummary:
+def summary(name: str, head: wire.Head) -> responses.StreamSummary:
     """Return the answer to GET stream."""
-    return StreamSummary(
+    return responses.StreamSummary(
         stream=name,
         model=head.settings.model,
         seq=head.next_seq,
@@ -269,35 +244,35 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
     )
 
 
-def season(stored: wire.SeasonPeriods | None) -> Season | None:
+def season(stored: wire.SeasonPeriods | None) -> responses.Season | None:
     """Return the season of a stream, if it has one now."""
-    return Season(stored.periods) if stored is not None and stored.periods else None
+    return responses.Season(stored.periods) if stored is not None and stored.periods else None
 
 
-def regime(stored: wire.KnownRegime | None) -> KnownRegime | None:
+def regime(stored: wire.KnownRegime | None) -> responses.KnownRegime | None:
     """Return the regime that a stream is in, if it is a known one."""
-    return None if stored is None else KnownRegime(*stored)
+    return None if stored is None else responses.KnownRegime(*stored)
 
 
-def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:
+def glance(name: str, head: wire.Head, labels: list[float | None]) -> responses.Glance:
     """Return a stream's row of the overview."""
     at = head.map_run_length
-    return Glance(
+    return responses.Glance(
         **_of_glance(summary(name, head)),
         regime_length=None if at is None else at + 1,
         labels=labels,
     )
 
 
-def alarm_period(head: wire.Head) -> AlarmPeriod | None:
+def alarm_period(head: wire.Head) -> responses.AlarmPeriod | None:
     """Return the period between false alarms of a stream that has it from the service."""
     every = head.settings.threshold
     per_day = None if head.pace is None else head.pace.per_day
-    return None if per_day is None else AlarmPeriod(per_day, every, every / per_day)
+    return None if per_day is None else responses.AlarmPeriod(per_day, every, every / per_day)
 
 
-def _most_probable(run_length: int | None) -> MostProbable | None:
-    return None if run_length is None else MostProbable(run_length)
+def _most_probable(run_length: int | None) -> responses.MostProbable | None:
+    return None if run_length is None else responses.MostProbable(run_length)
 
 
 def segmentation(
@@ -305,26 +280,26 @@ def segmentation(
     records: list[wire.Record],
     events: Iterable[wire.Event],
     hindsight: wire.StoredHindsight | None = None,
-) -> list[Segment]:
+) -> list[responses.Segment]:
     """Regimes of the retained records; each `end` is exclusive. events: of the stream."""
     if not records or not head.warm:
         return []
     pointers = {record.seq: record.previous_start for record in records}
     path = best(pointers.get, head.best_start, records[0].seq, records[-1].seq + 1)
     later = [] if hindsight is None else lasting(hindsight.starts, hindsight.seq)
-    return [Segment(*segment) for segment in regimes(path, confirmed(events), later)]
+    return [responses.Segment(*segment) for segment in regimes(path, confirmed(events), later)]
 
 
-def hindsight(status: str, stored: wire.StoredHindsight | None) -> Hindsight:
+def hindsight(status: str, stored: wire.StoredHindsight | None) -> responses.Hindsight:
     """Return how far a segmentation was added to in hindsight."""
     if stored is None:
-        return Hindsight(status)
-    return Hindsight(status, stored.first, stored.seq, instant(stored.at_ms))
+        return responses.Hindsight(status)
+    return responses.Hindsight(status, stored.first, stored.seq, instant(stored.at_ms))
 
 
-def event_state(raised: Raised) -> StreamEvent:
+def event_state(raised: Raised) -> responses.StreamEvent:
     """Return an entry of the event feed as its readers receive it."""
-    return StreamEvent(
+    return responses.StreamEvent(
         stream=raised.stream,
         model=raised.model,
         event=event(raised.event),
@@ -343,10 +318,10 @@ def incident_link(id_: str) -> str:
     return f"/#/incidents/{id_}"
 
 
-def stream_change(change: FoundChange) -> StreamChange:
+def stream_change(change: FoundChange) -> responses.StreamChange:
     """Return a change of a stream."""
     own = event(change.event)
-    return StreamChange(
+    return responses.StreamChange(
         **_of_change(own),
         stream=change.stream,
         model=change.raised.model,
@@ -356,7 +331,9 @@ def stream_change(change: FoundChange) -> StreamChange:
     )
 
 
-def around(change: StreamChange, records: Sequence[wire.Record]) -> ValuesAround | None:
+def around(
+    change: responses.StreamChange, records: Sequence[wire.Record]
+) -> responses.ValuesAround | None:
     """Return the values around a start; None without any."""
     if not records:
         return None
@@ -365,7 +342,7 @@ def around(change: StreamChange, records: Sequence[wire.Record]) -> ValuesAround
         output = change.explanation.output or 0
     values = [wire.numbers(record.posted)[output : output + 1] for record in records]
     times = [record.time for record in records]
-    return ValuesAround(
+    return responses.ValuesAround(
         records[0].seq,
         [None if not value or isnan(value[0]) else value[0] for value in values],
         times if any(times) else [],
@@ -375,7 +352,9 @@ def around(change: StreamChange, records: Sequence[wire.Record]) -> ValuesAround
 NAMED = 10  # streams of an incident that lists name
 
 
-def incident(found: FoundIncident, shared: Sequence[incidents.Mover], fleet: int) -> Incident:
+def incident(
+    found: FoundIncident, shared: Sequence[incidents.Mover], fleet: int
+) -> responses.Incident:
     """Return an incident; shared: what its streams have in common. fleet: number of all streams."""
     changes = found.changes
     moment = found.moment
@@ -386,7 +365,7 @@ def incident(found: FoundIncident, shared: Sequence[incidents.Mover], fleet: int
     measured = [size for size in sizes.values() if size >= 0.0]
     names = sorted(sizes, key=lambda stream: (-sizes[stream], stream))
     movers = shared_tags(shared)
-    return Incident(
+    return responses.Incident(
         id=found.id,
         headline=incident_headline(len(changes), fleet, moment, movers),
         streams=len(changes),
@@ -399,19 +378,19 @@ def incident(found: FoundIncident, shared: Sequence[incidents.Mover], fleet: int
         up=directions["up"],
         down=directions["down"],
         size=median(measured) if measured else None,
-        by_chance=ByChance(*found.by_chance),
+        by_chance=responses.ByChance(*found.by_chance),
         movers=movers,
         names=names[:NAMED],
     )
 
 
-def shared_tags(movers: Sequence[incidents.Mover]) -> list[Mover]:
+def shared_tags(movers: Sequence[incidents.Mover]) -> list[responses.Mover]:
     """Return what streams have in common."""
-    return [Mover(*mover[:-1], dict(mover.others)) for mover in movers]
+    return [responses.Mover(*mover[:-1], dict(mover.others)) for mover in movers]
 
 
 def incident_headline(
-    streams: int, fleet: int, moment: incidents.Moment, shared: Sequence[Mover]
+    streams: int, fleet: int, moment: incidents.Moment, shared: Sequence[responses.Mover]
 ) -> str:
     """Return an incident in words: `10 of 208 streams changed at 2024-05-01 15:00 UTC, all of`…"""
     when = datetime.fromtimestamp(_within_years(moment.estimate), UTC)

@@ -12,15 +12,9 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import (
-    ChangesPage,
-    Exclusion,
-    IncidentDetail,
-    IncidentExclusion,
-    IncidentsPage,
-)
+from moca_client import responses
 from moca_client.tables import change_lines, incident_lines
-from service import wire
+from service import problems, wire
 from service.api import openapi
 from service.api.http import (
     Context,
@@ -37,7 +31,6 @@ from service.api.sse.connections import EventStream
 from service.api.sse.events import Subscription
 from service.api.sse.observations import Follower, differs
 from service.observability import metrics
-from service.problems import InvalidField, NotFound, StreamReplaced, TooManyEventStreams
 from service.schema.commands import IncidentExclusionForm
 from service.schema.queries import (
     ChangesQuery,
@@ -56,7 +49,7 @@ HEARTBEAT_S = 15.0  # between comments on a quiet connection: proxies commonly c
 SEND_TIMEOUT_S = 30.0  # a consumer that takes nothing for longer is cut off, and may resume
 EVERYTHING = "0"
 ALL_OBSERVATIONS = "-1"
-_exclusion = msgspec.json.Decoder(Exclusion).decode
+_exclusion = msgspec.json.Decoder(responses.Exclusion).decode
 _cursor = re.compile(r"(-1|[0-9]{1,16})(?:@([0-9]{1,10}))?").fullmatch
 calls = Calls("events")
 
@@ -64,9 +57,9 @@ calls = Calls("events")
 @calls.declare(
     "GET",
     "/v1/changes",
-    ChangesPage,
-    (InvalidField,),
-    described=openapi.answer_or_table(ChangesPage),
+    responses.ChangesPage,
+    (problems.InvalidField,),
+    described=openapi.answer_or_table(responses.ChangesPage),
 )
 async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]) -> Response:
     """List changes of all streams: which, when, how big, how sure; page by page.
@@ -94,9 +87,9 @@ def _table(request: Request, lines: str, cursor: str | None) -> Response:
 @calls.declare(
     "GET",
     "/v1/incidents",
-    IncidentsPage,
-    (InvalidField,),
-    described=openapi.answer_or_table(IncidentsPage),
+    responses.IncidentsPage,
+    (problems.InvalidField,),
+    described=openapi.answer_or_table(responses.IncidentsPage),
 )
 async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Query()]) -> Response:
     """List incidents: confirmed changes of several streams that began together, page by page.
@@ -112,7 +105,12 @@ async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Quer
     return _table(request, incident_lines(page.incidents), page.cursor)
 
 
-@calls.declare("GET", "/v1/incidents/{incident}", IncidentDetail, (InvalidField, NotFound))
+@calls.declare(
+    "GET",
+    "/v1/incidents/{incident}",
+    responses.IncidentDetail,
+    (problems.InvalidField, problems.NotFound),
+)
 async def get_incident(
     request: Request, incident: str, query: Annotated[IncidentQuery, Query()]
 ) -> Response:
@@ -121,7 +119,10 @@ async def get_incident(
 
 
 @calls.declare(
-    "POST", "/v1/incidents/{incident}/exclusions", IncidentExclusion, (InvalidField, NotFound)
+    "POST",
+    "/v1/incidents/{incident}/exclusions",
+    responses.IncidentExclusion,
+    (problems.InvalidField, problems.NotFound),
 )
 async def exclude_incident(
     request: Request,
@@ -143,11 +144,15 @@ async def exclude_incident(
     reruns = await submit_reruns(context, commands)
     done = [_exclusion(rerun) for rerun in reruns if isinstance(rerun, bytes)]
     failed: list[Any] = [rerun for rerun in reruns if not isinstance(rerun, bytes)]
-    return json_response(IncidentExclusion(found.id, form.excluded, done, failed))
+    return json_response(responses.IncidentExclusion(found.id, form.excluded, done, failed))
 
 
 @calls.declare(
-    "GET", "/v1/events", None, (InvalidField, TooManyEventStreams), described=openapi.EVENT_MESSAGES
+    "GET",
+    "/v1/events",
+    None,
+    (problems.InvalidField, problems.TooManyEventStreams),
+    described=openapi.EVENT_MESSAGES,
 )
 async def events(
     request: Request,
@@ -208,14 +213,14 @@ def _resume(
     try:
         return event_entries.parse_cursor(text, context.settings.partitions), False
     except BadCursor as error:
-        raise InvalidField.at(loc, str(error)) from None
+        raise problems.InvalidField.at(loc, str(error)) from None
 
 
 @calls.declare(
     "GET",
     f"{STREAM}/observations/live",
     None,
-    (*STORED, TooManyEventStreams, StreamReplaced),
+    (*STORED, problems.TooManyEventStreams, problems.StreamReplaced),
     described=openapi.EVENT_MESSAGES,
 )
 async def follow_observations(
@@ -256,7 +261,7 @@ def _resume_observations(last_event_id: str, after: str | None) -> tuple[str, st
     match = _cursor(text)
     if match is None:
         detail = "expected the id of a message, SEQ@GENERATION, or a seq; -1: everything retained"
-        raise InvalidField.at(loc, detail)
+        raise problems.InvalidField.at(loc, detail)
     return match[1], match[2]
 
 
@@ -269,7 +274,7 @@ def _first(stream: str, head: wire.Head, place: tuple[str, str | None] | None) -
         return head.retained_from
     at = int(seq) + 1
     if differs(head, head.generation if generation is None else int(generation), at):
-        raise StreamReplaced(
+        raise problems.StreamReplaced(
             f"the stream {stream!r} has no observation {seq} of that generation: it was "
             f"recreated, or restored to an earlier state. It is at seq {head.seq}; "
             "subscribe again",

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client.responses import Ingested
-from service import wire
+from service import problems, wire
 from service.api import openapi
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
@@ -29,16 +29,6 @@ from service.api.parsing.remote_write import Version, parse, version_of
 from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignment
 from service.api.routes.calls import Calls
 from service.observability import metrics
-from service.problems import (
-    TYPE_PREFIX,
-    InvalidField,
-    LabelOutOfRange,
-    NumericalFault,
-    Quarantined,
-    SamplesDeferred,
-    SamplesRejected,
-    ServiceError,
-)
 from service.schema.queries import RESULT_SERIES, ResultsQuery
 from service.store.reads import AsyncStore, Last
 from service.tasks import apart
@@ -48,7 +38,8 @@ AGAIN = frozenset((429, 503, 504))  # statuses after which the same command may 
 # Errors of one observation: others of its command may be taken. All others are of the stream.
 # Labels that the model cannot produce are none of these: the worker leaves them out.
 OF_ONE = frozenset(
-    TYPE_PREFIX + error.slug for error in (LabelOutOfRange, NumericalFault, Quarantined)
+    problems.TYPE_PREFIX + error.slug
+    for error in (problems.LabelOutOfRange, problems.NumericalFault, problems.Quarantined)
 )
 MAX_REFUSED = 20  # samples of a stream that are looked for in a request: each takes some commands
 # A stream is left out so long after its last observation, by whichever of them is longer.
@@ -65,7 +56,7 @@ calls = Calls("prometheus")
     "POST",
     "/v1/prometheus/write",
     None,
-    (SamplesDeferred, SamplesRejected),
+    (problems.SamplesDeferred, problems.SamplesRejected),
     body=openapi.WRITE_BODY,
     status=204,
     described=openapi.WRITTEN,
@@ -124,13 +115,13 @@ async def apply_samples(context: Context, parse_body: Callable[[], RemoteWrite])
     return tally
 
 
-def refusal(tally: SampleTally) -> ServiceError | None:
+def refusal(tally: SampleTally) -> problems.ServiceError | None:
     """Return the error of samples that were not taken; None: there are none."""
     deferred = tally.counts["deferred"]
     rejected = tally.counts["rejected"]
     if deferred:
         detail = f"{deferred} of {tally.total} samples were not taken: {tally.reason}"
-        return SamplesDeferred(f"{detail}; send the request again", deferred=deferred)
+        return problems.SamplesDeferred(f"{detail}; send the request again", deferred=deferred)
     if rejected:
         untried = tally.counts["untried"]
         detail = f"{rejected} of {tally.total} samples cannot be taken: {tally.reason}"
@@ -138,7 +129,7 @@ def refusal(tally: SampleTally) -> ServiceError | None:
             detail += (
                 f"; {untried} more were not tried, after {MAX_REFUSED} of their stream were refused"
             )
-        return SamplesRejected(detail, rejected=rejected, untried=untried)
+        return problems.SamplesRejected(detail, rejected=rejected, untried=untried)
     return None
 
 
@@ -146,7 +137,7 @@ def refusal(tally: SampleTally) -> ServiceError | None:
     "POST",
     "/v1/metrics",
     None,
-    (SamplesDeferred,),
+    (problems.SamplesDeferred,),
     body=openapi.METRICS_BODY,
     described=openapi.METRICS_TAKEN,
 )
@@ -165,7 +156,7 @@ async def write_metrics(request: Request) -> Response:
         context, partial(otlp.parse, body, media, settings.max_observations)
     )
     error = refusal(tally)
-    if isinstance(error, SamplesDeferred):
+    if isinstance(error, problems.SamplesDeferred):
         raise error
     rejected = tally.counts["rejected"] + tally.counts["untried"]
     return Rendered(otlp.answer(rejected, "" if error is None else error.detail, media), 200, media)
@@ -206,7 +197,7 @@ class StreamWrite:
                 if done.rejected:
                     self._tally.fail("rejected", done.rejected, self._reason(done.reason))
                 continue
-            if isinstance(result, ServiceError):
+            if isinstance(result, problems.ServiceError):
                 document = result.document()
             else:
                 document = msgspec.json.decode(result.body[-1])
@@ -244,7 +235,9 @@ class StreamWrite:
 # --- results --------------------------------------------------------------------------------------
 
 
-@calls.declare("GET", "/v1/prometheus/results", None, (InvalidField,), described=openapi.METRICS)
+@calls.declare(
+    "GET", "/v1/prometheus/results", None, (problems.InvalidField,), described=openapi.METRICS
+)
 async def show_results(request: Request, query: Annotated[ResultsQuery, Query()]) -> Response:
     """Return forecasts, anomaly and probability of a change of streams, to be scraped.
 
@@ -271,7 +264,7 @@ async def results(
         without(page.unreadable, "results")
         if len(selected) > limit:
             detail = f"expected at most {limit} streams (max_result_streams), got more"
-            raise InvalidField.at("query.match", f"{detail}: select fewer")
+            raise problems.InvalidField.at("query.match", f"{detail}: select fewer")
         if page.cursor is None:
             break
         cursor = page.cursor

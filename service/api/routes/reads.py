@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client import responses
-from service import wire
+from service import problems, wire
 from service.api.gateway.reads import from_store
 from service.api.http import (
     Context,
@@ -20,13 +20,6 @@ from service.api.http import (
 )
 from service.api.routes.calls import READ, STORED, STREAM, UNFIT, Calls
 from service.api.routes.streams import head_of
-from service.problems import (
-    DimensionMismatch,
-    LabelOutOfRange,
-    NumericalFault,
-    UnfitModel,
-    WarmingUp,
-)
 from service.schema import rendering
 from service.schema.commands import ActionForm, PredictionForm, WhatIfForm
 from service.schema.queries import STANDING, ChangepointsQuery, HistoryQuery, kinds_of
@@ -43,11 +36,11 @@ calls = Calls("reads")
     responses.Predictions,
     (
         *READ,
-        DimensionMismatch,
-        LabelOutOfRange,
-        NumericalFault,
-        UnfitModel,
-        WarmingUp,
+        problems.DimensionMismatch,
+        problems.LabelOutOfRange,
+        problems.NumericalFault,
+        problems.UnfitModel,
+        problems.WarmingUp,
     ),
     scope="read",
 )
@@ -66,10 +59,10 @@ async def predict(
     responses.Action,
     (
         *READ,
-        DimensionMismatch,
-        LabelOutOfRange,
-        UnfitModel,
-        WarmingUp,
+        problems.DimensionMismatch,
+        problems.LabelOutOfRange,
+        problems.UnfitModel,
+        problems.WarmingUp,
     ),
     scope="read",
 )

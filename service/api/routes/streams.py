@@ -10,17 +10,8 @@ from fastapi import Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import (
-    Exclusion,
-    Overview,
-    RememberedRegime,
-    RunLength,
-    StreamName,
-    StreamPage,
-    StreamSummary,
-    Verdict,
-)
-from service import wire
+from moca_client import responses
+from service import problems, wire
 from service.api import openapi
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import select
@@ -36,20 +27,6 @@ from service.api.http import (
     submit,
 )
 from service.api.routes.calls import CHANGE, FEEDBACK, STORED, STREAM, UNFIT, Calls
-from service.problems import (
-    InvalidField,
-    NotAwaited,
-    SeqConflict,
-    SettingsConflict,
-    StreamExists,
-    UnfitBelief,
-    UnfitSnapshot,
-    UnknownEvent,
-    UnknownModel,
-    UnknownRegime,
-    UnknownStream,
-    WarmingUp,
-)
 from service.schema import rendering
 from service.schema.commands import (
     BeliefForm,
@@ -66,7 +43,9 @@ from service.wire import snapshot
 calls = Calls("streams")
 
 
-@calls.declare("PUT", STREAM, StreamSummary, (*CHANGE, *UNFIT, SettingsConflict), makes=True)
+@calls.declare(
+    "PUT", STREAM, responses.StreamSummary, (*CHANGE, *UNFIT, problems.SettingsConflict), makes=True
+)
 async def put_stream(
     request: Request,
     stream: StreamPath,
@@ -77,13 +56,13 @@ async def put_stream(
     return await submit(request, wire.Configure(stream, settings))
 
 
-@calls.declare("DELETE", STREAM, None, (*CHANGE, UnknownStream), status=204)
+@calls.declare("DELETE", STREAM, None, (*CHANGE, problems.UnknownStream), status=204)
 async def delete_stream(request: Request, stream: StreamPath) -> Response:
     """Delete a stream and all its data."""
     return await submit(request, wire.Delete(stream))
 
 
-@calls.declare("GET", STREAM, StreamSummary, STORED)
+@calls.declare("GET", STREAM, responses.StreamSummary, STORED)
 async def get_stream(request: Request, stream: StreamPath) -> Response:
     """Return a stream's state and settings, without the full run-length belief."""
     head = await head_of(context_of(request), stream)
@@ -93,15 +72,15 @@ async def get_stream(request: Request, stream: StreamPath) -> Response:
 @calls.declare(
     "PUT",
     f"{STREAM}/run-length",
-    RunLength,
+    responses.RunLength,
     (
         *CHANGE,
-        UnknownStream,
-        UnknownModel,
-        SeqConflict,
-        NotAwaited,
-        UnfitBelief,
-        WarmingUp,
+        problems.UnknownStream,
+        problems.UnknownModel,
+        problems.SeqConflict,
+        problems.NotAwaited,
+        problems.UnfitBelief,
+        problems.WarmingUp,
     ),
 )
 async def put_run_length(request: Request, stream: StreamPath, form: BeliefForm) -> Response:
@@ -112,8 +91,8 @@ async def put_run_length(request: Request, stream: StreamPath, form: BeliefForm)
 @calls.declare(
     "PUT",
     f"{STREAM}/regimes/{{regime}}",
-    RememberedRegime,
-    (*CHANGE, UnknownStream, UnknownModel, UnknownRegime),
+    responses.RememberedRegime,
+    (*CHANGE, problems.UnknownStream, problems.UnknownModel, problems.UnknownRegime),
 )
 async def name_regime(
     request: Request, stream: StreamPath, regime: RegimePath, form: RegimeForm
@@ -125,13 +104,17 @@ async def name_regime(
     return await submit(request, wire.NameRegime(stream, regime, form.name))
 
 
-@calls.declare("POST", f"{STREAM}/model", StreamSummary, (*CHANGE, *UNFIT, UnknownStream))
+@calls.declare(
+    "POST", f"{STREAM}/model", responses.StreamSummary, (*CHANGE, *UNFIT, problems.UnknownStream)
+)
 async def move_stream(request: Request, stream: StreamPath, form: ModelForm) -> Response:
     """Move a stream to another model by rerunning its retained history."""
     return await submit(request, wire.Move(stream, form.model))
 
 
-@calls.declare("PUT", f"{STREAM}/changepoints/{{event}}", Verdict, (*FEEDBACK, UnknownEvent))
+@calls.declare(
+    "PUT", f"{STREAM}/changepoints/{{event}}", responses.Verdict, (*FEEDBACK, problems.UnknownEvent)
+)
 async def judge(
     request: Request, stream: StreamPath, event: EventPath, form: VerdictForm
 ) -> Response:
@@ -139,13 +122,15 @@ async def judge(
     return await submit(request, wire.EventFeedback(stream, form.change, event))
 
 
-@calls.declare("POST", f"{STREAM}/changepoints", Verdict, FEEDBACK)
+@calls.declare("POST", f"{STREAM}/changepoints", responses.Verdict, FEEDBACK)
 async def report_change(request: Request, stream: StreamPath, form: ChangeForm) -> Response:
     """Report a missed changepoint; the stream is rerun with it."""
     return await submit(request, wire.EventFeedback(stream, True, start=form.start))
 
 
-@calls.declare("POST", f"{STREAM}/exclusions", Exclusion, (*FEEDBACK, UnknownEvent))
+@calls.declare(
+    "POST", f"{STREAM}/exclusions", responses.Exclusion, (*FEEDBACK, problems.UnknownEvent)
+)
 async def exclude(request: Request, stream: StreamPath, form: ExclusionForm) -> Response:
     """Exclude observations from learning; the stream is rerun without them.
 
@@ -161,7 +146,7 @@ async def get_snapshot(request: Request, stream: StreamPath) -> Response:
     context = context_of(request)
     exported = await from_store(context.store.snapshot(context.gateway.partition(stream), stream))
     if exported is None:
-        raise UnknownStream(f"there is no stream {stream!r}")
+        raise problems.UnknownStream(f"there is no stream {stream!r}")
     exported.model_digest = exported.model_digest or await asyncio.to_thread(
         context.catalogue.digest, exported.head.settings.model
     )
@@ -172,8 +157,8 @@ async def get_snapshot(request: Request, stream: StreamPath) -> Response:
 @calls.declare(
     "PUT",
     f"{STREAM}/snapshot",
-    StreamSummary,
-    (*CHANGE, UnknownModel, StreamExists, UnfitSnapshot),
+    responses.StreamSummary,
+    (*CHANGE, problems.UnknownModel, problems.StreamExists, problems.UnfitSnapshot),
     body=openapi.BLOB_BODY,
     makes=True,
     scope="admin",
@@ -187,23 +172,23 @@ async def put_snapshot(
     try:
         await asyncio.to_thread(snapshot.check, blob)
     except snapshot.BadSnapshot as error:
-        raise UnfitSnapshot(str(error)) from error
+        raise problems.UnfitSnapshot(str(error)) from error
     token = secrets.token_hex(16)
     partition = context.gateway.partition(stream)
     await from_store(context.store.stage(partition, token, blob))
     return await submit(request, wire.Import(stream, token, query.replace))
 
 
-@calls.declare("GET", "/v1/streams", StreamPage, (InvalidField,))
+@calls.declare("GET", "/v1/streams", responses.StreamPage, (problems.InvalidField,))
 async def list_streams(request: Request, query: Annotated[StreamsQuery, Query()]) -> Response:
     """List stream ids in order with their tags, page by page; `match` selects by tags."""
     context = context_of(request)
     selected = await select(
         context.store, context.gateway, query.prefix, query.match, query.cursor, query.limit
     )
-    rows = [StreamName(row.stream, row.tags) for row in selected.rows]
+    rows = [responses.StreamName(row.stream, row.tags) for row in selected.rows]
     unreadable = without(selected.unreadable, "streams")
-    return json_response(StreamPage(rows, selected.cursor, unreadable))
+    return json_response(responses.StreamPage(rows, selected.cursor, unreadable))
 
 
 async def head_of(context: Context, stream: str) -> wire.Head:
@@ -211,11 +196,11 @@ async def head_of(context: Context, stream: str) -> wire.Head:
     read = context.store.head(context.gateway.partition(stream), stream)
     head: wire.Head | None = await from_store(read)
     if head is None:
-        raise UnknownStream(f"there is no stream {stream!r}")
+        raise problems.UnknownStream(f"there is no stream {stream!r}")
     return head
 
 
-@calls.declare("GET", "/v1/overview", Overview, (InvalidField,))
+@calls.declare("GET", "/v1/overview", responses.Overview, (problems.InvalidField,))
 async def overview(request: Request, query: Annotated[OverviewQuery, Query()]) -> Response:
     """List streams page by page, with regime, last change and last labels of each.
 
@@ -231,4 +216,6 @@ async def overview(request: Request, query: Annotated[OverviewQuery, Query()]) -
     pairs = [(context.gateway.partition(name), name) for name in names]
     rows, unreadable = await from_store(store.overview(pairs, query.labels))
     streams = [rendering.glance(row.stream, row.head, row.labels) for row in rows]
-    return json_response(Overview(streams, total, cursor, without(unreadable, "overview")))
+    return json_response(
+        responses.Overview(streams, total, cursor, without(unreadable, "overview"))
+    )
