@@ -7,6 +7,7 @@ order, eight partial sums side by side, so that they are the same on every machi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -233,24 +234,35 @@ def _far_quantile(tail: float) -> float:
     return above / below
 
 
-@compiled
-def total(values: Floats, n: int) -> float:
-    """Sum of the first n."""
-    a = b = c = d = e = f = g = h = 0.0
-    whole = n - n % 8
-    for i in range(0, whole, 8):
-        a += values[i]
-        b += values[i + 1]
-        c += values[i + 2]
-        d += values[i + 3]
-        e += values[i + 4]
-        f += values[i + 5]
-        g += values[i + 6]
-        h += values[i + 7]
-    result = ((a + e) + (c + g)) + ((b + f) + (d + h))
-    for i in range(whole, n):
-        result += values[i]
-    return result
+def _folded(combine: Callable[[float, float], float], start: float) -> Callable[..., float]:
+    """A sum, or the like, of the first n values of a line; combine: of two."""
+
+    @compiled
+    def fold(values: Floats, n: int) -> float:
+        a = b = c = d = e = f = g = h = start
+        whole = n - n % 8
+        for i in range(0, whole, 8):
+            a = combine(a, values[i])
+            b = combine(b, values[i + 1])
+            c = combine(c, values[i + 2])
+            d = combine(d, values[i + 3])
+            e = combine(e, values[i + 4])
+            f = combine(f, values[i + 5])
+            g = combine(g, values[i + 6])
+            h = combine(h, values[i + 7])
+        first = combine(combine(a, e), combine(c, g))
+        result = combine(first, combine(combine(b, f), combine(d, h)))
+        for i in range(whole, n):
+            result = combine(result, values[i])
+        return result
+
+    return fold
+
+
+total = _folded(inlined(lambda a, b: a + b), 0.0)
+# A nan is passed over.
+largest = _folded(inlined(lambda a, b: b if b > a else a), -INF)
+smallest = _folded(inlined(lambda a, b: b if b < a else a), INF)
 
 
 @compiled
@@ -270,46 +282,6 @@ def dot(left: Floats, right: Floats, n: int) -> float:
     result = ((a + e) + (c + g)) + ((b + f) + (d + h))
     for i in range(whole, n):
         result += left[i] * right[i]
-    return result
-
-
-@compiled
-def largest(values: Floats, n: int) -> float:
-    """Maximum of the first n; a nan is passed over."""
-    a = b = c = d = e = f = g = h = -INF
-    whole = n - n % 8
-    for i in range(0, whole, 8):
-        a = values[i] if values[i] > a else a
-        b = values[i + 1] if values[i + 1] > b else b
-        c = values[i + 2] if values[i + 2] > c else c
-        d = values[i + 3] if values[i + 3] > d else d
-        e = values[i + 4] if values[i + 4] > e else e
-        f = values[i + 5] if values[i + 5] > f else f
-        g = values[i + 6] if values[i + 6] > g else g
-        h = values[i + 7] if values[i + 7] > h else h
-    result = max(max(max(a, e), max(c, g)), max(max(b, f), max(d, h)))
-    for i in range(whole, n):
-        result = values[i] if values[i] > result else result
-    return result
-
-
-@compiled
-def smallest(values: Floats, n: int) -> float:
-    """Minimum of the first n; a nan is passed over."""
-    a = b = c = d = e = f = g = h = INF
-    whole = n - n % 8
-    for i in range(0, whole, 8):
-        a = values[i] if values[i] < a else a
-        b = values[i + 1] if values[i + 1] < b else b
-        c = values[i + 2] if values[i + 2] < c else c
-        d = values[i + 3] if values[i + 3] < d else d
-        e = values[i + 4] if values[i + 4] < e else e
-        f = values[i + 5] if values[i + 5] < f else f
-        g = values[i + 6] if values[i + 6] < g else g
-        h = values[i + 7] if values[i + 7] < h else h
-    result = min(min(min(a, e), min(c, g)), min(min(b, f), min(d, h)))
-    for i in range(whole, n):
-        result = values[i] if values[i] < result else result
     return result
 
 

@@ -225,14 +225,6 @@ def _digest(alone: str) -> str:
     return digest.hexdigest()
 
 
-class _Sources:
-    """Freshness by the version, which has the digest of all sources, not by the function's file."""
-
-    def get_source_stamp(self) -> str:
-        """Equal for all sources."""
-        return ""
-
-
 def _cache(function: Callable[..., Any]) -> Any:
     """Cache beside the sources, in NUMBA_CACHE_DIR or in the user's; None if none is writable."""
     try:
@@ -241,11 +233,7 @@ def _cache(function: Callable[..., Any]) -> Any:
         return None
 
 
-class _UserProvided(_Sources, caching.UserProvidedCacheLocator):  # type: ignore[misc]
-    """NUMBA_CACHE_DIR."""
-
-
-class _InTree(_Sources, caching.InTreeCacheLocator):  # type: ignore[misc]
+class _InTree(caching.InTreeCacheLocator):  # type: ignore[misc]
     """`__pycache__` beside the source; of an image that is read-only if it was filled before."""
 
     def ensure_cache_path(self) -> None:
@@ -254,14 +242,12 @@ class _InTree(_Sources, caching.InTreeCacheLocator):  # type: ignore[misc]
             super().ensure_cache_path()
 
 
-class _UserWide(_Sources, caching.UserWideCacheLocator):  # type: ignore[misc]
-    """Cache folder of the user."""
-
-
 class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
     """What is stored, and where."""
 
-    _locator_classes = [_UserProvided, _InTree, _UserWide]
+    _locator_classes = [
+        caching.UserProvidedCacheLocator, _InTree, caching.UserWideCacheLocator
+    ]  # fmt: skip
 
 
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
@@ -275,6 +261,7 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         # module that is gone.
         module = function.__module__.removeprefix(f"{__package__}.")
         self._cache_file._version += _digest(module if module in ALONE else "")
+        self._cache_file._source_stamp = ""  # instead of the function's file alone
 
     def save_overload(self, signature: Any, data: Any) -> None:
         """Keep what was compiled, where that can be written."""

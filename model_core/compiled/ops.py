@@ -8,7 +8,7 @@ from types import ModuleType
 
 from model_core.compiled.arithmetic import exp, expm1, half_erfc, log, log1p
 from model_core.compiled.jit import fma, inlined
-from model_core.maths import bound
+from model_core.maths import bound, ops
 
 __all__ = [
     "exp",
@@ -36,19 +36,4 @@ def sqrt(x: float) -> float:
     return math.sqrt(x)
 
 
-@inlined
-def maximum(a: float, b: float) -> float:
-    """The larger one."""
-    return a if a > b else b
-
-
-@inlined
-def minimum(a: float, b: float) -> float:
-    """The smaller one."""
-    return a if a < b else b
-
-
-@inlined
-def where(condition: bool, chosen: float, otherwise: float) -> float:
-    """One of two, both of which are computed."""
-    return chosen if condition else otherwise
+maximum, minimum, where = (inlined(each) for each in (ops.maximum, ops.minimum, ops.where))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, NamedTuple
 
-from model_core.components.base import Components, Family, Together
+from model_core.components.base import Components, Together
 from model_core.components.real import MultivariateStudentT, SkewedT
 from model_core.lazy import Tensor, torch
 
 
-class _OfParts(Family):
+class _OfParts(Components):
     """An average of `parts` that are of one family of independent outputs."""
 
     parts: Any

@@ -2,111 +2,54 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import chain, islice
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from model_core.lazy import Tensor, torch
 from model_core.maths.special import ROOT_2_PI
 
 
-class Components(Protocol):
+class Components(ABC):
     """One distribution for each (stream, component); `y` and `value` broadcast against it.
 
-    Parameters are (B, M, ...), all else that is per output (B, M, d).
+    A family is a NamedTuple of its parameters, tensors (B, M, ...) or families again, and this.
+    Parameters are (B, M, ...), all else that is per output (B, M, d). Outputs are independent
+    unless a family says so.
     """
 
+    _asdict: Callable[[], dict[str, Any]]  # as every NamedTuple has them
+    _replace: Callable[..., Self]
+
     @property
+    @abstractmethod
     def support(self) -> str:
         """What labels are: real, positive, count, binary or class."""
-        ...
+
+    @abstractmethod
+    def log_density(self, value: Tensor) -> Tensor:
+        """Log density or mass of each output dimension alone."""
+
+    @abstractmethod
+    def cdf(self, value: Tensor) -> Tensor:
+        """`P(Y <= value)` of each output dimension."""
+
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """Mean (B, M, d)."""
+
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """Variance (B, M, d); inf where it does not exist."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """One draw (B, M, d) of each."""
 
     @property
     def family(self) -> str:
         """Name of the family: those of one name have the same parameters."""
-        ...
-
-    def log_density(self, value: Tensor) -> Tensor:
-        """Log density or mass of each output dimension alone."""
-        ...
-
-    def joint_log_density(self, value: Tensor) -> Tensor:
-        """Log density or mass (B, M) of all outputs together, at values (B, 1, d) or (B, M, d)."""
-        ...
-
-    def cdf(self, value: Tensor) -> Tensor:
-        """`P(Y <= value)` of each output dimension."""
-        ...
-
-    def mean(self) -> Tensor:
-        """Mean (B, M, d)."""
-        ...
-
-    def variance(self) -> Tensor:
-        """Variance (B, M, d); inf where it does not exist."""
-        ...
-
-    def width(self) -> Tensor:
-        """Standard deviation (B, M, d) of a normal whose peak is as high; the variance may not
-        exist.
-        """
-        ...
-
-    def covariance(self) -> Tensor:
-        """Covariance (B, M, d, d); inf on the diagonal where a variance does not exist."""
-        ...
-
-    def within(self, log_weight: Tensor) -> Tensor:
-        """Average covariance (B, d, d) with weights (B, M), without one for each component."""
-        ...
-
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One draw (B, M, d) of each."""
-        ...
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same family, all its tensors changed in shape alike."""
-        ...
-
-    def shifted(self, by: Tensor) -> Self:
-        """Distributions of labels that are larger by `by` (B,); of families with a location."""
-        ...
-
-    def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
-        """Mixture of each output alone, from weights (B, M): weights (B, M, d, k) and a family.
-
-        Each component is an average of k, or k is 1; parameters are (B, M, d or 1, k or 1).
-        """
-        ...
-
-    def table(self) -> tuple[Tensor, ...]:
-        """Tensors, shaped as the parameters, that `evaluate` needs; costly parts done once."""
-        ...
-
-    def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """CDF and density of each output dimension at values, of the distributions in a table."""
-        ...
-
-    def parameters(self) -> tuple[Tensor, ...]:
-        """The tensors that make it."""
-        ...
-
-    def rebuilt(self, *parameters: Tensor) -> Self:
-        """The same family with other tensors."""
-        ...
-
-    def named(self) -> dict[str, Tensor]:
-        """Parameters (B, M, ...) by name, from which a client can rebuild each component."""
-        ...
-
-
-class Family:
-    """What every NamedTuple of parameters shares; outputs are independent unless it says so."""
-
-    @property
-    def family(self) -> str:
-        """Name of the family."""
         return type(self).__name__
 
     @classmethod
@@ -116,113 +59,112 @@ class Family:
 
     def parameters(self) -> tuple[Tensor, ...]:
         """The tensors that make it, those of families that it is made of in their places."""
-        own: Any = self
-        parts = (part.parameters() if isinstance(part, Family) else (part,) for part in own)
-        return tuple(chain(*parts))
+        parts = self._asdict().values()
+        return tuple(
+            chain(*(own.parameters() if isinstance(own, Components) else (own,) for own in parts))
+        )
 
     def rebuilt(self, *parameters: Tensor) -> Self:
         """The same family with other tensors."""
-        own: Any = self
         left = iter(parameters)
         parts = [
-            part.rebuilt(*islice(left, len(part.parameters())))
-            if isinstance(part, Family)
+            own.rebuilt(*islice(left, len(own.parameters())))
+            if isinstance(own, Components)
             else next(left)
-            for part in own
+            for own in self._asdict().values()
         ]
         return type(self)(*parts)
 
     def named(self) -> dict[str, Tensor]:
-        """The fields of the tuple."""
-        own: Any = self
-        fields: dict[str, Tensor] = own._asdict()
-        return fields
+        """Parameters (B, M, ...) by name, from which a client can rebuild each component."""
+        return self._asdict()
 
     def joint_log_density(self, value: Tensor) -> Tensor:
-        """Sum over independent outputs, of those that are not missing."""
-        own: Any = self
-        joint: Tensor = own.log_density(value).masked_fill(torch.isnan(value), 0.0).sum(-1)
-        return joint
+        """Log density or mass (B, M) of all outputs together, at values (B, 1, d) or (B, M, d).
+
+        Of those that are not missing.
+        """
+        return self.log_density(value).masked_fill(torch.isnan(value), 0.0).sum(-1)
 
     def width(self) -> Tensor:
-        """Of a peak at the mean."""
-        own: Any = self
-        width: Tensor = torch.exp(-own.log_density(own.mean())) / ROOT_2_PI
-        return width
+        """Standard deviation (B, M, d) of a normal whose peak is as high, at the mean.
+
+        The variance may not exist.
+        """
+        return torch.exp(-self.log_density(self.mean())) / ROOT_2_PI
 
     def covariance(self) -> Tensor:
-        """Diagonal."""
-        own: Any = self
-        return torch.diag_embed(own.variance())
+        """Covariance (B, M, d, d); inf on the diagonal where a variance does not exist."""
+        return torch.diag_embed(self.variance())
 
     def within(self, log_weight: Tensor) -> Tensor:
-        """Diagonal: that of many outputs and components would not fit into memory."""
-        own: Any = self
-        return torch.diag_embed(average(log_weight, own.variance()))
+        """Average covariance (B, d, d) with weights (B, M), without one for each component.
+
+        Those of many outputs and components would not fit into memory.
+        """
+        return torch.diag_embed(average(log_weight, self.variance()))
 
     def shifted(self, by: Tensor) -> Self:
         """Distributions of labels that are larger by `by` (B,); of families with a location."""
-        own: Any = self
-        fields = own._asdict().items()
-        moved = {name: part.shifted(by) for name, part in fields if isinstance(part, Family)}
+        fields = self._asdict()
+        moved: dict[str, Any] = {
+            name: part.shifted(by) for name, part in fields.items() if isinstance(part, Components)
+        }
         if not moved:
-            moved["loc"] = own.loc + by.reshape(-1, *[1] * (own.loc.dim() - 1))
-        shifted: Self = own._replace(**moved)
-        return shifted
+            loc = fields["loc"]
+            moved["loc"] = loc + by.reshape(-1, *[1] * (loc.dim() - 1))
+        return self._replace(**moved)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """With what was computed of its tensors and kept."""
+        """The same family, all its tensors changed in shape alike, as what was computed of them."""
         new = self.rebuilt(*map(change, self.parameters()))
         vars(new).update({name: change(kept) for name, kept in vars(self).items()})
         return new
 
-    def marginals(self, weight: Tensor) -> tuple[Tensor, Any]:
-        """Itself."""
-        own: Any = self
-        share = weight.unsqueeze(-1).expand_as(own.mean())
+    def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
+        """Mixture of each output alone, from weights (B, M): weights (B, M, d, k) and a family.
+
+        Each component is an average of k, or k is 1; parameters are (B, M, d or 1, k or 1).
+        """
+        share = weight.unsqueeze(-1).expand_as(self.mean())
         return share.unsqueeze(-1), self.mapped(lambda p: p.unsqueeze(-1))
 
     def table(self) -> tuple[Tensor, ...]:
-        """The parameters."""
+        """Tensors, shaped as the parameters, that `evaluate` needs; costly parts done once."""
         return self.parameters()
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """CDF and density, one after the other."""
-        own: Any = self.rebuilt(*table)
+        """CDF and density of each output dimension at values, of the distributions in a table."""
+        own = self.rebuilt(*table)
         return own.cdf(value), own.log_density(value).exp()
 
 
-class Together(Family):
+class Together(Components):
     """What is of all outputs together: all that is per output is that of the marginals."""
 
     @abstractmethod
-    def each_output(self) -> Any:
+    def each_output(self) -> Components:
         """Each output alone."""
 
-    def marginals(self, weight: Tensor) -> tuple[Tensor, Any]:
+    def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
         """Those of each output."""
-        marginals: tuple[Tensor, Any] = self.each_output().marginals(weight)
-        return marginals
+        return self.each_output().marginals(weight)
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each output alone."""
-        density: Tensor = self.each_output().log_density(value)
-        return density
+        return self.each_output().log_density(value)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each output alone."""
-        cumulative: Tensor = self.each_output().cdf(value)
-        return cumulative
+        return self.each_output().cdf(value)
 
     def mean(self) -> Tensor:
         """Of each output."""
-        mean: Tensor = self.each_output().mean()
-        return mean
+        return self.each_output().mean()
 
     def variance(self) -> Tensor:
         """Of each output; inf where one does not exist."""
-        variance: Tensor = self.each_output().variance()
-        return variance
+        return self.each_output().variance()
 
 
 def join(first: Components, second: Components) -> Components:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from model_core.components.base import Family, average
+from model_core.components.base import Components, average
 from model_core.lazy import Tensor, torch
 from model_core.maths.families import EXACT_COUNTS
 from model_core.tensor_ops import maths
@@ -19,7 +19,7 @@ class _NegativeBinomial(NamedTuple):
     rate: Tensor
 
 
-class NegativeBinomial(_NegativeBinomial, Family):
+class NegativeBinomial(_NegativeBinomial, Components):
     """Counts with mean `rate` and variance `rate + rate^2 / shape`."""
 
     support = "count"
@@ -77,7 +77,7 @@ class _Bernoulli(NamedTuple):
     probability: Tensor
 
 
-class Bernoulli(_Bernoulli, Family):
+class Bernoulli(_Bernoulli, Components):
     """One with this probability, else zero."""
 
     support = "binary"
@@ -111,7 +111,7 @@ class _Categorical(NamedTuple):
     log_probability: Tensor
 
 
-class Categorical(_Categorical, Family):
+class Categorical(_Categorical, Components):
     """One of J classes: log probabilities (B, M, J). Labels are class indices (B, M, 1)."""
 
     support = "class"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from model_core.components.base import Family
+from model_core.components.base import Components
 from model_core.lazy import Tensor, torch
 from model_core.maths import counterpart
 from model_core.maths.ops import expm1, log, log1p, maximum, where
@@ -32,7 +32,7 @@ class PositiveFunctions(NamedTuple):
     width: Callable[..., float]
 
 
-class Positive(Family):
+class Positive(Components):
     """Quantiles need a mean."""
 
     functions: PositiveFunctions

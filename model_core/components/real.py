@@ -6,7 +6,7 @@ import math
 from functools import cached_property
 from typing import NamedTuple, Self
 
-from model_core.components.base import Family, Together
+from model_core.components.base import Components, Together
 from model_core.lazy import Tensor, torch
 from model_core.tensor_ops import maths
 from model_core.transfer import on_host
@@ -34,7 +34,7 @@ class _StudentT(NamedTuple):
     scale: Tensor
 
 
-class StudentT(_StudentT, Family):
+class StudentT(_StudentT, Components):
     """Student-t with `df` degrees of freedom; the variance exists for `df > 2`."""
 
     support = "real"
@@ -99,7 +99,7 @@ class _SkewedT(NamedTuple):
     skew: Tensor
 
 
-class SkewedT(_SkewedT, Family):
+class SkewedT(_SkewedT, Components):
     """Student-t whose scale is `scale * skew` above the mode `loc`, and `scale / skew` below it.
 
     Both sides have the same density at the mode (Fernandez and Steel 1998, *JASA* 93). The mean
@@ -291,7 +291,7 @@ class _Normal(NamedTuple):
     scale: Tensor
 
 
-class Normal(_Normal, Family):
+class Normal(_Normal, Components):
     """Gaussian with standard deviation `scale`."""
 
     support = "real"

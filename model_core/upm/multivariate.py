@@ -11,7 +11,7 @@ from model_core.components import MultivariateStudentT
 from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor
 from model_core.upm import wishart
-from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, Summed, of_arrays
+from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, of_arrays
 from model_core.upm.conjugate import Gaussian
 
 _VECTORS = wishart.Vectors()
@@ -27,7 +27,7 @@ class MultivariateStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Multivariate(Summed, ClosedForm):
+class Multivariate(ClosedForm):
     """Unknown mean and covariance of all outputs together; multivariate Student-t predictives.
 
     `kappa`, `alpha` and `beta` mean what they do for the `Gaussian`: before any observation each
@@ -85,13 +85,18 @@ class Multivariate(Summed, ClosedForm):
         psi = wishart.grown(psi, error, (kappa * gain).squeeze(-1))
         return MultivariateStats(mean + gain * error, kappa + w, nu + w, psi)
 
-    def natural(self, stats: MultivariateStats, prior: MultivariateStats) -> MultivariateStats:
+    def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
         """As of a regression on one feature, which is 1."""
-        return _of_posterior(_VECTORS.natural(_posterior(stats), _posterior(prior)))
+        return _of_posterior(_VECTORS.tempered(_posterior(stats), _posterior(prior), most))
 
-    def from_natural(self, stats: MultivariateStats, prior: MultivariateStats) -> MultivariateStats:
-        """Mean, and psi about it."""
-        return _of_posterior(_VECTORS.from_natural(_posterior(stats), _posterior(prior)))
+    def pooled(
+        self, one: Stats, other: Stats, prior: Stats, context: Floats
+    ) -> tuple[float, Stats]:
+        """As of a regression on one feature, which is 1."""
+        factor, both = _VECTORS.pooled(
+            _posterior(one), _posterior(other), _posterior(prior), context
+        )
+        return factor, _of_posterior(both)
 
     def spread(self, stored: Stats, prior: Stats) -> Stats:
         """By the means' distances from the location, in units of each output's noise."""
@@ -99,14 +104,6 @@ class Multivariate(Summed, ClosedForm):
         distances = ((stored.mean - prior.mean) ** 2 / noise).mean(-1, keepdims=True)
         kappa = (1 + distances.shape[1]) / (1 / self.kappa + distances.sum(1, keepdims=True))
         return prior._replace(kappa=np.minimum(prior.kappa, kappa))
-
-    def log_evidence(self, stats: MultivariateStats, context: Floats) -> float:
-        """Of the normal-inverse-Wishart."""
-        return _VECTORS.log_evidence(_posterior(stats), context)
-
-    def count(self, stats: MultivariateStats, prior: MultivariateStats) -> float:
-        """By the degrees of freedom."""
-        return _VECTORS.count(_posterior(stats), _posterior(prior))
 
 
 def _posterior(stats: Stats) -> wishart.Posterior:

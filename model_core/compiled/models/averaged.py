@@ -113,14 +113,18 @@ def noise_of(model: averaged.Averaged, own: int = 0) -> Noise:
 @entry
 def predict(step: RowStep) -> float:
     """Average of the experts, and the walk."""
-    model = step.model
-    regress(model.outputs, model.noise, step.context, step.own, step.params)
-    return complete(model.outputs, model.noise, step.context, step.own, step.params)
+    regress(step)
+    return complete(step)
 
 
 @compiled
-def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) -> None:
+def regress(step: RowStep) -> None:
     """Locations and squared scales of all experts but a learned one."""
+    d = step.model.outputs
+    noise = step.model.noise
+    context = step.context
+    own = step.own
+    params = step.params
     at = places_of(d, noise)
     fixed = noise.parts - noise.own
     every = noise.parts
@@ -158,7 +162,7 @@ def regress(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) 
                 )
             for i in range(n):
                 spread[i] = beta[i] / alpha[i]
-            by_scale(d, noise, o, j, context, params)
+            by_scale(step, o, j)
 
 
 @inlined
@@ -168,11 +172,14 @@ def location_of(d: int, noise: Noise, output: int, expert: int) -> int:
 
 
 @compiled
-def by_scale(d: int, noise: Noise, o: int, j: int, context: Floats, params: Floats) -> None:
+def by_scale(step: RowStep, o: int, j: int) -> None:
     """Bound an expert's location, and fill the lines of all scales."""
+    d = step.model.outputs
+    noise = step.model.noise
+    params = step.params
     at = places_of(d, noise)
     k = o * noise.parts + j
-    least, most = bounds(d, o, context)
+    least, most = bounds(d, o, step.context)
     loc = params[location_of(d, noise, o, j)]
     first = student_t.squares_of(d, noise) + k * MANY
     variance = params[at.variances + k]
@@ -218,28 +225,35 @@ def share_of(d: int, output: int, scale: int, context: Floats) -> float:
 
 
 @compiled
-def complete(d: int, noise: Noise, context: Floats, own: Floats, params: Floats) -> float:
+def complete(step: RowStep) -> float:
     """Weights, the walk and what follows, once there are the regressions of all experts.
 
     Returns the walk's weight.
     """
+    d = step.model.outputs
+    noise = step.model.noise
+    params = step.params
     at = places_of(d, noise)
     n = whole(params[0])
     weights = student_t.weights_of(d, noise)
     shares = student_t.shares_of(d, noise)
     for k in range(d * noise.parts):
-        arithmetic.exp_of(own[at.logs + k], 0.0, params[weights + k], n)
+        arithmetic.exp_of(step.own[at.logs + k], 0.0, params[weights + k], n)
     for o in range(d):
         for c in range(MANY):
-            params[shares + o, c] = share_of(d, o, c, context)
-    _walk(d, noise, context, params)
+            params[shares + o, c] = share_of(d, o, c, step.context)
+    _walk(step)
     student_t.finish(d, noise, params)
     return float(params[at.walk, 0])
 
 
 @compiled
-def _walk(d: int, noise: Noise, context: Floats, params: Floats) -> None:
+def _walk(step: RowStep) -> None:
     """The walk's forecast in the column before the last: of the first part, whatever the scale."""
+    d = step.model.outputs
+    noise = step.model.noise
+    context = step.context
+    params = step.params
     kept = context[1 + 10 * d :]
     at = whole(params[0]) - 2
     params[places_of(d, noise).walk, 0] = kept[walk.WEIGHT]
@@ -260,15 +274,18 @@ def _walk(d: int, noise: Noise, context: Floats, params: Floats) -> None:
 
 
 @compiled
-def _walk_density(d: int, noise: Noise, output: int, y: float, params: Floats) -> float:
+def _walk_density(step: RowStep, output: int) -> float:
     """Log density of a label's output by the walk."""
+    d = step.model.outputs
+    noise = step.model.noise
+    params = step.params
     at = whole(params[0]) - 2
     k = output * noise.parts
     first = student_t.before_locations(d, noise)
     freedom = 2 * d
     return float(
         _FAMILIES.student_t_log_density(
-            y - params[first + k, at],
+            step.number[LABEL + output] - params[first + k, at],
             1.0 / params[student_t.squares_of(d, noise) + k * MANY, at],
             params[freedom + HALF, at], params[freedom + NORM, at], params[freedom + FACTOR, at],
             params[freedom + INVERSE, at],
@@ -277,9 +294,9 @@ def _walk_density(d: int, noise: Noise, output: int, y: float, params: Floats) -
 
 
 @compiled
-def score_with_walk(d: int, noise: Noise, log_score: float, params: Floats) -> float:
+def score_with_walk(step: RowStep, log_score: float) -> float:
     """Log score of the answer; the walk's lead before that of the hypotheses is kept."""
-    own = params[places_of(d, noise).walk]
+    own = step.params[places_of(step.model.outputs, step.model.noise).walk]
     weight = own[0]
     density = own[1]
     own[1] = density - log_score
@@ -289,36 +306,28 @@ def score_with_walk(d: int, noise: Noise, log_score: float, params: Floats) -> f
 @entry
 def score(step: RowStep) -> float:
     """Log density of all outputs."""
-    model = step.model
-    log_density(
-        model.outputs, model.noise, step.number, step.context, step.own, step.params,
-        step.work[EACH],
-    )  # fmt: skip
+    log_density(step)
     return 1.0
 
 
 @compiled
-def log_density(
-    d: int,
-    noise: Noise,
-    number: Floats,
-    context: Floats,
-    own: Floats,
-    params: Floats,
-    density: Floats,
-) -> None:
+def log_density(step: RowStep) -> None:
     """Fill the label's log densities, of all outputs, and what it makes likely of each."""
     widest()  # the loops divide and take logarithms more than they load
+    d = step.model.outputs
+    noise = step.model.noise
+    params = step.params
+    density = step.work[EACH]
     at = places_of(d, noise)
     every = noise.parts
     arithmetic.fill(density, 0.0)
     params[at.walk, 1] = 0.0
     for o in range(d):
-        params[at.walk, 1] += _walk_density(d, noise, o, number[LABEL + o], params)
+        params[at.walk, 1] += _walk_density(step, o)
         shares = params[student_t.shares_of(d, noise) + o]
         for j in range(every):
             k = o * every + j
-            y = number[LABEL + o]
+            y = step.number[LABEL + o]
             skew = noise.skews[j]
             loc = params[location_of(d, noise, o, j)]
             freedom = student_t.freedom_of(d, noise, k)
@@ -343,7 +352,7 @@ def log_density(
                     one[i], two[i], three[i], skew, spread[i], variance[i], norm[i], factor[i],
                     shares[0], shares[1], shares[2],
                 )  # fmt: skip
-            arithmetic.add(of_expert, own[at.logs + k], of_expert)
+            arithmetic.add(of_expert, step.own[at.logs + k], of_expert)
         evidence = params[at.evidence + o]
         student_t.explain(
             params[at.experts + o * every : at.experts + (o + 1) * every], params[at.spare],
@@ -355,23 +364,21 @@ def log_density(
 @entry
 def learn(step: RowStep, log_score: float) -> float:
     """What is believed of the label; conjugate update of the experts and their probabilities."""
-    model = step.model
-    params = step.params
-    work = step.work
-    d = model.outputs
-    noise = model.noise
-    read(d, noise, work[CHANCE], work[MASS], work[SHARE], params)
-    update(d, noise, step.number, step.context[0], work[SHARE], step.own, params)
-    return score_with_walk(d, noise, log_score, params)
+    read(step, step.work[MASS])
+    update(step)
+    return score_with_walk(step, log_score)
 
 
 @compiled
-def read(d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, params: Floats) -> None:
+def read(step: RowStep, mass: Floats) -> None:
     """Average responsibilities of the scales over hypotheses and experts, and the forecasts.
 
-    chance, mass: probabilities of hypotheses before and given the label. share: responsibilities of
-    inliers.
+    mass: probabilities of hypotheses given the label.
     """
+    d = step.model.outputs
+    noise = step.model.noise
+    params = step.params
+    share = step.work[SHARE]
     at = places_of(d, noise)
     every = noise.parts
     average = params[at.spare]
@@ -386,7 +393,7 @@ def read(d: int, noise: Noise, chance: Floats, mass: Floats, share: Floats, para
             for i in range(n):
                 average[i] = mass[i] * share[i] * average[i] if mass[i] > 0 else 0.0
             reading[c] = arithmetic.total(average, n)
-        reading[FORECAST] = forecast(chance, params[o])
+        reading[FORECAST] = forecast(step.work[CHANCE], params[o])
 
 
 @compiled
@@ -401,16 +408,13 @@ def forecast(chance: Floats, means: Floats) -> float:
 
 
 @compiled
-def update(
-    d: int,
-    noise: Noise,
-    number: Floats,
-    now: float,
-    share: Floats,
-    own: Floats,
-    params: Floats,
-) -> None:
+def update(step: RowStep) -> None:
     """Conjugate update of all experts but a learned one, and of the probabilities of all."""
+    d = step.model.outputs
+    noise = step.model.noise
+    own = step.own
+    params = step.params
+    share = step.work[SHARE]
     at = places_of(d, noise)
     fixed = noise.parts - noise.own
     every = noise.parts
@@ -421,33 +425,37 @@ def update(
     learned = params[at.spare]
     spare = params[at.spare + 1 : at.spare + 3]
     for o in range(d):
-        y = number[LABEL + o]
+        y = step.number[LABEL + o]
         for j in range(fixed):
             k = o * fixed + j
             u = params[at.features + k]
             variance = params[at.variances + o * every + j]
             loc = params[location_of(d, noise, o, j)]
             beta = own[5 * size + 1 + k]
-            fill_shares(d, noise, o, j, y, share, params, learned)
+            fill_shares(step, o, j, learned)
             for i in range(n):
                 beta[i] += _REGRESSION.scatter(learned[i], y - loc[i], variance[i])
             first = 2 * size + 3 * k
             _absorb(y, loc, learned, u, own[2 * k], own[2 * k + 1], own[first : first + 3])
         reweigh(
-            number, share, params[at.experts + o * every : at.experts + (o + 1) * every],
+            step, params[at.experts + o * every : at.experts + (o + 1) * every],
             params[at.evidence + o], own[at.logs + o * every : at.logs + (o + 1) * every], spare,
         )  # fmt: skip
     for i in range(n):
         alpha[i] += 0.5 * share[i]
+    now = step.context[0]
     for i in range(n):
         origin[i] = now if origin[i] < 0 and share[i] > 0 else origin[i]
 
 
 @compiled
-def fill_shares(
-    d: int, noise: Noise, o: int, j: int, y: float, share: Floats, params: Floats, out: Floats
-) -> None:
-    """Of a label, of which an expert learns; share: responsibilities of inliers."""
+def fill_shares(step: RowStep, o: int, j: int, out: Floats) -> None:
+    """Of a label, of which an expert learns."""
+    d = step.model.outputs
+    noise = step.model.noise
+    params = step.params
+    share = step.work[SHARE]
+    y = step.number[LABEL + o]
     loc = params[location_of(d, noise, o, j)]
     skew = noise.skews[j]
     first = places_of(d, noise).responsibilities + (o * noise.parts + j) * MANY
@@ -477,18 +485,14 @@ def _absorb(
 
 @compiled
 def reweigh(
-    number: Floats,
-    share: Floats,
-    densities: Floats,
-    evidence: Floats,
-    log_weights: Floats,
-    spare: Floats,
+    step: RowStep, densities: Floats, evidence: Floats, log_weights: Floats, spare: Floats
 ) -> None:
-    """Log of `w exp(density - evidence) + (1 - w) exp(log_weight)`; share: w, spare: two lines."""
+    """Log of `w exp(density - evidence) + (1 - w) exp(log_weight)`, w the share; spare: 2 lines."""
+    share = step.work[SHARE]
     n = whole(share)
     counted = spare[0]
     left = spare[1]
-    if number[OUTLIER_RATE] == 0:  # all of a label counts
+    if step.number[OUTLIER_RATE] == 0:  # all of a label counts
         for k in range(densities.shape[0]):
             density = densities[k]
             log_weight = log_weights[k]

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
-from model_core.compiled.belief import CHANCE, MASS, SHARE
-from model_core.compiled.interface import Functions, Model, Noise, RowStep
-from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
+from model_core.compiled.belief import MASS, SHARE
+from model_core.compiled.interface import Functions, Model, RowStep
+from model_core.compiled.jit import compiled, entry, statistics_line, whole
 from model_core.compiled.models import averaged, regression
 from model_core.compiled.models.averaged import MANY
 from model_core.compiled.ops import maths
@@ -52,7 +52,7 @@ def predict(step: RowStep) -> float:
     d = model.outputs
     noise = model.noise
     size = model.features
-    averaged.regress(d, noise, context, own, params)
+    averaged.regress(step)
     at = averaged.places_of(d, noise)
     learned = noise.parts - 1
     features = params[at.end : at.end + size]
@@ -81,14 +81,18 @@ def predict(step: RowStep) -> float:
         for i in range(n):
             spread[i] = scale * scale * (rate[i] / shape[i])
         arithmetic.copy(shape, params[student_t.freedom_of(d, noise, k)])
-        _exclude(d, noise, o, own, params)
-        averaged.by_scale(d, noise, o, learned, context, params)
-    return averaged.complete(d, noise, context, own, params)
+        _exclude(step, o)
+        averaged.by_scale(step, o, learned)
+    return averaged.complete(step)
 
 
 @compiled
-def _exclude(d: int, noise: Noise, o: int, own: Floats, params: Floats) -> None:
+def _exclude(step: RowStep, o: int) -> None:
     """The learned expert is none of an outlier's: no weight there, and the first one's numbers."""
+    d = step.model.outputs
+    noise = step.model.noise
+    own = step.own
+    params = step.params
     at = averaged.places_of(d, noise)
     every = noise.parts
     last = whole(params[0]) - 1
@@ -113,16 +117,14 @@ def learn(step: RowStep, log_score: float) -> float:
     They learn the average share of the outputs.
     """
     model = step.model
-    number = step.number
-    context = step.context
     own = step.own
     params = step.params
     work = step.work
     d = model.outputs
     noise = model.noise
     size = model.features
-    averaged.read(d, noise, work[CHANCE], work[MASS], work[SHARE], params)
-    averaged.update(d, noise, number, context[0], work[SHARE], own, params)
+    averaged.read(step, work[MASS])
+    averaged.update(step)
     at = averaged.places_of(d, noise)
     learned = noise.parts - 1
     projected = params[at.end + size :]
@@ -134,12 +136,12 @@ def learn(step: RowStep, log_score: float) -> float:
     n = whole(gram)
     arithmetic.fill(average, 0.0)
     for o in range(d):
-        y = number[LABEL + o]
-        scale = context[1 + d + o]
+        y = step.number[LABEL + o]
+        scale = step.context[1 + d + o]
         loc = params[averaged.location_of(d, noise, o, learned)]
         shape = own[at.kept + size * d + o]
         rate = own[at.kept + size * d + d + o]
-        averaged.fill_shares(d, noise, o, learned, y, inlier, params, share)
+        averaged.fill_shares(step, o, learned, share)
         for i in range(n):
             error = (y - loc[i]) / scale
             moved[i] = _REGRESSION.gain(share[i], gram[i]) * error
@@ -151,7 +153,7 @@ def learn(step: RowStep, log_score: float) -> float:
         for a in range(size):
             arithmetic.add_product(projected[a], moved, own[at.kept + a * d + o])
     regression.gain(average, projected)
-    log_score = averaged.score_with_walk(d, noise, log_score, params)
+    log_score = averaged.score_with_walk(step, log_score)
     return log_score + regression.unbounded(projected)
 
 

@@ -90,8 +90,8 @@ def predict(step: RowStep) -> float:
     params = step.params
     d = model.outputs
     noise = model.noise
-    averaged.regress(d, noise, context, own, params)
-    beside = averaged.complete(d, noise, context, own, params)
+    averaged.regress(step)
+    beside = averaged.complete(step)
     at = places_of(d, noise)
     n = whole(own[0])
     more = params[at.more : at.block]
@@ -146,22 +146,18 @@ def _spread(d: int, context: Floats, more: Floats, block: Floats) -> None:
 @entry
 def score(step: RowStep) -> float:
     """Log density of all outputs by both; the share by the sums over errors in a row."""
-    model = step.model
-    number = step.number
     context = step.context
     own = step.own
     params = step.params
-    d = model.outputs
-    noise = model.noise
+    d = step.model.outputs
     density = step.work[EACH]
-    at = places_of(d, noise)
+    at = places_of(d, step.model.noise)
     last = whole(density) - 1
-    averaged.log_density(d, noise, number, context, own, params, density)
+    averaged.log_density(step)
     astray = density[last]
     more = params[at.more : at.block]
-    block = params[at.block :]
     arithmetic.add(density, own[at.choice], more[DENSITY])
-    _score_together(d, number, context, more, block, more[DENSITY + 1])
+    _score_together(step)
     arithmetic.add(more[DENSITY + 1], own[at.choice + 1], more[DENSITY + 1])
     student_t.explain(
         more[DENSITY : DENSITY + 2], more[ONE], density, more[LIKELIHOOD : LIKELIHOOD + 2]
@@ -177,23 +173,25 @@ def score(step: RowStep) -> float:
 
 
 @compiled
-def _score_together(
-    d: int, number: Floats, context: Floats, more: Floats, block: Floats, density: Floats
-) -> None:
+def _score_together(step: RowStep) -> None:
     """Log density by the vector autoregression, and responsibilities of the scales."""
+    d = step.model.outputs
+    at = places_of(d, step.model.noise)
+    more = step.params[at.more : at.block]
+    block = step.params[at.block :]
     places = wishart.block_of(d, d + 1)
     distance = more[OTHER]
     wishart.distances(
-        d, number, block[LOCATION:], block[places.factor :], block[places.errors :], distance
+        d, step.number, block[LOCATION:], block[places.factor :], block[places.errors :], distance
     )
     for c in range(MANY):
         own = more[DENSITIES + c]
-        share = _share(d, c, context)
+        share = _share(d, c, step.context)
         arithmetic.copy(distance, own)
         wishart.log_density(d, block[HALF], more[SPREADS + c], block[DETERMINANT], own)
         arithmetic.shift(own, math.log(share), own, whole(own))
     student_t.explain(
-        more[DENSITIES : DENSITIES + MANY], more[ONE], density,
+        more[DENSITIES : DENSITIES + MANY], more[ONE], more[DENSITY + 1],
         more[RESPONSIBILITIES : RESPONSIBILITIES + MANY],
     )  # fmt: skip
 
@@ -201,18 +199,14 @@ def _score_together(
 @entry
 def learn(step: RowStep, log_score: float) -> float:
     """Conjugate update of both, and of their probabilities."""
-    model = step.model
-    number = step.number
-    context = step.context
     own = step.own
     params = step.params
-    d = model.outputs
-    noise = model.noise
+    d = step.model.outputs
     share = step.work[SHARE]
-    at = places_of(d, noise)
+    at = places_of(d, step.model.noise)
     more = params[at.more : at.block]
-    _read(d, noise, params, step.work)
-    averaged.update(d, noise, number, context[0], share, own, params)
+    _read(step)
+    averaged.update(step)
     precision = more[ONE]
     usual = more[RESPONSIBILITIES]
     heavy = more[RESPONSIBILITIES + 1]
@@ -220,19 +214,23 @@ def learn(step: RowStep, log_score: float) -> float:
     for i in range(whole(share)):
         precision[i] = share[i] * _REGRESSION.precision(usual[i], heavy[i], wild[i])
     wishart.learn(
-        d, d + 1, number, context, share, precision, params[at.block :], own[at.matrix :],
-        own[at.inverse :], own[at.psi :], own[at.nu],
+        d, d + 1, step.number, step.context, share, precision, params[at.block :],
+        own[at.matrix :], own[at.inverse :], own[at.psi :], own[at.nu],
     )  # fmt: skip
     averaged.reweigh(
-        number, share, more[DENSITY : DENSITY + 2], more[EVIDENCE],
-        own[at.choice : at.choice + 2], more[ONE : OTHER + 1],
+        step, more[DENSITY : DENSITY + 2], more[EVIDENCE], own[at.choice : at.choice + 2],
+        more[ONE : OTHER + 1],
     )  # fmt: skip
-    return averaged.score_with_walk(d, noise, log_score, params)
+    return averaged.score_with_walk(step, log_score)
 
 
 @compiled
-def _read(d: int, noise: Noise, params: Floats, work: Floats) -> None:
+def _read(step: RowStep) -> None:
     """Average responsibilities of the scales, whichever an output follows, and the forecasts."""
+    d = step.model.outputs
+    noise = step.model.noise
+    params = step.params
+    work = step.work
     at = places_of(d, noise)
     share = work[SHARE]
     mass = work[MASS]
@@ -241,7 +239,7 @@ def _read(d: int, noise: Noise, params: Floats, work: Floats) -> None:
     chance = more[ONE]
     spare = more[OTHER]
     arithmetic.multiply(mass, more[LIKELIHOOD], chance)
-    averaged.read(d, noise, work[CHANCE], chance, share, params)
+    averaged.read(step, chance)
     for c in range(MANY):
         likelihood = more[LIKELIHOOD + 1]
         of_scale = more[RESPONSIBILITIES + c]
@@ -258,19 +256,18 @@ def _read(d: int, noise: Noise, params: Floats, work: Floats) -> None:
 @entry
 def remember(step: RowStep) -> float:
     """The errors, then as independent outputs."""
-    model = step.model
-    number = step.number
-    context = step.context
-    params = step.params
-    reading = params[averaged.places_of(model.outputs, model.noise).reading :]
-    _watch(model.outputs, number, reading, context)
+    _watch(step)
     averaged.remember(step)
     return 0.0
 
 
 @compiled
-def _watch(d: int, number: Floats, reading: Floats, context: Floats) -> None:
+def _watch(step: RowStep) -> None:
     """What is known of errors; before the time moves on."""
+    d = step.model.outputs
+    number = step.number
+    context = step.context
+    reading = step.params[averaged.places_of(d, step.model.noise).reading :]
     watched = context[context.shape[0] - WATCHED * d :]
     for o in range(d):
         if number[LABELLED] == 0:
