@@ -11,9 +11,9 @@ from rich.table import Table
 
 
 def table(*headings: str, words: Collection[str] = (), title: str | None = None) -> Table:
-    """Return an empty table; columns after the first are numbers, but for those of `words`.
+    """Return an empty table; columns after the first, names, are numbers, but for those of `words`.
 
-    Words are wrapped where the terminal is narrow, nothing else is.
+    Words and names are wrapped where the terminal is narrow, nothing else is.
     """
     made = Table(
         title=title,
@@ -26,7 +26,7 @@ def table(*headings: str, words: Collection[str] = (), title: str | None = None)
     for i, heading in enumerate(headings):
         text = heading in words
         justify: JustifyMethod = "right" if i and not text else "left"
-        made.add_column(heading, justify=justify, no_wrap=not text, overflow="fold")
+        made.add_column(heading, justify=justify, no_wrap=i > 0 and not text, overflow="fold")
     return made
 
 

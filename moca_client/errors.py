@@ -225,7 +225,9 @@ def problem_in(response: httpx.Response) -> Problem:
         document = None
     if not isinstance(document, dict):
         title = response.reason_phrase or "refused"
-        document = {"title": title, "detail": response.text[:500]}
+        page = re.search(r"<(title|h1)>(.*?)</", response.text, re.DOTALL | re.IGNORECASE)
+        said = f"a page {page[2].strip()!r}, no answer of this service" if page else response.text
+        document = {"title": title, "detail": said[:500]}
     return problem_of(response.status_code, document, response.headers)
 
 

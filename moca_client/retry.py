@@ -81,6 +81,8 @@ ONCE = Policy(0, 0.0)
 
 def http_options(url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
     """Return the arguments of the HTTP client for a service; raises InvalidRequest."""
+    if "://" not in url:
+        raise InvalidRequest(f"expected an address with http:// or https://, got {url!r}")
     headers = {"Accept": "application/json"}
     if key := os.environ.get("MOCA_API_KEY") if api_key is None else api_key:
         headers["Authorization"] = f"Bearer {key}"

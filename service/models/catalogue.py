@@ -22,6 +22,7 @@ from moca_client.responses import ModelVersion
 from model_core import artifact_digest
 from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.upm.builtin import BUILTIN
+from model_core.wording import did_you_mean
 from service.problems import UnknownModel
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -166,7 +167,8 @@ class Catalogue:
 
 def unknown(name: str) -> UnknownModel:
     """Return the error of a name that no model has."""
-    return UnknownModel(f"there is no model {name!r}; see GET /v1/models for the available ones")
+    hint = did_you_mean(name, BUILTIN) or "; see GET /v1/models for the available ones"
+    return UnknownModel(f"there is no model {name!r}{hint}")
 
 
 def stamp(folder: Path) -> list[tuple[int, ...] | None]:

@@ -356,6 +356,10 @@ def test_what_is_no_document_and_no_address(ask):
     with pytest.raises(errors.NotFound) as caught:
         ask([httpx.Response(404, text="<html>nginx</html>")], lambda c: c.stream("s"))
     assert "nginx" in caught.value.detail
+    page = "<!DOCTYPE html>\n<html>\n<head><title>Bad gateway</title></head><body>x</body></html>"
+    with pytest.raises(errors.NotFound) as caught:
+        ask([httpx.Response(404, text=page)], lambda c: c.stream("s"))
+    assert caught.value.detail == "a page 'Bad gateway', no answer of this service"
     for answer in (httpx.Response(200, text="<html>"), ok({"seq": "x"})):
         with pytest.raises(UnexpectedAnswer):
             ask([answer], lambda c: c.stream("s"))
@@ -366,7 +370,9 @@ def test_what_is_no_document_and_no_address(ask):
     for name in ("", ".", ".."):  # the last would be another resource
         with pytest.raises(InvalidRequest, match=f"expected a stream id, got '{name}'"):
             ask([], lambda c, name=name: c.observe(name, 1.0))
-    with Client("localhost:8000") as client, pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match=r"with http:// or https://, got 'localhost:8000'"):
+        Client("localhost:8000")
+    with Client("ftp://localhost") as client, pytest.raises(InvalidRequest):
         client.stream("a")
 
 

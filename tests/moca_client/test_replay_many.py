@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from moca_client import plots
+from moca_client.console import table
 from moca_client.errors import problem_of
 from moca_client.replay import ReplayError, replay_many
 from moca_client.replayed import ReplayedChange
@@ -209,6 +210,19 @@ def test_a_sentence_fits_a_line_beside_the_time_of_its_start(service, tmp_path):
     replay_many(file, by_host(file), out=tmp_path / "out", plots=0, console=console)
     (row,) = [line for line in console.file.getvalue().splitlines() if "web-1" in line]
     assert row.split()[:5] == ["web-1", "2026-03-01", "04:00", "mean", "rose"]
+
+
+def test_long_names_leave_room_for_sentences():
+    made = table("stream", "since", "what changed", "evidence", words=("what changed",))
+    name = "eu.checkout.latency-ms.host-0123456789.abcdef"
+    made.add_row(name, "2026-03-01 04:00", "mean rose by 3.3 sd, 100 → 115", "1 in 120,000")
+    console = quiet()
+    console.print(made)
+    text = console.file.getvalue()
+    assert "1 in 120,000" in text
+    cells = [line.split("  ") for line in text.splitlines()]
+    assert name == "".join(row[0].strip() for row in cells[3:])
+    assert "mean rose by" in text
 
 
 def test_another_writer_is_noticed(service, tmp_path):

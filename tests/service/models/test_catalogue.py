@@ -54,6 +54,8 @@ def test_built_in_models_have_a_name_and_no_version(tmp_path):
     for name in BUILTIN:
         assert models.Catalogue(tmp_path).resolve(name) == name
         assert models.Catalogue(tmp_path).resolve(f"{name}@1") is None
+    with pytest.raises(UnknownModel, match=r"'gausian'; did you mean 'gaussian'\?"):
+        raise models.unknown("gausian")
     with pytest.raises(UnknownModel, match="averaged@2"):
         LoadedModels(tmp_path, "cpu").get("averaged@2")
 
