@@ -10,20 +10,18 @@ from collections.abc import Callable, Collection
 from contextvars import copy_context
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 from moca_client import calls
 from moca_client.calls import Observed, path_of
 from moca_client.errors import InvalidRequest
 from moca_client.outbox.sending import Delivered, Notice, Sender
 from moca_client.outbox.store import Failed, OutboxError, OutboxStore
-from moca_client.retry import ONCE, Call
 from moca_client.sync import Client
 
 log = logging.getLogger("moca_client.outbox")
 RESERVED = ("stream", "key", "seq")
 STOP_S = 0.5  # for which a closed outbox waits for a request under way
-T = TypeVar("T")
 
 
 class Bounds(NamedTuple):
@@ -63,10 +61,9 @@ class Outbox:
             raise InvalidRequest(
                 f"expected max_items >= 1, batch >= 1 and keep_answers >= 0; got {bounds}"
             )
-        self._client = client
         self._in_memory = path is None
         self._store = OutboxStore(path, bounds.max_items)
-        self._sender = Sender(self._store, bounds.batch, exclusive, self._call, self._handle)
+        self._sender = Sender(self._store, bounds.batch, exclusive, client, self._handle)
         self._on_answer = on_answer
         self._on_failed = on_failed
         self._answers: deque[Delivered] = deque(maxlen=bounds.keep_answers)
@@ -190,10 +187,6 @@ class Outbox:
             raise OutboxError("the outbox is closed")
 
     # --- the sender's thread -----------------------------------------------------------------
-
-    def _call(self, call: Call[T], /) -> T:
-        """Carry out a call, once."""
-        return self._client.call(call, ONCE)
 
     def _run(self) -> None:
         try:

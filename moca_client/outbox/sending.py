@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,7 +22,8 @@ from moca_client import calls, errors
 from moca_client.calls import Result, path_of
 from moca_client.outbox.store import Failed, OutboxItem, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
-from moca_client.retry import KEY_MEMORY_S, Backoff, Call
+from moca_client.retry import KEY_MEMORY_S, ONCE, Backoff, Call
+from moca_client.sync import Client
 
 BATCH_BYTES = 1 << 20
 FAULT_TRIES = 5  # of an item that the service fails at, before it is set aside
@@ -38,13 +39,6 @@ class Delivered(NamedTuple):
 
 
 Notice = Delivered | Failed
-
-
-class Caller(Protocol):
-    """How an outbox makes its requests."""
-
-    def __call__(self, call: Call[T], /) -> T:
-        """Carry out a call, once; raises ClientError."""
 
 
 class Pauses:
@@ -81,21 +75,21 @@ class Pauses:
 
 
 class Sender:
-    """Sends the items of a store, in rounds, by `call`; `notify` gets what became of each."""
+    """Sends the items of a store, in rounds; `notify` gets what became of each."""
 
     def __init__(
         self,
         store: OutboxStore,
         batch: int,
         exclusive: bool,
-        call: Caller,
+        client: Client,
         notify: Callable[[Notice], None],
     ) -> None:
         self._store = store
         self._exclusive = exclusive
         self._largest_batch = batch
         self._batch = batch
-        self._call = call
+        self._client = client
         self._notify = notify
         self._pauses = Pauses()
         self.error: str | None = None  # why the service takes nothing at the moment
@@ -123,6 +117,9 @@ class Sender:
             self._pauses.work("")
             self.error = None
         return 0.0
+
+    def _call(self, call: Call[T]) -> T:
+        return self._client.call(call, ONCE)
 
     def _post(self, batch: Sequence[OutboxItem]) -> list[Result]:
         items = []

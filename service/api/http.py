@@ -18,7 +18,6 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -45,7 +44,7 @@ from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import HindsightRequests
 from service.api.gateway.store_monitor import StoreMonitor
 from service.api.gateway.stream_pages import Ranking
-from service.api.parsing.bodies import ARROW, BYTES, JSON, LIGHT_BYTES, NDJSON, field_errors
+from service.api.parsing.bodies import ARROW, JSON, LIGHT_BYTES, NDJSON, field_errors
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser, check_parameters
 from service.api.parsing.series import SeriesRules
@@ -442,11 +441,6 @@ def is_json(kind: bytes) -> bool:
     return kind == b"application/json" or _json_type(kind) is not None
 
 
-async def read_snapshot(request: Request) -> bytes:
-    """Return the body of a request that sends a snapshot, bounded in size."""
-    return await read_kind(request, BYTES, context_of(request).settings.max_snapshot_bytes)
-
-
 async def read_kind(request: Request, expected: str, limit: int | None = None) -> bytes:
     """Return a body that is not JSON; limit: of its bytes, default: of any body."""
     kind: bytes = header(request.scope, b"content-type") or b""
@@ -553,12 +547,6 @@ def is_light(body: bytes) -> bool:
 # --- answers --------------------------------------------------------------------------------------
 
 
-class BinaryResponse(Response):
-    """A binary answer."""
-
-    media_type = BYTES
-
-
 class ListResponse(Response):
     """Answers one after the other; sent in pieces, as they can be hundreds of megabytes."""
 
@@ -582,18 +570,13 @@ class ListResponse(Response):
         """Send the answers, with time for others in between."""
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
-        for piece in self._pieces():
+        before, between, after = self._around
+        for first in range(0, max(len(self._answers), 1), AT_ONCE):
+            piece = before + between.join(self._answers[first : first + AT_ONCE])
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             await asyncio.sleep(0)
-        await send({"type": "http.response.body", "body": self._around[2], "more_body": False})
-
-    def _pieces(self) -> Iterator[bytes]:
-        before, between, _ = self._around
-        for first in range(0, len(self._answers), AT_ONCE):
-            yield before + between.join(self._answers[first : first + AT_ONCE])
             before = between
-        if not self._answers:
-            yield before
+        await send({"type": "http.response.body", "body": after, "more_body": False})
 
 
 async def submit(request: Request, command: Command) -> Response:

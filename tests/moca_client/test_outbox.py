@@ -17,7 +17,7 @@ from moca_client.outbox import sending
 from moca_client.outbox.sending import Delivered, Failed, Sender
 from moca_client.outbox.store import OutboxError, OutboxFull, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
-from moca_client.retry import KEY_MEMORY_S, Call
+from moca_client.retry import KEY_MEMORY_S, ONCE, Call
 from tests.waiting import PATIENCE_S, Clock
 
 
@@ -111,7 +111,7 @@ class Driver:
     def open(self):
         self.dead = False
         self.store = OutboxStore(self.path, 10_000)
-        self.sender = Sender(self.store, self.batch, self.exclusive, self.call, self.notify)
+        self.sender = Sender(self.store, self.batch, self.exclusive, self, self.notify)
 
     def live(self):
         """Maybe die: nothing is written after that."""
@@ -120,7 +120,8 @@ class Driver:
             self.store.close()
             raise Died
 
-    def call(self, call):
+    def call(self, call, policy):
+        assert policy == ONCE
         self.live()
         result = self.service.answer(call)
         self.live()

@@ -16,16 +16,17 @@ from service.api import openapi
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import select
 from service.api.http import (
-    BinaryResponse,
     Context,
     EventPath,
     RegimePath,
+    Rendered,
     StreamPath,
     context_of,
     json_response,
-    read_snapshot,
+    read_kind,
     submit,
 )
+from service.api.parsing.bodies import BYTES
 from service.api.routes.calls import CHANGE, FEEDBACK, STORED, STREAM, UNFIT, Calls
 from service.schema import rendering
 from service.schema.commands import (
@@ -151,7 +152,7 @@ async def get_snapshot(request: Request, stream: StreamPath) -> Response:
         context.catalogue.digest, exported.head.settings.model
     )
     blob = await asyncio.to_thread(snapshot.dump, exported)
-    return BinaryResponse(blob)
+    return Rendered(blob, 200, BYTES)
 
 
 @calls.declare(
@@ -168,7 +169,7 @@ async def put_snapshot(
 ) -> Response:
     """Create a stream from a snapshot."""
     context = context_of(request)
-    blob = await read_snapshot(request)
+    blob = await read_kind(request, BYTES, context.settings.max_snapshot_bytes)
     try:
         await asyncio.to_thread(snapshot.check, blob)
     except snapshot.BadSnapshot as error:
