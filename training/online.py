@@ -29,8 +29,7 @@ class Followed(NamedTuple):
     events: each state change of an event with its position. pipeline: as the series left it.
     log_score, changed, recent, anomaly, evidence: (T,) log score (nan without a label, as the
     anomaly), `changed_probability`, `recent_change_probability`, `anomaly` and `evidence`, all nan
-    in the warm-up. regime: (T,) id of the remembered regime that the series is in, 0: of none.
-    summary: of the predictives (T rows), empty unless quantiles were wanted.
+    in the warm-up. summary: of the predictives (T rows), empty unless quantiles were wanted.
     """
 
     events: list[tuple[int, Event]]
@@ -40,7 +39,6 @@ class Followed(NamedTuple):
     recent: Floats
     anomaly: Floats
     evidence: Floats
-    regime: NDArray[np.int64]
     summary: Summary
 
     def confirmed(self) -> list[int]:
@@ -93,7 +91,6 @@ def follow(
             for step in taken
         ]
     )
-    regimes = (None if step.readout is None else step.readout.regime for step in taken)
     return Followed(
         events=[(moved.seq, moved.event) for step in taken for moved in step.moved],
         pipeline=pipeline,
@@ -102,7 +99,6 @@ def follow(
         recent=numbers[:, 2],
         anomaly=numbers[:, 3],
         evidence=numbers[:, 4],
-        regime=np.array([0 if regime is None else regime.id or 0 for regime in regimes]),
         summary=stacked([step.numbers for step in taken], model.y_dim, model.label),
     )
 

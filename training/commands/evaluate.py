@@ -85,47 +85,6 @@ def everything(
             pages.write(page, results)
 
 
-@app.command()
-def regimes(
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MOCA_TEST_DATA",
-            help="Folder that holds nab.npz, beedance.npz and hasc.npz, or some of them.",
-            show_default=False,
-        ),
-    ] = None,
-    remembered: Annotated[
-        int, typer.Option(min=1, max=32, help="Regimes that are remembered.")
-    ] = 8,
-    most: Annotated[
-        int, typer.Option(min=100, help="Observations of each recorded series, the first ones.")
-    ] = 100_000,
-    count: Annotated[int, typer.Option(min=1, help="Simulated series of a kind.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the simulations.")] = 0,
-) -> None:
-    """Score the setting `regimes` beside none: what is called new and what returned, and delays.
-
-    On NAB, bees and HASC, where the folder holds them, on simulated states and a switching
-    sinusoid. Takes minutes.
-    """
-    from rich.console import Console
-
-    from model_core.stream_settings import DEFAULT_MODEL
-    from model_core.upm.builtin import Options, build
-    from training.quality.regimes import Simulations, tables
-    from training.quality.series import Corpora, load
-
-    corpora = Corpora({}, {}, [])
-    if data is not None:
-        with refusals("--data: "):
-            corpora = load(data)
-    wanted = Simulations(build(DEFAULT_MODEL, Options()), seed, count)
-    console = Console()
-    for table in tables(wanted, corpora, (0, remembered), most):
-        console.print(table.for_terminal())
-
-
 Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]
 Out = Annotated[
     Path | None,

@@ -55,11 +55,6 @@ class Scalars(NamedTuple):
     y: Floats
     window: NDArray[np.bool_] | None = None
 
-    def first(self, most: int) -> Scalars:
-        """Its first observations."""
-        window = None if self.window is None else self.window[:most]
-        return Scalars(self.name, self.y[:most], window)
-
 
 def spans(window: NDArray[np.bool_]) -> list[list[int]]:
     """First observation of each labelled window, and that after its last."""
