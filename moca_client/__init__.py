@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         Unavailable,
         UnexpectedAnswer,
     )
-    from moca_client.outbox import Bounds, Outbox, OutboxError, OutboxFull
+    from moca_client.outbox import Outbox, OutboxError, OutboxFull
     from moca_client.responses import Answer, Event, Gap, Incident, StreamChange, StreamEvent
     from moca_client.subscriptions import Ended, Followed, Missed
     from moca_client.sync import Client
@@ -27,7 +27,6 @@ __all__ = [
     "DEFAULT_URL",
     "Answer",
     "AsyncClient",
-    "Bounds",
     "Client",
     "ClientError",
     "Ended",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import operator
 import threading
-from collections import deque
 from collections.abc import Callable, Collection
 from contextvars import copy_context
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from moca_client import calls
 from moca_client.calls import Observed, path_of
@@ -24,26 +23,14 @@ RESERVED = ("stream", "key", "seq")
 STOP_S = 0.5  # for which a closed outbox waits for a request under way
 
 
-class Bounds(NamedTuple):
-    """Bounds of an outbox.
-
-    max_items: observations that wait or were set aside. batch: in one request. keep_answers:
-    kept for `answers()`; the oldest go first.
-    """
-
-    max_items: int = 100_000
-    batch: int = 256
-    keep_answers: int = 0
-
-
 class Outbox:
     """Takes observations at once, and sends them in the background, in order for each stream.
 
-    client: must stay open as long as the outbox. path: a file that keeps observations across
-    restarts of this process; None: in memory. exclusive: no one else writes to these streams, so
-    that the position decides what was applied however long ago it was sent; otherwise what has an
-    unknown outcome after nine minutes is set aside. on_answer, on_failed: called at least once for
-    each, in the sender's thread. bounds: see Bounds.
+    No one else is to write to these streams, so that the position decides what was applied, however
+    long ago it was sent. client: must stay open as long as the outbox. path: a file that keeps
+    observations across restarts of this process; None: in memory. on_answer, on_failed: called at
+    least once for each, in the sender's thread. max_items: observations that wait or were set
+    aside. batch: in one request.
     """
 
     def __init__(
@@ -51,22 +38,21 @@ class Outbox:
         client: Client,
         path: str | Path | None = None,
         *,
-        exclusive: bool = True,
         on_answer: Callable[[Delivered], object] | None = None,
         on_failed: Callable[[Failed], object] | None = None,
-        bounds: Bounds = Bounds(),  # noqa: B008 (immutable)
+        max_items: int = 100_000,
+        batch: int = 256,
     ) -> None:
         """Open the outbox, and go on with what its file holds."""
-        if min(bounds.max_items, bounds.batch) < 1 or bounds.keep_answers < 0:
+        if min(max_items, batch) < 1:
             raise InvalidRequest(
-                f"expected max_items >= 1, batch >= 1 and keep_answers >= 0; got {bounds}"
+                f"expected max_items >= 1 and batch >= 1; got {max_items} and {batch}"
             )
         self._in_memory = path is None
-        self._store = OutboxStore(path, bounds.max_items)
-        self._sender = Sender(self._store, bounds.batch, exclusive, client, self._handle)
+        self._store = OutboxStore(path, max_items)
+        self._sender = Sender(self._store, batch, client, self._handle)
         self._on_answer = on_answer
         self._on_failed = on_failed
-        self._answers: deque[Delivered] = deque(maxlen=bounds.keep_answers)
         self._wake = threading.Event()
         self._change = threading.Condition()
         self._closed = False  # takes nothing more; the thread ends when nothing waits
@@ -155,13 +141,6 @@ class Outbox:
         self._check_open()
         return self._store.discard(tickets)
 
-    def answers(self) -> list[Delivered]:
-        """Take the answers that came since the last time; `keep_answers` bounds them."""
-        taken: list[Delivered] = []
-        while self._answers:
-            taken.append(self._answers.popleft())
-        return taken
-
     def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until nothing waits any more; False when it took too long."""
         self._check_open()
@@ -221,7 +200,6 @@ class Outbox:
         """Note what became of an observation, and call the owner back."""
         try:
             if isinstance(notice, Delivered):
-                self._answers.append(notice)
                 if self._on_answer is not None:
                     self._on_answer(notice)
             else:

@@ -1,12 +1,9 @@
 """How an outbox sends: for each item it finds out whether it was applied, whatever is lost.
 
-An item is sent with its key and, by an outbox that is the only writer of its streams, for one
-position. While the service remembers the key, a repeat is answered from memory. Later the position
-decides: an item can only ever be applied at its own. If the stream is past it, then either this
-item is there, as the history shows, or it was never applied.
-
-Without positions an item whose outcome is unknown for longer than keys are remembered is set
-aside, never sent again.
+An item is sent with its key and for one position. While the service remembers the key, a repeat is
+answered from memory. Later the position decides: an item can only ever be applied at its own. If
+the stream is past it, then either this item is there, as the history shows, or it was never
+applied.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -22,7 +20,7 @@ from moca_client import calls, errors
 from moca_client.calls import Result, path_of
 from moca_client.outbox.store import Failed, OutboxItem, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
-from moca_client.retry import KEY_MEMORY_S, ONCE, Backoff, Call
+from moca_client.retry import ONCE, Backoff, Call
 from moca_client.sync import Client
 
 BATCH_BYTES = 1 << 20
@@ -81,12 +79,10 @@ class Sender:
         self,
         store: OutboxStore,
         batch: int,
-        exclusive: bool,
         client: Client,
         notify: Callable[[Notice], None],
     ) -> None:
         self._store = store
-        self._exclusive = exclusive
         self._largest_batch = batch
         self._batch = batch
         self._client = client
@@ -102,15 +98,13 @@ class Sender:
         if not batch:
             return self._pauses.next_s()
         try:
-            self._find_positions(batch)
-            batch = self._without_lapsed(batch)
-            if not batch:
-                return 0.0
-            batch = self._store.mark([item for g in _by_stream(batch) for item in self._placed(g)])
+            batch.sort(key=attrgetter("stream"))  # those of each stay in order
+            batch = self._store.mark(list(self._placed(batch)))
             results = self._post(batch)
             self._batch = min(2 * self._batch, self._largest_batch)
-            for group in _by_stream(list(zip(batch, results, strict=True))):
-                self._settle(group)
+            pairs = zip(batch, results, strict=True)
+            for _, group in groupby(pairs, lambda pair: pair[0].stream):
+                self._settle(list(group))
         except errors.ClientError as error:
             self._failed(batch, error)
         else:
@@ -124,66 +118,41 @@ class Sender:
     def _post(self, batch: Sequence[OutboxItem]) -> list[Result]:
         items = []
         for item in batch:
-            body = {**msgspec.json.decode(item.body), "stream": item.stream}
-            body["key"] = self._store.key(item)
-            items.append(body if item.seq is None else {**body, "seq": item.seq})
+            own = {"stream": item.stream, "key": self._store.key(item), "seq": item.seq}
+            items.append(msgspec.json.decode(item.body) | own)
         return self._call(calls.observe_many(items, {}))
 
-    def _find_positions(self, batch: Sequence[OutboxItem]) -> None:
-        for stream in dict.fromkeys(item.stream for item in batch):
-            if self._exclusive and self._store.position(stream) is None:
-                try:
-                    position = self._call(calls.get(path_of(stream), StreamSummary)).seq
-                except (
-                    errors.NotFound,
-                    errors.Invalid,
-                ):  # its errors are reported when the stream is created
-                    position = 0
-                self._store.set_position(stream, position)
-
-    def _without_lapsed(self, batch: list[OutboxItem]) -> list[OutboxItem]:
-        """Set aside items that may have been applied, once their keys are forgotten."""
-        if self._exclusive:
-            return batch
-        kept = []
-        now = time.time()
-        for item in batch:
-            # A clock that was set back proves nothing.
-            if item.sent == 0 or 0 <= now - (item.first_sent or now) <= KEY_MEMORY_S:
-                kept.append(item)
-                continue
-            detail = (
-                f"sent more than {KEY_MEMORY_S:g} s ago without an answer; may have been applied"
-            )
-            self._set_aside(item, errors.outcome_unknown(detail))
-        return kept
-
-    def _placed(self, items: Sequence[OutboxItem]) -> Iterator[OutboxItem]:
-        """Give each of a stream's items its position.
+    def _placed(self, batch: Sequence[OutboxItem]) -> Iterator[OutboxItem]:
+        """Give each item its position.
 
         One that gets another than before stands behind a refused one: it was never attempted.
         """
-        if not self._exclusive:
-            yield from items
-            return
-        first = self._store.position(items[0].stream) or 0
-        for seq, item in enumerate(items, first):
-            if item.seq == seq:
-                yield item
-            else:
-                yield item._replace(seq=seq, sent=0, first_sent=None)
+        for stream, items in groupby(batch, attrgetter("stream")):
+            for seq, item in enumerate(items, self._position(stream)):
+                yield item if item.seq == seq else item._replace(seq=seq, sent=0)
+
+    def _position(self, stream: str) -> int:
+        """Return the position of a stream's first item; the service is asked for it once."""
+        position = self._store.position(stream)
+        if position is None:
+            try:
+                position = self._call(calls.get(path_of(stream), StreamSummary)).seq
+            except (errors.NotFound, errors.Invalid):
+                position = 0  # its errors are reported when the stream is created
+            self._store.set_position(stream, position)
+        return position
 
     def _settle(self, group: Sequence[tuple[OutboxItem, Result]]) -> None:
         """Record the results of one stream's items; none is attempted after the first error."""
         done: list[OutboxItem] = []
-        position = None
+        position = 0
         try:
             for item, result in group:
                 if not isinstance(result, Answer):
                     break
                 self._notify(Delivered(item.id, item.stream, result))
                 done.append(item)
-                position = result.seq + 1 if self._exclusive else None
+                position = result.seq + 1
         finally:
             self._store.applied(done, position)
         if done:
@@ -195,8 +164,8 @@ class Sender:
 
     def _refused(self, item: OutboxItem, problem: errors.Problem) -> None:
         """Try the item again later, or set it aside, unless an earlier try got through."""
-        if isinstance(problem, errors.SeqConflict) and item.seq is not None:
-            earlier = problem.seq > item.seq and item.sent > 1
+        if isinstance(problem, errors.SeqConflict):
+            earlier = item.seq is not None and problem.seq > item.seq and item.sent > 1
             if not (earlier and self._deliver_recorded(item)):
                 # Not applied: somebody else writes, too, or the stream began again.
                 self._store.renew(item, problem.seq)
@@ -206,7 +175,7 @@ class Sender:
         if fault or isinstance(problem, errors.Temporary | errors.EarlierItemFailed):
             self._pauses.fail(item.stream, problem)
             return
-        if item.sent > 1 and item.seq is not None and self._deliver_recorded(item):
+        if item.sent > 1 and self._deliver_recorded(item):
             return
         self._set_aside(item, problem)
 
@@ -260,16 +229,6 @@ class Sender:
         self._notify(Failed(item.id, item.stream, msgspec.json.decode(item.body), problem))
         self._store.set_aside(item, problem)
         self._pauses.work(item.stream)
-
-
-def _by_stream(items: Sequence[Any]) -> list[list[Any]]:
-    """Group items, or pairs that begin with one, by their streams; each group stays in order."""
-
-    def stream_of(entry: Any) -> str:
-        item = entry if isinstance(entry, OutboxItem) else entry[0]
-        return str(item.stream)
-
-    return [list(group) for _, group in groupby(sorted(items, key=stream_of), key=stream_of)]
 
 
 def _same(posted: dict[str, Any], record: Recorded) -> bool:

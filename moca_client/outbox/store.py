@@ -11,7 +11,6 @@ import json
 import secrets
 import sqlite3
 import threading
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 from moca_client.errors import ClientError, Problem, problem_of
 
-FORMAT = "1"
+FORMAT = "2"
 LOCK_WAIT_S = 2.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS items (
@@ -29,14 +28,13 @@ CREATE TABLE IF NOT EXISTS items (
     renewed INTEGER NOT NULL DEFAULT 0,    -- keys spent on refusals
     seq INTEGER,                           -- position it is sent for
     sent INTEGER NOT NULL DEFAULT 0,       -- times sent with this key and position
-    first_sent REAL,                       -- seconds since 1970
     problem TEXT                           -- why it was set aside
 );
 CREATE INDEX IF NOT EXISTS waiting ON items (id) WHERE problem IS NULL;
 CREATE TABLE IF NOT EXISTS streams (stream TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS box (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-_COLUMNS = "id, stream, body, renewed, seq, sent, first_sent"
+_COLUMNS = "id, stream, body, renewed, seq, sent"
 
 
 class OutboxError(ClientError):
@@ -56,7 +54,6 @@ class OutboxItem(NamedTuple):
     renewed: int
     seq: int | None
     sent: int
-    first_sent: float | None
 
 
 class Failed(NamedTuple):
@@ -193,29 +190,24 @@ class OutboxStore:
 
     def mark(self, items: Sequence[OutboxItem]) -> list[OutboxItem]:
         """Enter, for good, that these are about to be sent as they are."""
-        now = time.time()
-        marked = [i._replace(sent=i.sent + 1, first_sent=i.first_sent or now) for i in items]
-        update = "UPDATE items SET seq = ?, sent = ?, first_sent = ? WHERE id = ?"
+        marked = [item._replace(sent=item.sent + 1) for item in items]
+        update = "UPDATE items SET seq = ?, sent = ? WHERE id = ?"
         with self._transaction(durable=True) as db:
-            db.executemany(update, [(i.seq, i.sent, i.first_sent, i.id) for i in marked])
+            db.executemany(update, [(item.seq, item.sent, item.id) for item in marked])
         return marked
 
-    def applied(self, items: Sequence[OutboxItem], position: int | None) -> None:
+    def applied(self, items: Sequence[OutboxItem], position: int) -> None:
         """Forget items of one stream that were applied."""
         if not items:
             return
         with self._transaction() as db:
             db.executemany("DELETE FROM items WHERE id = ?", [(item.id,) for item in items])
-            if position is not None:
-                _put(db, items[0].stream, position)
+            _put(db, items[0].stream, position)
             self.waiting_count -= len(items)
 
     def renew(self, item: OutboxItem, position: int) -> None:
         """Have an item that was certainly not applied sent for another position."""
-        update = (
-            "UPDATE items SET renewed = renewed + 1, seq = NULL, sent = 0, first_sent = NULL"
-            " WHERE id = ?"
-        )
+        update = "UPDATE items SET renewed = renewed + 1, seq = NULL, sent = 0 WHERE id = ?"
         with self._transaction() as db:
             db.execute(update, (item.id,))
             _put(db, item.stream, position)

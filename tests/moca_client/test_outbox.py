@@ -14,10 +14,10 @@ from moca_client import Client, Outbox, retry
 from moca_client.errors import InvalidRequest, OutcomeUnknown, problem_of
 from moca_client.outbox import box as box_module
 from moca_client.outbox import sending
-from moca_client.outbox.sending import Delivered, Failed, Sender
+from moca_client.outbox.sending import Delivered, Sender
 from moca_client.outbox.store import OutboxError, OutboxFull, OutboxStore
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
-from moca_client.retry import KEY_MEMORY_S, ONCE, Call
+from moca_client.retry import ONCE, Call
 from tests.waiting import PATIENCE_S, Clock
 
 
@@ -102,8 +102,8 @@ class Died(BaseException):
 class Driver:
     """Carries out an outbox's rounds, and may die at any step of them."""
 
-    def __init__(self, service, path, batch=8, exclusive=True):
-        self.service, self.path, self.batch, self.exclusive = service, path, batch, exclusive
+    def __init__(self, service, path, batch=8):
+        self.service, self.path, self.batch = service, path, batch
         self.notices: list = []
         self.die = 0.0
         self.open()
@@ -111,7 +111,7 @@ class Driver:
     def open(self):
         self.dead = False
         self.store = OutboxStore(self.path, 10_000)
-        self.sender = Sender(self.store, self.batch, self.exclusive, self, self.notify)
+        self.sender = Sender(self.store, self.batch, self, self.notify)
 
     def live(self):
         """Maybe die: nothing is written after that."""
@@ -155,14 +155,6 @@ def service():
 @pytest.fixture
 def driver(service):
     driver = Driver(service, None)
-    yield driver
-    driver.store.close()
-
-
-@pytest.fixture
-def shared(service):
-    """A driver of an outbox that is not the only writer of its streams."""
-    driver = Driver(service, None, exclusive=False)
     yield driver
     driver.store.close()
 
@@ -226,58 +218,6 @@ def test_nothing_is_lost_or_doubled_whatever_happens(tmp_path, history, seed):
     bad = sum(y == "bad" for posted in added.values() for y in posted)
     assert len(driver.store.aside()) == bad
     driver.store.close()
-
-
-def test_without_positions_nothing_is_sent_again_that_may_be_forgotten(
-    service, shared, monkeypatch
-):
-    shared.add("s", 1.0)
-    shared.add("s", 2.0)
-    service.wreck = 1.0
-    shared.round()
-    (first_sent,) = {item.first_sent for item in shared.store.waiting([], 9, 10**6)}
-    clock = Clock(first_sent + KEY_MEMORY_S - 0.001)
-    monkeypatch.setattr(sending, "time", SimpleNamespace(time=clock, monotonic=clock))
-    shared.round()
-    assert shared.notices == []  # sent once more, in vain
-    service.wreck = 0.0
-    service.seen.clear()
-    clock.advance(0.002)
-    shared.round()
-    assert service.seen == []
-    assert [type(notice) for notice in shared.notices] == [Failed, Failed]
-    assert shared.notices[0].problem.type == "outcome-unknown"
-    shared.add("s", 3.0)
-    shared.round()
-    assert labels(service, "s") == [3.0]
-
-
-def test_without_positions_a_clock_that_was_set_back_proves_no_key_remembered(
-    service, shared, monkeypatch
-):
-    shared.add("s", 1.0)
-    service.wreck = 1.0
-    shared.round()
-    (item,) = shared.store.waiting([], 9, 10**6)
-    clock = Clock(item.first_sent - 0.001)
-    monkeypatch.setattr(sending, "time", SimpleNamespace(time=clock, monotonic=clock))
-    service.seen.clear()
-    shared.round()
-    assert service.seen == []
-    assert [type(notice) for notice in shared.notices] == [Failed]
-
-
-def test_without_positions_keys_are_repeated_as_long_as_they_are_remembered(service, shared):
-    for i in range(40):
-        shared.add(f"s{i % 2}", float(i))
-    service.wreck = 0.4
-    for _ in range(60):
-        shared.round()
-    service.wreck = 0.0
-    while shared.store.waiting_count:
-        shared.round()
-    assert labels(service, "s0") == [float(i) for i in range(0, 40, 2)]
-    assert "seq" not in service.seen[0][0]
 
 
 @pytest.mark.parametrize(
