@@ -69,6 +69,7 @@ CLEAR = log(3.0)  # of a log Bayes factor, from which a second change is mention
 # Log Bayes factor of a mean against a spread, either way, up to which the sentence names both: of
 # a few labels far off on one side either may be the reason.
 ALIKE = log(10.0)
+SAME = 1.15  # factor of a spread up to which it is not mentioned
 RARE = -log(5.0)  # log prior odds of a slope or an autocorrelation to a mean or a spread
 
 
@@ -164,11 +165,13 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     clear = evidence[kind] - weighed.nothing
     total = float(np.logaddexp.reduce([weighed.nothing, *evidence.values()]))
     probability = exp(max(evidence[kind], weighed.nothing) - total)
-    if clear <= 0:
-        return clear, Explanation(UNCLEAR, probability=probability)
     means = centre + float(old.mean()), centre + float(new.mean())
     least = ROUNDING * largest
     spreads = _sd(old, least), _sd(new, least)
+    # Innovations differ in spread where autocorrelation changes, too: of the labels it is the same.
+    same = spreads[1] < SAME * spreads[0] and spreads[0] < SAME * spreads[1]
+    if clear <= 0 or (kind == "spread" and same):
+        return clear, Explanation(UNCLEAR, probability=probability)
     size: float | None
     if kind == "mean":
         ends = means
@@ -190,8 +193,8 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
         text = moved("autocorrelation", ends)
     if kind == weighed.with_both:
         # Without what looks like outliers a few labels may be closer together than they are: of a
-        # spread nothing is said that all labels contradict.
-        plain = (usual[1].std() > usual[0].std()) == (spreads[1] > spreads[0])
+        # spread nothing is said that all labels contradict, or do not show.
+        plain = not same and (usual[1].std() > usual[0].std()) == (spreads[1] > spreads[0])
         both = f"{text}; {second}" if plain or kind == "spread" else text
         text = weighed.choose(text, both, either(means, spreads))
     return clear, Explanation(text, kind, ends[0], ends[1], probability, size=size)

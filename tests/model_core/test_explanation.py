@@ -38,6 +38,18 @@ def simulated(kind, rng, before, after, outliers=0):
     return y[:before, None], y[before:, None]
 
 
+def test_a_spread_that_is_the_same_is_not_mentioned():
+    """Its innovations may have another one, where labels are no longer autocorrelated."""
+    for seed in (11, 51, 67, 89, 96):
+        rng = np.random.default_rng(seed)
+        before = np.zeros(120)
+        for t in range(1, 120):
+            before[t] = 0.9 * before[t - 1] + rng.normal() * np.sqrt(1 - 0.81)
+        after = rng.normal(0, 1, 60) + 2.5
+        text = explain(before[:, None], after[:, None]).text
+        assert "spread" not in text, (seed, text)
+
+
 @pytest.mark.parametrize(("before", "outliers"), [(200, 0), (200, 2), (60, 0)])
 def test_four_of_five_changes_are_explained_as_they_were_made(before, outliers):
     rng = np.random.default_rng(0)
