@@ -76,7 +76,6 @@ class Delivery(BaseModel):
     backoff_max_s: Annotated[float, Field(gt=0)] = 300.0  # longest pause between attempts
     in_flight: Annotated[int, Field(ge=1)] = 8  # deliveries of one hook at a time
     dead_letters: Annotated[int, Field(ge=1)] = 1000  # deliveries given up that are kept
-    dead_letter_bytes: Annotated[int, Field(ge=1)] = 16 << 20  # of the store's memory, for these
 
 
 class File(Delivery):

@@ -17,7 +17,6 @@ from redis.exceptions import ResponseError
 from service.store import keys
 from service.store.feed import before_of, readable
 from service.store.shards import AsyncStoreClient, Words
-from service.webhooks.config import Delivery
 from service.wire.event_entries import START, Id, Raised, number_of
 
 PAGE = 64
@@ -140,11 +139,11 @@ class Letters:
         await self._client.all(commands)
 
     async def bury(
-        self, letter: Letter, error: str, attempts: int, bounds: Delivery
+        self, letter: Letter, error: str, attempts: int, most: int
     ) -> list[tuple[str, str]]:
-        """Give a delivery up: it goes to the dead ones, which are kept within bounds.
+        """Give a delivery up: it goes to the dead ones, of which so many are kept.
 
-        The newest is kept, however large. Returns those that made room for it: hook and number.
+        Returns those that made room for it: hook and number.
         """
         fields: dict[str, Any] = {
             "hook": self._hook,
@@ -153,31 +152,16 @@ class Letters:
             "attempts": attempts,
             "e": letter.blob,
         }
-        await cast(Any, self._client).xadd(keys.DEAD_LETTERS, fields)
-        evicted = await self._evict(bounds)
+        client = cast(Any, self._client)
+        await client.xadd(keys.DEAD_LETTERS, fields)
+        evicted: list[tuple[str, str]] = []
+        while await client.xlen(keys.DEAD_LETTERS) > most:
+            for id_, old in await client.xrange(keys.DEAD_LETTERS, count=1):
+                # Runners of other hooks evict too: the one that deletes an entry counts it.
+                if await client.xdel(keys.DEAD_LETTERS, id_):
+                    evicted.append((_text(old, b"hook"), _text(old, b"number")))
         await self.done([letter])
         return evicted
-
-    async def _evict(self, bounds: Delivery) -> list[tuple[str, str]]:
-        evicted: list[tuple[str, str]] = []
-        while True:
-            length, oldest = await self._client.all(
-                (("XLEN", keys.DEAD_LETTERS), ("XRANGE", keys.DEAD_LETTERS, "-", "+", "COUNT", 1))
-            )
-            few = length <= bounds.dead_letters
-            if few and (length <= 1 or await self._bytes() <= bounds.dead_letter_bytes):
-                return evicted
-            for id_, fields in oldest:
-                # Runners of other hooks evict too: the one that deletes an entry counts it.
-                if await cast(Any, self._client).xdel(keys.DEAD_LETTERS, id_):
-                    evicted.append((_text(fields, b"hook"), _text(fields, b"number")))
-
-    async def _bytes(self) -> int:
-        """Memory of the dead ones; 0 where the server does not let it be asked for."""
-        try:
-            return int(await cast(Any, self._client).memory_usage(keys.DEAD_LETTERS, 0) or 0)
-        except ResponseError:  # an access list without MEMORY USAGE: their number is a bound still
-            return 0
 
     def _letters(self, source: str, entries: Iterable[Any]) -> list[Letter]:
         letters = []

@@ -394,7 +394,8 @@ class Runner:
     async def _give_up(self, letter: Letter, error: str, attempts: int) -> None:
         hook = self._hook.name
         log.warning("webhook %s: moved %s to the dead letters: %s", hook, letter.number, error)
-        evicted = await self._letters.bury(letter, error, attempts, self._delivery)
+        most = self._delivery.dead_letters
+        evicted = await self._letters.bury(letter, error, attempts, most)
         metrics.WEBHOOK_DEAD.labels(hook).inc()
         for of, lost in evicted:
             metrics.WEBHOOK_EVICTED.labels(of).inc()

@@ -138,7 +138,6 @@ def test_bounds_of_delivery_are_at_the_top_of_the_file(read, refused):
         "backoff_max_s": 300.0,
         "in_flight": 8,
         "dead_letters": 1000,
-        "dead_letter_bytes": 16777216,
     }
     assert read(HOOK).delivery.model_dump(include=set(defaults)) == defaults
     chosen = {name: value + 2 for name, value in defaults.items()}
@@ -146,7 +145,7 @@ def test_bounds_of_delivery_are_at_the_top_of_the_file(read, refused):
     assert read(top + HOOK).delivery.model_dump(include=set(defaults)) == chosen
     wrong = ["attempts = 0", "attempts = 1.5", 'attempts = "3"', "timeout_s = 0", "in_flight = 0"]
     wrong += ["timeout_s = inf", "backoff_s = -1", "backoff_max_s = nan", "in_flight = true"]
-    for line in [*wrong, "dead_letter_bytes = 0", "dead_letters = 0", "webhook_attempts = 3"]:
+    for line in [*wrong, "dead_letters = 0", "webhook_attempts = 3"]:
         assert f"hooks.toml: {line.split()[0]}: " in refused(f"{line}\n{HOOK}")
     assert "hook.0.attempts" in refused(f"{HOOK}attempts = 3\n")  # below a hook
 

@@ -169,12 +169,12 @@ def attempts(monkeypatch):
 
 
 async def test_pauses_double_up_to_their_limit_until_it_is_given_up(attempts):
-    bounds = {"backoff_s": 1.0, "backoff_max_s": 5.0, "dead_letters": 7, "dead_letter_bytes": 9}
+    bounds = {"backoff_s": 1.0, "backoff_max_s": 5.0, "dead_letters": 7}
     given_up = await attempts([Failure("500")] * 6, attempts=6, **bounds)
     assert given_up.pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
     assert given_up.jitter == {(0.5, 1.0)}
     ((tries, kept),) = given_up.buried
-    assert (given_up.attempts, tries, kept.dead_letters, kept.dead_letter_bytes) == (6, 6, 7, 9)
+    assert (given_up.attempts, tries, kept) == (6, 6, 7)
     delivered = await attempts([Failure("a"), Failure("b"), None], attempts=3)
     assert (delivered.finished, delivered.buried, delivered.numbers) == (1, [], {"evt_1"})
 
@@ -308,24 +308,6 @@ async def test_what_fails_for_good_is_dead_and_can_be_sent_again(delivering, rec
     ids = {verify(h, body) for _, h, body, _ in receiver.calls if b'"id":3,' in body}
     assert len(ids) == 1
     assert dead_letters(delivering.client) == []
-
-
-async def test_dead_letters_are_bounded_in_bytes_but_for_the_newest(delivering, receiver, writer):
-    receiver.fate = lambda path, data: 500
-    delivering.hook("h", f"{receiver.url}/h")
-    async with delivering.running(attempts=1, dead_letter_bytes=10_000):
-        for i in range(1, 61):
-            writer.raise_("a", i)
-        await until_async(lambda: delivering.counted("h")[2] == 60)
-    left = delivering.client.xlen(keys.DEAD_LETTERS)
-    assert delivering.client.memory_usage(keys.DEAD_LETTERS, 0) <= 10_000
-    assert 10 < left < 50
-    assert delivering.counted("h")[3] == 60 - left
-    async with delivering.running(attempts=1, dead_letter_bytes=1):
-        writer.raise_("a", 61)
-        await until_async(lambda: delivering.counted("h")[2] == 1)
-    (dead,) = dead_letters(delivering.client)
-    assert dead.raised.event.id == 61
 
 
 async def test_a_second_process_waits_and_takes_over_in_order(delivering, receiver, writer):
