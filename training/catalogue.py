@@ -49,7 +49,7 @@ def splits(config: Config, place: Place) -> Splits:
     """Sources of an experiment's series; raises BadConfig or BadData."""
     sources: Splits
     if config.experiment == OWN:
-        sources = module(OWN).opened(config).splits
+        sources = module(OWN).splits(config)
         return sources
     try:
         hazard = config.data.get("hazard", 0.0)

@@ -111,11 +111,11 @@ def train_own(
         for name, cell in catalogue.cells(axes, settings)
     ]
     # The axes do not change the data, but those of an oracle are checked for switches.
-    *_, data = [own.split(source, series, config) for config, _ in tasks]
-    own.check_scaling(data.splits, tasks[0][0])
-    for line in data.short:
+    *_, (splits, short) = [own.split(source, series, config) for config, _ in tasks]
+    own.check_scaling(splits, tasks[0][0])
+    for line in short:
         warn(line)
-    return fit(wanted, tasks, lambda _: data.splits)
+    return fit(wanted, tasks, lambda _: splits)
 
 
 def _default_lags(settings: Options, series: Sequence[Series]) -> Options:

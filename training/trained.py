@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from model_core.summary import stacked
 from model_core.upm.base import UnderlyingModel
 from training import catalogue, figures
 from training.config import OWN, Config, Objective
-from training.data.files import replacing
+from training.data.files import save
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
 from training.figures import Chart
@@ -36,6 +36,7 @@ from training.statistics import calibration_error, coverage, distance, reliabili
 
 SEED = 20_200_107  # of test sequences, whatever the seed of the run
 VERSION = 2  # of what test sequences are drawn from and how they are scored; more with each change
+Values = NDArray[np.float64]
 DTYPE = torch.float64
 CALIBRATION_SEQUENCES = 25  # test sequences on which calibration is measured
 MAX_HYPOTHESES = 100  # of the filter while measuring calibration
@@ -95,10 +96,17 @@ class Trained(NamedTuple):
         metric = "accuracy" if self.config.model.kind == "pcoc" else "nll"
         return protocol._replace(metric=metric)
 
-    def digest(self, *protocol: str | int) -> str:
-        """Digest of a run, its result and the protocol of a test: part of a cache file's name."""
+    def kept(
+        self, test: str, protocol: Sequence[str | int], measure: Callable[[], dict[str, Values]]
+    ) -> dict[str, Values]:
+        """What a test measures; kept in the run's folder, by a digest of result and protocol."""
         key = [VERSION, self.config.model_dump(mode="json"), self.result, protocol]
-        return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+        file = self.folder / f"{test}-{digest}.npz"
+        if not file.exists():
+            save(file, **measure())
+        with np.load(file) as arrays:
+            return dict(arrays)
 
 
 def finished(folder: Path) -> Iterator[Trained]:
@@ -137,18 +145,21 @@ def sequences(splits: Splits, protocol: Protocol) -> Batch:
 
 def scores(
     trained: Trained, splits: Splits, protocol: Protocol, objective: Objective | None = None
-) -> NDArray[np.float64]:
-    """The metric of each test sequence (sequences,), cached in the run's folder.
+) -> Values:
+    """The metric of each test sequence (sequences,), kept in the run's folder.
 
     objective: conditioning of the test, by default that of the training; its supervision is the
     share of switches that the test reveals. A failed score makes that of its sequence nan.
     """
     tested = objective or trained.config.objective
-    folder = trained.folder
-    file = folder / f"test-{trained.digest(str(protocol), tested.model_dump_json(), SEED)}.npy"
-    if file.exists():
-        cached: NDArray[np.float64] = np.load(file)
-        return cached
+    key: list[str | int] = [str(protocol), tested.model_dump_json(), SEED]
+    kept = trained.kept("test", key, lambda: _scores(trained, splits, protocol, tested))
+    return kept["score"]
+
+
+def _scores(
+    trained: Trained, splits: Splits, protocol: Protocol, tested: Objective
+) -> dict[str, Values]:
     batch = sequences(splits, protocol)
     supervision = None
     if tested.supervision:
@@ -163,7 +174,7 @@ def scores(
     served = None if isinstance(best_learner, Classifier) else best_learner.served()
     if served is not None and served.believes:  # what it remembers only the filter knows
         if tested.mode != "moca" or tested.supervision:
-            raise BadRun(f"{folder}: a fleet is filtered, which is mode moca alone")
+            raise BadRun(f"{trained.folder}: a fleet is filtered, which is mode moca alone")
         metric = -log_scores(served, batch)
     else:
         metrics = measured(
@@ -177,10 +188,7 @@ def scores(
         metric = metrics[protocol.metric]
     present = labelled(best_learner, batch.y)
     total = torch.where(present, metric.double(), 0.0).sum(-1)
-    value = (total / present.sum(-1)).numpy()
-    with replacing(file) as temporary, temporary.open("wb") as opened:
-        np.save(opened, value)
-    return value
+    return {"score": (total / present.sum(-1)).numpy()}
 
 
 class Trace(NamedTuple):
@@ -228,18 +236,16 @@ class Filters:
         """States and priors of all rows; good until the next step."""
         return self.slab.batch(self._rows)
 
-    def through(
-        self, batch: Batch, hazard: float | None = None, outlier_rate: float | None = None
-    ) -> Iterator[list[Step]]:
-        """Step all rows through a batch; hazard, outlier_rate: None for the model's."""
+    def through(self, batch: Batch) -> Iterator[list[Step]]:
+        """Step all rows through a batch."""
         count, steps = batch.y.shape[:2]
         y = batch.y.double().numpy()
         x = np.empty((count, steps, 0)) if batch.x is None else batch.x.double().numpy()
         ones = np.ones((count, steps))
         elapsed = ones if batch.elapsed is None else batch.elapsed.double().numpy()
         unstated = np.full(count, np.nan)
-        rates = np.full(count, self.model.outlier_rate if outlier_rate is None else outlier_rate)
-        table = np.atleast_1d(np.array(self.model.hazard if hazard is None else hazard))
+        rates = np.full(count, self.model.outlier_rate)
+        table = np.atleast_1d(np.array(self.model.hazard))
         hazards = of_all(table, count)
         offsets = np.zeros(count)
         watched = [NOTHING_WATCHED] * count
@@ -316,10 +322,10 @@ def validations(run: Trained) -> Chart:
     return figures.validation({run.method: run.result["history"]}, f"{run.method}: validation")
 
 
-def coming(model: UnderlyingModel, x: Tensor, hazard: float | None = None) -> Inputs:
-    """An observation of each row to come, at inputs x (B, x_dim); hazard: None for the model's."""
+def coming(model: UnderlyingModel, x: Tensor) -> Inputs:
+    """An observation of each row to come, at inputs x (B, x_dim)."""
     ones = torch.ones(len(x), dtype=torch.float64)
-    table = np.atleast_1d(model.hazard if hazard is None else hazard)
+    table = np.atleast_1d(model.hazard)
     return Inputs(
         x=x,
         y=torch.zeros(len(x), model.y_dim, dtype=torch.float64),

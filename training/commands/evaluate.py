@@ -46,10 +46,10 @@ def everything(
     json: Annotated[
         Path | None, typer.Option(help="File for all numbers.", show_default=False)
     ] = None,
-    page: Annotated[
+    out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for quality.html, the tables as Markdown and figures as SVG and PNG.",
+            help="Folder for the tables as Markdown and figures as SVG and PNG.",
             show_default=False,
         ),
     ] = None,
@@ -66,8 +66,9 @@ def everything(
 
     from model_core.stream_settings import DEFAULT_MODEL
     from model_core.upm.builtin import BUILTIN, Options, build
-    from training.quality import page as pages
+    from training.quality import page
     from training.quality.measures import evaluate, variants
+    from training.results import write as write_numbers
 
     models = model or [DEFAULT_MODEL]
     real = [kind for kind in BUILTIN if build(kind, Options()).label == "real"]
@@ -77,12 +78,12 @@ def everything(
     console = Console()
     with refusals("--data: "):
         results = evaluate(data, variants(models, seasons, regimes), seed, console=console)
-    pages.show(results, console)
+    page.show(results, console)
     with refusals():
         if json is not None:
-            pages.write_numbers(json, results)
-        if page is not None:
-            pages.write(page, results)
+            write_numbers(json, results)
+        if out is not None:
+            page.write(out, results)
 
 
 Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]

@@ -75,7 +75,8 @@ class Scaling(NamedTuple):
 class Splits(NamedTuple):
     """Sources of the same kind of series that share no observation.
 
-    classes: number of classes of labels that are class indices. scaling: None for none.
+    classes: number of classes of labels that are class indices. scaling: None for none. held_out:
+    of own data the series that the test is of, whole.
     """
 
     train: Source
@@ -85,6 +86,7 @@ class Splits(NamedTuple):
     y_dim: int
     classes: int = 0
     scaling: Scaling | None = None
+    held_out: Sequence[Series] = ()
 
 
 class Series(NamedTuple):

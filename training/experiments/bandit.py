@@ -36,7 +36,7 @@ from model_core.filter import Prior
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
 from training import catalogue, figures, trained
-from training.data.files import Place, save
+from training.data.files import Place
 from training.data.windows import (
     Batch,
     Series,
@@ -181,24 +181,17 @@ class Holder(Protocol):
 
 
 class Filtered:
-    """MOCA: the filter with a hazard, by default the model's, one reward after another.
+    """MOCA: the filter, one reward after another.
 
     Nothing is pruned in the first `hypotheses` steps. Their number hardly matters: with 32
     trained features, 10 trials of 1000 steps and hazards 0.005, 0.02 and 0.1, Thompson sampling
     with 20 to 1000 of them had regrets within 0.3 % of the random agent's.
     """
 
-    def __init__(
-        self,
-        model: Alpaca,
-        prior: Prior,
-        hazard: float | None = None,
-        hypotheses: int = HYPOTHESES,
-    ) -> None:
+    def __init__(self, model: Alpaca, prior: Prior, hypotheses: int = HYPOTHESES) -> None:
         self._filters = Filters(model, len(prior.location), hypotheses)
-        self._hazard = hazard
         anywhere = prior.location.new_zeros(len(prior.location), X_DIM)
-        self._coming = trained.coming(model, anywhere, hazard)
+        self._coming = trained.coming(model, anywhere)
 
     def held(self, switch: Tensor) -> Hypotheses:
         """The mixture with the new hypothesis; MOCA does not use `switch`."""
@@ -209,7 +202,7 @@ class Filtered:
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
         """One step of the filter."""
         observed = Batch(x[:, None], y[:, None])
-        steps = self._filters.through(observed, hazard=self._hazard, outlier_rate=0.0)
+        steps = self._filters.through(observed)
         if not all(step.readout.ok for step in next(steps)):
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
@@ -391,7 +384,7 @@ class Played(NamedTuple):
     """
 
     percent: NDArray[np.float64]
-    cumulative: NDArray[np.float32]
+    cumulative: NDArray[np.float64]
 
 
 def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
@@ -443,23 +436,22 @@ def model(run: Trained, wanted: Study) -> Alpaca:
 
 
 def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
-    """An agent's trials with its own model, cached in the run's folder."""
-    file = run.folder / f"regret-{run.digest(trials, STEPS, strategy, SEED)}.npz"
-    if file.exists():
-        cached = np.load(file)
-        return Played(cached["percent"], cached["cumulative"])
-    if run.hazard is None:
+    """An agent's trials with its own model, kept in the run's folder."""
+    hazard = run.hazard
+    if hazard is None:
         raise BadRun(f"{run.folder}: the run's data have no hazard setting")
-    with torch.no_grad():
-        shared = world(seeded(), trials, STEPS, run.hazard)
+
+    @torch.no_grad()
+    def measure() -> dict[str, NDArray[np.float64]]:
+        shared = world(seeded(), trials, STEPS, hazard)
         own = model(run, wanted)
         chosen = STRATEGIES[strategy]
         random = simulate(None, own, shared, chosen, seeded())
         ours = simulate(AGENTS[run.method], own, shared, chosen, seeded())
-    percent = 100 * ours.regret.sum(-1) / random.regret.sum(-1)
-    played = Played(percent.numpy(), ours.regret.cumsum(-1).float().numpy())
-    save(file, **played._asdict())
-    return played
+        percent = 100 * ours.regret.sum(-1) / random.regret.sum(-1)
+        return {"percent": percent.numpy(), "cumulative": ours.regret.cumsum(-1).numpy()}
+
+    return Played(**run.kept("regret", [trials, STEPS, strategy, SEED], measure))
 
 
 def _paper_chart(wanted: Study, run: Trained) -> Chart:

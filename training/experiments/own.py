@@ -58,26 +58,15 @@ GENERATED = 50  # test sequences of an experiment with generated data
 Values = NDArray[np.float64]
 
 
-class Opened(NamedTuple):
-    """A user's data as a run reads them.
-
-    test: its series, or the parts of all series, unwindowed. short: lines about series shorter than
-    a window.
-    """
-
-    splits: Splits
-    test: list[Series]
-    short: list[str]
-
-
-def opened(config: Config) -> Opened:
+def splits(config: Config) -> Splits:
     """Data of a run; raises BadData if they are not what it was trained on."""
     source = checked(DataSource, config.data)
     if source.digest and (now := digest(source.path)) != source.digest:
         raise BadData(
             f"{source.path}: {now} is not {source.digest}, the digest of the training data"
         )
-    return split(source, read(source, config), config)
+    sources, _ = split(source, read(source, config), config)
+    return sources
 
 
 def digest(path: Path) -> str:
@@ -100,8 +89,10 @@ def read(source: DataSource, config: Config) -> list[Series]:
     return tables.read(source, classes=kind == "pcoc", partial=kind == "fleet")
 
 
-def split(source: DataSource, series: Sequence[Series], config: Config) -> Opened:
-    """Split and scale series; raises BadData, or BadConfig where switches are needed.
+def split(source: DataSource, series: Sequence[Series], config: Config) -> tuple[Splits, list[str]]:
+    """Split and scale series; also lines about those that are shorter than a window.
+
+    Raises BadData, or BadConfig where switches are needed.
 
     By time, the first share `train` of every series is for training, the next `validation`, the
     rest the test; by stream, the first of the series, the next, the rest, each whole. Training
@@ -156,8 +147,7 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> Opene
         none = Scaling.none(x_dim, y_dim)
         scaling = scaling._replace(y_offset=none.y_offset, y_scale=none.y_scale)
     count = 1 + int(max(one.y.nan_to_num(0).max() for one in series)) if classes else 0
-    splits = Splits(train, validation, test, x_dim, y_dim, count, scaling)
-    return Opened(splits, parts[2], short)
+    return Splits(train, validation, test, x_dim, y_dim, count, scaling, parts[2]), short
 
 
 def _parts(source: DataSource, series: Sequence[Series], by: str) -> list[list[Series]]:
@@ -291,9 +281,8 @@ def compare(
     most: observations from the start of each that are looked at; None: all. Raises BadData where
     no series is long enough.
     """
-    if run.config.experiment == OWN:
-        series = opened(run.config).test
-    else:
+    series = list(splits.held_out)
+    if not series:
         protocol = run.protocol._replace(sequences=GENERATED)
         batch = trained.sequences(splits, protocol)
         series = [

@@ -1,4 +1,4 @@
-"""The results of `moca evaluate all`: tables, JSON, and one page with figures."""
+"""The results of `moca evaluate all`: tables and figures."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from training import figures
 from training.figures import Chart, Dots, dots
 from training.quality.baselines import ALWAYS, EVEN
 from training.quality.measures import LITTLE, SETTLED_FROM, SPREAD
 from training.quality.scores import MARGIN, REPETITIONS, RUNAWAY, WIDEST, WITHIN
 from training.quality.series import MARGINS, TCPD, Sizes
-from training.results import Table, plain, write_page
-from training.results import write as write_json
-from training.statistics import Estimate, alone
+from training.results import Table
+from training.statistics import alone
 
 Results = dict[str, Any]  # as of `measures.evaluate`
 INTERVAL = "mean and 95 % bootstrap interval over series"
@@ -27,7 +25,6 @@ CHEAP = (
     "regime of the corpus, which no detector knows."
 )
 COMPARED = ("normal", "Student-t3", "lognormal", "AR(0.5)", "season of 24")  # by their delays
-WORST = -50  # NAB's scores below are not drawn
 FAMILY = ("family", "{family}")
 CORPUS = ("corpus", "{corpus}")
 METHOD = ("method", "{method}")
@@ -207,104 +204,37 @@ def show(results: Results, console: Console) -> None:
     console.print("{took_s:.0f} s, torch {torch}, Python {python}".format(**results))
 
 
-def write_numbers(file: Path, results: Results) -> None:
-    """Write all numbers as JSON; those that are not finite are null."""
-    fields: dict[str, Any] = plain(results)
-    for row in fields["forecasts"]:
-        del row["score"]["pit"]
-    write_json(file, fields)
-
-
-def write(folder: Path, results: Results) -> list[Path]:
-    """Write `quality.html`, `tables.md` and a PNG and SVG of each figure; returns the files."""
+def write(folder: Path, results: Results) -> None:
+    """Write `tables.md`, and each figure as PNG and SVG."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = charts(results)
-    document = folder / "quality.html"
-    about = [
-        ("models", ", ".join(results["models"])),
-        ("seed", results["seed"]),
-        ("date", results["day"]),
-        ("torch, Python", f"{results['torch']}, {results['python']}"),
-        ("wall time", f"{results['took_s']:.0f} s"),
-        ("not measured", ", ".join(results["missing"]) or "nothing was missing"),
-    ]
-    content = tables(results)
-    write_page(document, "Quality of the default settings", about, drawn.values(), content)
-    text = folder / "tables.md"
-    text.write_text("\n".join(table.markdown() for table in content), "utf-8")
-    pictures = [file for name, chart in drawn.items() for file in chart.save(folder / name)]
-    return [document, text, *pictures]
+    text = "\n".join(table.markdown() for table in tables(results))
+    (folder / "tables.md").write_text(text, "utf-8")
+    for name, chart in charts(results["families"]).items():
+        chart.save(folder / name)
 
 
-def charts(results: Results) -> dict[str, Chart]:
-    """Figures of all results, by name."""
-    drawn: dict[str, Chart] = {}
-    if families := results["families"]:
-        rates = {(row["family"], row["method"]): row["false"] for row in families}
-        drawn["false_alarms"] = dots(
-            "False alarms on simulated families",
-            [Dots("false alarms per 1,000 observations", rates, floor=LEAST_RATE, rule=TARGET)],
-            "False alarms on quiet series, with 95 % intervals over series. "
-            f"The dashed line is at {TARGET:g}.",
-        )
-        compared = [row for row in families if row["family"] in COMPARED]
-        panels = [
-            Dots(
-                "median delay (observations)",
-                {(row["family"], row["method"]): alone(row["delay"][k]) for row in compared},
-                f"shift of {shift:g} sd",
-            )
-            for k, shift in enumerate(Sizes().shifts)
-        ]
-        drawn["delays"] = dots(
-            "Delay of alarms on simulated families",
-            panels,
-            "Median delay at shifts of so many standard deviations, the first observation "
-            "included; none where fewer than half of the shifts are found.",
-        )
-    for corpus in corpora(results):
-        rows = [row for row in results["changes"] if row["corpus"] == corpus]
-        panels = [Dots("F1", {(row["method"], ""): row["f1"] for row in rows})]
-        if corpus == TCPD:
-            panels.append(Dots("covering", {(row["method"], ""): row["cover"] for row in rows}))
-        measures = " and ".join(panel.measure for panel in panels)
-        text = f"{measures}, mean and 95 % interval over series."
-        drawn[f"changes_{corpus.lower()}"] = dots(f"Changes found: {corpus}", panels, text)
-    if forecasts := results["forecasts"]:
-        panels = [
-            Dots(
-                f"{name}, share of the last value's",
-                {(row["corpus"], row["method"]): row["score"][measure] for row in forecasts},
-                rule=1.0,
-            )
-            for name, measure in (("CRPS", "relative_crps"), ("absolute error", "relative_error"))
-        ]
-        drawn["forecasts"] = dots(
-            "Forecasts beside the last value",
-            panels,
-            "Shares of the last value's CRPS and absolute error, geometric means over series with "
-            "95 % intervals.",
-        )
-    for row in results["forecasts"]:
-        if row["method"] == results["models"][0]:
-            title = f"Calibration of {row['method']} on {row['corpus']}"
-            chart = figures.calibration(row["score"]["pit"], title)
-            drawn[f"calibration_{row['corpus'].lower()}"] = chart
-    if results["nab"]:
-        drawn["nab"] = _nab(results["nab"])
-    return drawn
-
-
-def _nab(rows: Sequence[Mapping[str, Any]]) -> Chart:
-    scores: dict[tuple[str, str], Estimate] = {}
-    for row in rows:
-        in_sample, mean, sd, _ = row["score"]
-        scores[row["method"], "other half"] = Estimate(mean, mean - sd, mean + sd, 2)
-        scores[row["method"], "in-sample"] = alone(in_sample)
-    panel = Dots("score", {key: score for key, score in scores.items() if score.mean > WORST})
-    text = (
-        "NAB's standard profile: with the best threshold of the other half of the series, mean "
-        "and standard deviation over random halves, and with the best of all. Scores below "
-        f"{WORST} are not drawn."
+def charts(families: Sequence[Mapping[str, Any]]) -> dict[str, Chart]:
+    """Figures of the simulated families, by name."""
+    rates = {(row["family"], row["method"]): row["false"] for row in families}
+    false_alarms = dots(
+        "False alarms on simulated families",
+        [Dots("false alarms per 1,000 observations", rates, floor=LEAST_RATE, rule=TARGET)],
+        "False alarms on quiet series, with 95 % intervals over series. "
+        f"The dashed line is at {TARGET:g}.",
     )
-    return dots("Anomalies: NAB", [panel], text)
+    compared = [row for row in families if row["family"] in COMPARED]
+    panels = [
+        Dots(
+            "median delay (observations)",
+            {(row["family"], row["method"]): alone(row["delay"][k]) for row in compared},
+            f"shift of {shift:g} sd",
+        )
+        for k, shift in enumerate(Sizes().shifts)
+    ]
+    delays = dots(
+        "Delay of alarms on simulated families",
+        panels,
+        "Median delay at shifts of so many standard deviations, the first observation "
+        "included; none where fewer than half of the shifts are found.",
+    )
+    return {"false_alarms": false_alarms, "delays": delays}

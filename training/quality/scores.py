@@ -441,7 +441,6 @@ def pooled(
     share of that. ks: of the pooled PITs from uniform.
     runaway: the largest of any series; runaways: number of series with more than `RUNAWAY`.
     """
-    pit = np.concatenate([score.pit for score in scores])
     inside = [float(score.inside.mean()) for score in scores]
     far = [score.runaway for score in scores]
     pairs = list(zip(scores, last_value, strict=True))
@@ -459,10 +458,9 @@ def pooled(
         "calibrated": statistics.fmean(WITHIN[0] <= share <= WITHIN[1] for share in inside),
         "behind": sum(ratio > 1 for ratio in errors),
         "worst": max(errors, default=math.nan),
-        "ks": distance(pit),
+        "ks": distance(np.concatenate([score.pit for score in scores])),
         "runaway": max(far),
         "runaways": sum(distance > RUNAWAY for distance in far),
-        "pit": pit,
     }
 
 

@@ -153,13 +153,13 @@ def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series, mo
     assert config.data["digest"] == own.digest(file)
     best = run.load()[0].best
     assert (best["y_offset"].tolist(), best["y_scale"].tolist()) == ([0.0], [1.0])
-    opened = own.opened(config)
-    assert [len(part.y) for part in opened.test] == [LENGTH - round(0.85 * LENGTH)] * 3
+    splits = own.splits(config)
+    assert [len(part.y) for part in splits.held_out] == [LENGTH - round(0.85 * LENGTH)] * 3
     held = round(0.7 * LENGTH)
-    window = opened.splits.validation(torch.Generator(), 1, 15).y[0, :, 0]
+    window = splits.validation(torch.Generator(), 1, 15).y[0, :, 0]
     before, after = series[0, held : held + 20], series[0, held + 20 : held + 35]
     torch.testing.assert_close(window, (after - before.quantile(0.5)) / before.std())
-    torch.testing.assert_close(opened.test[1].y[-1, 0], series[1, -1])
+    torch.testing.assert_close(splits.held_out[1].y[-1, 0], series[1, -1])
     assert run.result()["device"] == "cpu"
     assert "done before" in trained(tmp_path, "--data", file).stdout
     file.write_text(file.read_text() + f"s2,{LENGTH},1.5\n")  # other data under the same name
@@ -220,9 +220,9 @@ def test_options_name_columns_lengths_and_folders(tmp_path, series):
     assert (config.model.kind, config.model.lags, config.seed) == ("lstm", 0, 2)
     assert config.model.hazard == 0.3
     assert config.optimiser.length == 15  # the option, not the setting
-    opened = own.opened(config)
-    assert (opened.splits.x_dim, opened.splits.y_dim) == (2, 2)
-    assert opened.splits.scaling.x_scale[1] == pytest.approx(0.5)
+    splits = own.splits(config)
+    assert (splits.x_dim, splits.y_dim) == (2, 2)
+    assert splits.scaling.x_scale[1] == pytest.approx(0.5)
 
 
 @pytest.fixture
@@ -255,8 +255,8 @@ def test_a_file_of_a_plant_is_trained_on_or_refused_with_the_way_out(tmp_path, p
     assert "1 of 3 streams for training, 'short'" in result.stderr
     run = Run(tmp_path / "runs" / "data" / "plant" / "run")
     assert run.result()["skipped"] == 0
-    opened = own.opened(run.config())
-    batch = opened.splits.train(torch.Generator(), 200, 15)
+    splits = own.splits(run.config())
+    batch = splits.train(torch.Generator(), 200, 15)
     lacks = batch.y.isnan()
     assert (lacks[..., 1] & ~lacks[..., 0]).any()
     assert pytest.approx(batch.elapsed[~lacks[..., 0]].mean().item(), abs=0.3) == 1.0
@@ -321,7 +321,7 @@ def test_a_folder_is_one_data_set_that_may_be_moved(tmp_path, monkeypatch):
     assert trained(tmp_path, "--data", folder).exit_code == 0
     run = tmp_path / "runs" / "data" / "many" / "run"
     elsewhere = folder.rename(tmp_path / "elsewhere")
-    assert len(own.opened(own.finished(run, elsewhere).config).test) == 2
+    assert len(own.splits(own.finished(run, elsewhere).config).held_out) == 2
     (elsewhere / "b.csv").rename(elsewhere / "c.csv")
     assert own.digest(elsewhere) != before
     config = Run(run).config().model_copy(update={"experiment": "sinusoid"})

@@ -154,9 +154,9 @@ def test_moca_holds_what_the_filter_does(model, hypotheses, known_noise):
         noise = torch.tensor([2.0]).double(), torch.tensor([0.3]).double()
         model = dataclasses.replace(model, noise_variance=None, noise_prior=NoisePrior(*noise))
     units = torch.tensor([0.3]).double(), torch.tensor([1.7]).double()
-    model = dataclasses.replace(model, y_offset=units[0], y_scale=units[1])
+    model = dataclasses.replace(model, y_offset=units[0], y_scale=units[1], hazard=0.07)
     batch = rows(2, 30)
-    holder, prior = begun(partial(Filtered, hazard=0.07, hypotheses=hypotheses), model, 2)
+    holder, prior = begun(partial(Filtered, hypotheses=hypotheses), model, 2)
     state, ones = moca.init(prior, hypotheses), torch.ones(2, dtype=torch.float64)
     for t in range(30):
         x, y, table = batch.x[:, t], batch.y[:, t], 0.07 * ones[:, None]
@@ -178,7 +178,7 @@ def assert_holds(held, state):
 
 def test_regret_is_the_best_mean_less_that_of_the_action(model):
     met = bandit.world(seeded(1), 2, 60, 0.05)
-    trials = simulate(partial(Filtered, hazard=0.05, hypotheses=20), model, met, THOMPSON, seeded())
+    trials = simulate(partial(Filtered, hypotheses=20), model, met, THOMPSON, seeded())
     for i in range(2):
         for t in range(60):
             every = [
@@ -193,7 +193,7 @@ def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
     met = bandit.world(seeded(1), 8, 150, 0.02)
     chosen = {
         "oracle": SinceSwitch,
-        "moca": partial(Filtered, hazard=0.02, hypotheses=30),
+        "moca": partial(Filtered, hypotheses=30),
         "random": None,
         "five": partial(Sliding, length=5),
     }

@@ -186,8 +186,7 @@ def counted(sizes, classes=2):
 
 
 def test_a_split_by_time_keeps_the_order_and_shares_nothing():
-    opened = split(counted({"a": 100, "b": 200, "short": 8}, classes=3), 10, "pcoc")
-    splits = opened.splits
+    splits, lines = split(counted({"a": 100, "b": 200, "short": 8}, classes=3), 10, "pcoc")
     train, validation, test = (source(seeded(), 5000, 10) for source in splits[:3])
     assert train.y.shape == (5000, 10, 1)
     assert sorted(train.x.unique().tolist()) == list(range(140))
@@ -197,16 +196,14 @@ def test_a_split_by_time_keeps_the_order_and_shares_nothing():
     padded = train.y[train.y[:, -1, 0].isnan()]
     assert len(padded) > 0
     assert padded.nan_to_num(-1)[:, :, 0].unique(dim=0).tolist() == [[0, 1, 2, 0, 1, 2] + 4 * [-1]]
-    assert len(opened.short) == 3
-    for line, part in zip(opened.short, ("training", "validation", "test"), strict=True):
+    assert len(lines) == 3
+    for line, part in zip(lines, ("training", "validation", "test"), strict=True):
         assert f"1 of 3 streams for {part}, 'short'" in line
 
 
 def test_what_has_nothing_after_its_warm_up_is_left_out_and_named():
-    opened = split(counted({"a": 400, "b": 80, "c": 28}), 10, "fleet")
-    left_out = re.findall(
-        r"out: stream '(.)': (\d+) observations for (\w+)", "\n".join(opened.short)
-    )
+    _, lines = split(counted({"a": 400, "b": 80, "c": 28}), 10, "fleet")
+    left_out = re.findall(r"out: stream '(.)': (\d+) observations for (\w+)", "\n".join(lines))
     late = [(*row, part) for part in ("validation", "test") for row in (("b", "12"), ("c", "4"))]
     assert left_out == [("c", "20", "training"), *late]
 
@@ -214,13 +211,13 @@ def test_what_has_nothing_after_its_warm_up_is_left_out_and_named():
 def test_a_split_by_stream_keeps_streams_whole():
     series = counted(dict.fromkeys("abcdefghij", 10))
     series = [one._replace(x=one.x + 100 * k) for k, one in enumerate(series)]
-    opened = split(series, 10, train=0.6, validation=0.2, by="stream")
-    sizes = [len(source(seeded(), 99, 10).y) for source in opened.splits[1:3]]
+    splits, lines = split(series, 10, train=0.6, validation=0.2, by="stream")
+    sizes = [len(source(seeded(), 99, 10).y) for source in splits[1:3]]
     assert sizes == [2, 2]
-    first = opened.splits.train(seeded(), 200, 10).x[:, 0, 0]
+    first = splits.train(seeded(), 200, 10).x[:, 0, 0]
     assert first.unique().tolist() == [0, 100, 200, 300, 400, 500]
-    assert opened.short == []
-    assert opened.splits.classes == 0
+    assert lines == []
+    assert splits.classes == 0
 
 
 def test_what_cannot_be_split_is_refused():

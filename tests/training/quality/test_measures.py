@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from model_core.stream_settings import DEFAULTS
 from training.commands.evaluate import app
 from training.quality.measures import QualityStudy, ages, evaluate, periods, variants
-from training.quality.page import show, write, write_numbers
+from training.quality.page import show, write
 from training.quality.series import Corpora, Sizes
+from training.results import write as write_numbers
 
 SMALL = Sizes(2, 120, 2, 40, 30, (1.0, 2.0, 3.0), 2, 2, (40,), (1000.0,))
 
@@ -82,9 +83,9 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     assert volumes["no change"].mean < volumes["gaussian, evidence"].mean < 1.0
     show(results, console)
     assert "skab.npz" in text.getvalue()
-    files = write(tmp_path / "page", results)
-    assert 'src="http' not in files[0].read_text("utf-8")
-    assert {"false_alarms.png", "nab.png", "calibration_nab.png"} <= {file.name for file in files}
+    write(tmp_path / "out", results)
+    drawn = {f"{name}.{form}" for name in ("false_alarms", "delays") for form in ("svg", "png")}
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"tables.md", *drawn}
     write_numbers(tmp_path / "new" / "numbers.json", results)
     numbers = json.loads((tmp_path / "new" / "numbers.json").read_text())
     assert len(numbers["nab"]) == len(results["nab"])
