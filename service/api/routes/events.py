@@ -243,7 +243,7 @@ async def follow_observations(
     at = _first(stream, head, place)
     hub = context.observation_hub
     full = query.detail == "full"
-    follower = Follower(hub, hub.enter(stream, head), head.generation, at, query.state, full)
+    follower = Follower(hub, stream, head, at, query.state, full)
     await follower.ready()
     return EventStream(
         follower.chunks(HEARTBEAT_S),

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import NamedTuple
 
 from service import wire
@@ -23,7 +24,6 @@ from service.settings import Settings
 from service.store.keys import partition_of
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, first_of, head_of
-from service.tasks import forget
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,9 @@ ENDS = {
 }
 
 
+UNSEEN = StoredHead(b"", None)  # before the first poll
+
+
 class ObservationPage(NamedTuple):
     """Messages with observations, and the `seq` of the one to come after them."""
 
@@ -43,70 +46,8 @@ class ObservationPage(NamedTuple):
     stop: int
 
 
-class LiveStream:
-    """One stream and its last known head, whose changes are counted."""
-
-    def __init__(self, stream: str, partition: int, head: wire.Head, store: AsyncStore) -> None:
-        self.stream = stream
-        self.partition = partition
-        self.head: wire.Head | None = head
-        self.changes = Growing()
-        self.followers = 0
-        self._store = store
-        self._stored: StoredHead | None = StoredHead(b"", None)
-        self._corrupt: CorruptState | None = None
-        self._page: tuple[tuple[int, int, bool], asyncio.Future[ObservationPage]] | None = None
-
-    def saw(self, stored: StoredHead | None) -> None:
-        """Update the head from its stored form."""
-        if stored == self._stored:
-            return
-        self._stored = stored
-        self._corrupt = None
-        try:
-            self.head = None if stored is None else head_of(self.stream, stored)
-        except ValueError as error:
-            self._corrupt = CorruptState(str(error))
-        self.changes.grow()
-
-    async def look(self) -> None:
-        """Read the head now; raises RedisUnavailable."""
-        heads = await from_store(self._store.heads([(self.partition, self.stream)]))
-        self.saw(heads[self.stream])
-
-    def check(self) -> None:
-        """Raise CorruptState where the head cannot be read."""
-        if self._corrupt is not None:
-            raise self._corrupt
-
-    async def page(self, start: int, full: bool) -> ObservationPage:
-        """Return the page from `start`; followers at the same place share one read.
-
-        full: with details. Raises RedisUnavailable and CorruptState.
-        """
-        key = (start, self.changes.count, full)
-        if self._page is None or self._page[0] != key:
-            read = asyncio.ensure_future(self._read(start, full))
-            read.add_done_callback(forget)
-            self._page = key, read
-        return await asyncio.shield(self._page[1])
-
-    async def _read(self, start: int, full: bool) -> ObservationPage:
-        head = self.head
-        assert head is not None
-        # Observations no longer retained are one gap.
-        first = max(start, min(first_of(self.stream, head.oldest), head.seq - 1))
-        stop = min(head.seq, first + PAGE)
-        read = self._store.following(self.partition, self.stream, head, first, stop)
-        stored, records = await from_store(read)
-        self.saw(stored)
-        if self.head is None or self.head.deleted or self.head.generation != head.generation:
-            return ObservationPage(b"", start)
-        return _messages(head.generation, records, start, stop, full)
-
-
 class ObservationHub:
-    """All streams with live subscribers in this process."""
+    """The heads of all streams with live subscribers in this process, as stored."""
 
     def __init__(self, store: AsyncStore, settings: Settings) -> None:
         self.connections = Connections(
@@ -114,31 +55,44 @@ class ObservationHub:
             settings.max_live_streams,
             "live-observation",
         )
-        self._store = store
+        self.store = store
+        self.heads: dict[str, StoredHead | None] = {}
+        self.changes = Growing()  # of any of them
         self._partitions = settings.partitions
-        self._watched: dict[str, LiveStream] = {}
+        self._followers: Counter[str] = Counter()
         self._wanted = asyncio.Event()
 
-    def enter(self, stream: str, head: wire.Head) -> LiveStream:
-        """Follow a stream whose head was just read; TooManyEventStreams over the limit."""
+    def enter(self, stream: str) -> None:
+        """Follow a stream; TooManyEventStreams over the limit."""
         self.connections.enter()
-        watched = self._watched.get(stream)
-        if watched is None:
-            partition = partition_of(stream, self._partitions)
-            watched = LiveStream(stream, partition, head, self._store)
-            self._watched[stream] = watched
-            self._wanted.set()
-        watched.followers += 1
-        return watched
+        self._followers[stream] += 1
+        self.heads.setdefault(stream, UNSEEN)
+        self._wanted.set()
 
-    def leave(self, watched: LiveStream) -> None:
+    def leave(self, stream: str) -> None:
         """Stop following a stream."""
         self.connections.leave()
-        watched.followers -= 1
-        if not watched.followers:
-            del self._watched[watched.stream]
-            if not self._watched:
+        self._followers[stream] -= 1
+        if not self._followers[stream]:
+            del self._followers[stream], self.heads[stream]
+            if not self.heads:
                 self._wanted.clear()
+
+    def partition(self, stream: str) -> int:
+        """Return the partition of a stream."""
+        return partition_of(stream, self._partitions)
+
+    def saw(self, stream: str, stored: StoredHead | None) -> None:
+        """Note a head that was read."""
+        if self.heads.get(stream, stored) != stored:
+            self.heads[stream] = stored
+            self.changes.grow()
+
+    async def look(self, streams: Iterable[str]) -> None:
+        """Read heads now; raises RedisUnavailable."""
+        places = [(self.partition(stream), stream) for stream in streams]
+        for stream, stored in (await from_store(self.store.heads(places))).items():
+            self.saw(stream, stored)
 
     async def watch(self) -> None:
         """Poll the followed streams, forever."""
@@ -146,7 +100,7 @@ class ObservationHub:
         while True:
             await self._wanted.wait()
             try:
-                await self._look()
+                await self.look(self.heads)
                 reached = True
             except RedisUnavailable as error:
                 if reached and not self.connections.closing:
@@ -157,42 +111,37 @@ class ObservationHub:
     async def drain(self) -> None:
         """End every connection; returns when they have ended, or after a while."""
         self.connections.closing = True
-        for watched in self._watched.values():
-            watched.changes.grow()
+        self.changes.grow()
         await self.connections.ended()
-
-    async def _look(self) -> None:
-        places = [(watched.partition, watched.stream) for watched in self._watched.values()]
-        heads = await from_store(self._store.heads(places))
-        for stream, stored in heads.items():
-            watched = self._watched.get(stream)
-            if watched is not None:
-                watched.saw(stored)
 
 
 class Follower:
-    """Position of one consumer: `at` is the `seq` of its next observation.
+    """One consumer of a stream, whose head was just read.
 
-    state: whether to send the stream's summary as well. full: observations with details.
+    at: `seq` of its next observation. state: whether to send the stream's summary as well. full:
+    observations with details.
     """
 
     def __init__(
         self,
         hub: ObservationHub,
-        watched: LiveStream,
-        generation: int,
+        stream: str,
+        head: wire.Head,
         at: int,
         state: bool,
         full: bool,
     ) -> None:
         self._hub = hub
-        self._watched = watched
-        self._generation = generation
+        self._stream = stream
+        self._head: wire.Head | None = head
+        self._stored: StoredHead | None = UNSEEN
+        self._generation = head.generation
         self._at = at
         self._state = state
         self._full = full
         self._sent_head: wire.Head | None = None  # the head of the last summary sent
         self._sent_s = 0.0
+        hub.enter(stream)
 
     async def ready(self) -> None:
         """Read the first page before the response begins, so that its errors become a problem.
@@ -201,9 +150,8 @@ class Follower:
         RedisUnavailable and CorruptState, and stops following then.
         """
         try:
-            head = self._watched.head
-            if not differs(head, self._generation, self._at) and head and self._at < head.seq:
-                await self._watched.page(self._at, self._full)
+            if not self._differs() and self._head and self._at < self._head.seq:
+                await self._page(self._head)
         except BaseException:
             self.leave()
             raise
@@ -217,8 +165,13 @@ class Follower:
         place = cursor_of(self._at - 1, self._generation)
         yield self._mark_sent(f"retry: {RETRY_MS}\n:\nid: {place}\n\n".encode())
         while not self._hub.connections.closing:
-            count = self._watched.changes.count
-            if reason := await self._end_reason():
+            count = self._hub.changes.count
+            self._see()
+            if self._differs():
+                # A poll in flight may have returned an older head.
+                await self._hub.look([self._stream])
+                self._see()
+            if reason := self._differs():
                 yield message("end", {"reason": reason, "detail": ENDS[reason]})
                 return
             left_s = self._sent_s + heartbeat_s - time.monotonic()
@@ -227,34 +180,52 @@ class Follower:
             elif left_s <= 0:
                 yield self._mark_sent(b":\n\n")
             else:
-                await self._watched.changes.beyond(count, left_s)
+                await self._hub.changes.beyond(count, left_s)
 
     def leave(self) -> None:
         """Stop following."""
-        self._hub.leave(self._watched)
+        self._hub.leave(self._stream)
 
-    async def _end_reason(self) -> str:
-        """Return why the subscription ends; empty if it continues."""
-        self._watched.check()
-        if not differs(self._watched.head, self._generation, self._at):
-            return ""
-        # A poll in flight may have returned an older head.
-        await self._watched.look()
-        self._watched.check()
-        return differs(self._watched.head, self._generation, self._at)
+    def _see(self) -> None:
+        """Update the head from its stored form; raises CorruptState."""
+        stored = self._hub.heads[self._stream]
+        if stored in (self._stored, UNSEEN):
+            return
+        self._stored = stored
+        try:
+            self._head = None if stored is None else head_of(self._stream, stored)
+        except ValueError as error:
+            raise CorruptState(str(error)) from None
+
+    def _differs(self) -> str:
+        return differs(self._head, self._generation, self._at)
 
     async def _news(self) -> bytes:
         """Return messages that the consumer has not received."""
-        head = self._watched.head
+        head = self._head
         assert head is not None
         if self._at < head.seq:
-            page = await self._watched.page(self._at, self._full)
-            self._at = page.stop
-            return page.chunk
+            chunk, self._at = await self._page(head)
+            return chunk
         if self._state and head is not self._sent_head:
             self._sent_head = head
-            return message("state", rendering.summary(self._watched.stream, head))
+            return message("state", rendering.summary(self._stream, head))
         return b""
+
+    async def _page(self, head: wire.Head) -> ObservationPage:
+        """Return the next page; raises RedisUnavailable and CorruptState."""
+        # Observations no longer retained are one gap.
+        first = max(self._at, min(first_of(self._stream, head.oldest), head.seq - 1))
+        stop = min(head.seq, first + PAGE)
+        partition = self._hub.partition(self._stream)
+        read = self._hub.store.following(partition, self._stream, head, first, stop)
+        stored, records = await from_store(read)
+        self._hub.saw(self._stream, stored)
+        self._see()
+        now = self._head
+        if now is None or now.deleted or now.generation != head.generation:
+            return ObservationPage(b"", self._at)
+        return _messages(head.generation, records, self._at, stop, self._full)
 
     def _mark_sent(self, chunk: bytes) -> bytes:
         self._sent_s = time.monotonic()

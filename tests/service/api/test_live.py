@@ -134,14 +134,14 @@ def test_many_who_follow_cost_one_look(start, settings, monkeypatch):
     api = start()
     post(api, range(5))
     at_once, changed = [], threading.Event()
-    heads = api.app.state.context.observation_hub._store.heads
+    heads = api.app.state.context.observation_hub.store.heads
 
     def counted(streams):
         at_once.append(len(list(streams)))
         changed.set()
         return heads(streams)
 
-    monkeypatch.setattr(api.app.state.context.observation_hub._store, "heads", counted)
+    monkeypatch.setattr(api.app.state.context.observation_hub.store, "heads", counted)
     followers = [Follower(api.url, "a") for _ in range(10)]
     threads = [threading.Thread(target=each.read, args=(1,)) for each in followers]
     for thread in threads:
