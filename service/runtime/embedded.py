@@ -106,8 +106,12 @@ class Embedded:
             owner.write(str(os.getpid()).encode())
             owner.flush()
             self._owner = owner
+        if self._lock is not None:
+            self._lock.close()
+        self._lock = None
         give_up = time.monotonic() + START_WAIT_S
-        while (lock := self._lock or self._locked("server.lock")) is None:
+        while (lock := self._locked("server.lock")) is None:
+            self._kill()  # a server of ours whose shell was killed is not dead yet
             if time.monotonic() > give_up:
                 recorded = _running(self.data_dir)
                 server = recorded.pid if recorded is not None and recorded.pid else "unknown"
@@ -120,7 +124,7 @@ class Embedded:
         self._launch(give_up)
 
     def alive(self) -> bool:
-        """Whether the server still runs."""
+        """Whether the server still runs, with the shell that runs it."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:

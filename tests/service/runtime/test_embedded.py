@@ -67,7 +67,12 @@ def end_group(store):
     os.killpg(os.getpgid(store.pid), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("ending", [Embedded.stop, end, end_group])
+def end_shell(store):
+    """The server lives on: with a second one beside it both would write to the folder."""
+    os.kill(store._process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("ending", [Embedded.stop, end, end_group, end_shell])
 def test_however_it_ends_it_starts_again_with_its_data(store, ending):
     store.start()
     with connect(store.url) as client:
@@ -78,6 +83,7 @@ def test_however_it_ends_it_starts_again_with_its_data(store, ending):
     assert ending != Embedded.stop or not store.socket.exists()
     store.start()
     assert store.pid != first
+    assert ended(first)
     assert written(store) == b"acknowledged"
 
 
