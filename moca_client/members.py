@@ -25,6 +25,9 @@ def sent(default: T) -> T:
     return field(default_factory=lambda: copy(default))  # a factory's value is never omitted
 
 
+NULL: Any = sent(None)
+
+
 def doc(description: str) -> Meta:
     """Description of a member."""
     return Meta(description=description)

@@ -10,7 +10,7 @@ from typing import Annotated, TypedDict
 
 from msgspec import Struct
 
-from moca_client.members import Response, doc, sent, words
+from moca_client.members import NULL, Response, doc, sent, words
 from moca_client.model_parts import (
     Encoder,
     ModelRegime,
@@ -42,6 +42,13 @@ Evidence = Annotated[
 
 
 DETAIL = "only with `?detail=full`"
+LogScore = Annotated[float | None, doc(f"log predictive density of the label; {DETAIL}")]
+StartProbability = Annotated[
+    float | None, doc(f"probability that this observation starts a regime; {DETAIL}")
+]
+RecentChange = Annotated[
+    float | None, doc(f"probability that one of the last 5 observations started one; {DETAIL}")
+]
 
 
 class Predictive(Struct, gc=False):
@@ -64,7 +71,7 @@ class Component(Response):
     """One component of a predictive mixture."""
 
     weight: float
-    run_length: int | None = sent(None)
+    run_length: int | None = NULL
     mean: list[float] | None = None
     variance: list[float | None] | None = None
     probabilities: Annotated[list[float] | None, doc("by class")] = None
@@ -102,10 +109,8 @@ class RegimeStatistics(Response):
     """Labels on one side of a change: the last 200 before it, the first 100 after it at most."""
 
     count: Annotated[int, doc("labels")]
-    mean: Annotated[Numbers, doc("of counts: the rate; null: of classes")] = sent(None)
-    sd: Annotated[Numbers, doc("standard deviation; null: of classes, or of one label")] = sent(
-        None
-    )
+    mean: Annotated[Numbers, doc("of counts: the rate; null: of classes")] = NULL
+    sd: Annotated[Numbers, doc("standard deviation; null: of classes, or of one label")] = NULL
 
 
 class Explanation(Response):
@@ -115,24 +120,22 @@ class Explanation(Response):
     kind: Annotated[
         Annotated[str, words("mean", "spread", "slope", "autocorrelation", "rate", "share")] | None,
         doc("null: no clear change of any"),
-    ] = sent(None)
-    before: Annotated[float | None, doc("the parameter of that kind before the change")] = sent(
-        None
-    )
-    after: Annotated[float | None, doc("and after it")] = sent(None)
+    ] = NULL
+    before: Annotated[float | None, doc("the parameter of that kind before the change")] = NULL
+    after: Annotated[float | None, doc("and after it")] = NULL
     probability: Annotated[
         float, doc("posterior probability of the kind, given that they all are as probable before")
     ] = sent(0.0)
     output: Annotated[
         int | None, doc("index of the output that changed most clearly; of a share: the class")
-    ] = sent(None)
+    ] = NULL
     size: Annotated[
         float | None,
         doc(
             "of that change: of a mean of numbers in standard deviations, of a spread, rate or "
             "mean duration a ratio, else the difference; null: without spread, or from nothing"
         ),
-    ] = sent(None)
+    ] = NULL
 
 
 class KnownRegime(Response):
@@ -143,7 +146,7 @@ class KnownRegime(Response):
 
     name: Annotated[
         str | None, doc("of a typical regime of the model; or as it was given to a remembered one")
-    ] = sent(None)
+    ] = NULL
     probability: Annotated[
         float, doc("that it is this one, over all run lengths; of an event: over its starts")
     ] = sent(0.0)
@@ -164,32 +167,32 @@ class EventMembers(Response, kw_only=True):
     earliest: Annotated[
         int | None,
         doc("of a confirmed change: the first `seq` at which it may have begun, see `coverage`"),
-    ] = sent(None)
-    latest: Annotated[int | None, doc("the last one")] = sent(None)
+    ] = NULL
+    latest: Annotated[int | None, doc("the last one")] = NULL
     coverage: Annotated[
         float | None,
         doc(
             "probability, given a change, of the fewest starts that hold 0.9 of it, which lie from "
             "`earliest` to `latest`"
         ),
-    ] = sent(None)
+    ] = NULL
     suspected_at: int
-    confirmed_at: int | None = sent(None)
+    confirmed_at: int | None = NULL
     start_time: Annotated[
         str | None,
         doc("of the first observation after it, as sent, else when that was accepted; RFC 3339"),
-    ] = sent(None)
+    ] = NULL
     start_arrived: Annotated[
         bool, doc("whether `start_time` is when the observation was accepted: it had no time")
     ] = sent(False)
-    direction: Annotated[str, words("up", "down")] | None = sent(None)
+    direction: Annotated[str, words("up", "down")] | None = NULL
     size: Annotated[
         Numbers,
         doc(
             "in standard deviations within the regimes; of an anomaly: of what was predicted, "
             "null where the output is missing"
         ),
-    ] = sent(None)
+    ] = NULL
     probability: Annotated[
         float,
         doc(
@@ -197,27 +200,25 @@ class EventMembers(Response, kw_only=True):
             "its `anomaly`"
         ),
     ] = sent(0.0)
-    verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
-        None
-    )
+    verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = NULL
     excluded: Annotated[
         bool, doc("whether it was excluded from learning: the regime before it goes on")
     ] = sent(False)
     evidence: Annotated[
         float | None,
         doc("evidence when this state was entered: one false alarm in so many observations"),
-    ] = sent(None)
+    ] = NULL
     sentence: Annotated[
         str, doc("what it is, in a few words: `text` of the explanation, where there is one")
     ] = sent("")
     before: Annotated[
         RegimeStatistics | None,
         doc("since the change confirmed before it; null: too few labels, or an anomaly"),
-    ] = sent(None)
-    after: RegimeStatistics | None = sent(None)
+    ] = NULL
+    after: RegimeStatistics | None = NULL
     explanation: Annotated[
         Explanation | None, doc("null: too few labels on a side so far, or an anomaly")
-    ] = sent(None)
+    ] = NULL
     returned: Annotated[
         KnownRegime | None,
         doc(
@@ -231,7 +232,7 @@ class Event(EventMembers, kw_only=True):
     """An event, a change or an anomaly."""
 
     delay: Annotated[int, doc("suspected_at - start")] = sent(0)
-    time: str | None = sent(None)
+    time: str | None = NULL
     kind: Annotated[str, words("change", "anomaly")] = sent("change")
     refined_at: Annotated[
         int | None,
@@ -239,7 +240,7 @@ class Event(EventMembers, kw_only=True):
             "`seq` at which start and explanation were looked at once more, 10 observations after "
             "it and 100 after the start; no news"
         ),
-    ] = sent(None)
+    ] = NULL
 
 
 class Season(Response):
@@ -268,12 +269,12 @@ class Answer(Response, gc=False):
     model: str
     predictive: Annotated[
         Predictive | None, doc("predictive distribution before the label was seen")
-    ] = sent(None)
+    ] = NULL
     changed_probability: Annotated[
         float | None,
         doc("probability that the regime has changed since the last confirmed change"),
-    ] = sent(None)
-    evidence: Evidence = sent(None)
+    ] = NULL
+    evidence: Evidence = NULL
     new_probability: Annotated[
         float | None,
         doc(
@@ -288,10 +289,10 @@ class Answer(Response, gc=False):
             "streams with `regimes`, whose `evidence` is of a change to a new one"
         ),
     ] = None
-    anomaly: Anomaly = sent(None)
+    anomaly: Anomaly = NULL
     event: Annotated[
         Event | None, doc("the changepoint event whose state this observation changed")
-    ] = sent(None)
+    ] = NULL
     warming_up: Annotated[bool, doc("warm-up: location and scale are not calibrated yet")] = sent(
         False
     )
@@ -305,13 +306,9 @@ class Answer(Response, gc=False):
     )
     season: FoundSeason = None
     regime: Typical = None
-    log_score: Annotated[float | None, doc(f"log predictive density of the label; {DETAIL}")] = None
-    changepoint_probability: Annotated[
-        float | None, doc(f"probability that this observation starts a regime; {DETAIL}")
-    ] = None
-    recent_change_probability: Annotated[
-        float | None, doc(f"probability that one of the last 5 observations started one; {DETAIL}")
-    ] = None
+    log_score: LogScore = None
+    changepoint_probability: StartProbability = None
+    recent_change_probability: RecentChange = None
     run_length: Annotated[RunLengthSummary | None, doc(f"{DETAIL} or `?belief=true`")] = None
 
 
@@ -352,13 +349,11 @@ class StreamMembers(Response):
     seq: Annotated[int, doc("position of the next observation")]
     warming_up: bool = sent(False)
     updated: str = sent("")
-    regime_start: Annotated[int | None, doc("most probable start of the current regime")] = sent(
-        None
-    )
-    changed_probability: float | None = sent(None)
-    evidence: Evidence = sent(None)
-    event: Annotated[Event | None, doc("the suspected change")] = sent(None)
-    last_event: Annotated[Event | None, doc("the last confirmed change")] = sent(None)
+    regime_start: Annotated[int | None, doc("most probable start of the current regime")] = NULL
+    changed_probability: float | None = NULL
+    evidence: Evidence = NULL
+    event: Annotated[Event | None, doc("the suspected change")] = NULL
+    last_event: Annotated[Event | None, doc("the last confirmed change")] = NULL
     alarm_period: Annotated[
         AlarmPeriod | None,
         doc(
@@ -373,17 +368,17 @@ class StreamSummary(StreamMembers):
 
     awaited: Annotated[list[int], doc("positions of pending labels")] = sent([])
     settings: StreamSettings = sent(StreamSettings())
-    x_dim: int | None = sent(None)
-    y_dim: int | None = sent(None)
+    x_dim: int | None = NULL
+    y_dim: int | None = NULL
     created: str = sent("")
-    run_length: MostProbable | None = sent(None)
+    run_length: MostProbable | None = NULL
     last: Annotated[
         list[float | None] | None, doc("last number of each output; null: it had none yet")
-    ] = sent(None)
+    ] = NULL
     last_anomaly: Annotated[
         int | None, doc("`seq` of the last anomaly event; null: none, or not known any more")
-    ] = sent(None)
-    mean_log_score: float | None = sent(None)
+    ] = NULL
+    mean_log_score: float | None = NULL
     pruned_mass: float = sent(0.0)
     season: FoundSeason = None
     regime: Typical = None
@@ -400,16 +395,14 @@ class StreamPage(Response):
     """A page of stream ids, in order."""
 
     streams: list[StreamName]
-    cursor: NextPage = sent(None)
+    cursor: NextPage = NULL
     unreadable: Unreadable = sent([])
 
 
 class Glance(StreamMembers):
     """Overview of one stream."""
 
-    regime_length: Annotated[int | None, doc("length of the current regime in observations")] = (
-        sent(None)
-    )
+    regime_length: Annotated[int | None, doc("length of the current regime in observations")] = NULL
     labels: Annotated[
         list[float | None],
         doc("last labels, oldest first; the first number of each; null: missing"),
@@ -421,16 +414,16 @@ class Overview(Response):
 
     streams: list[Glance]
     total: Annotated[int, doc("number of streams that fit the query, on all pages")] = sent(0)
-    cursor: NextPage = sent(None)
+    cursor: NextPage = NULL
     unreadable: Unreadable = sent([])
 
 
 class Prediction(Response):
     """Predictive distribution of the next label at one input."""
 
-    x: list[float] | None = sent(None)
+    x: list[float] | None = NULL
     ahead: Annotated[int | None, doc("forecast step, with a horizon; 1 is the next label")] = None
-    predictive: Predictive | None = sent(None)
+    predictive: Predictive | None = NULL
     components: list[Component] | None = None
     samples: list[list[float]] | None = None
 
@@ -457,7 +450,7 @@ class Action(Response):
     values: Annotated[list[float], doc("score of each candidate under the strategy")] = sent([])
     seed: Annotated[
         int | None, doc("seed that reproduces the samples; null: nothing was sampled")
-    ] = sent(None)
+    ] = NULL
 
 
 class Hypothesis(Response):
@@ -475,11 +468,11 @@ class RunLength(Response):
     seq: int | None
     model: str
     warming_up: bool = sent(False)
-    run_length: RunLengthSummary | None = sent(None)
-    changed_probability: float | None = sent(None)
-    evidence: Evidence = sent(None)
-    changepoint_probability: float | None = sent(None)
-    recent_change_probability: float | None = sent(None)
+    run_length: RunLengthSummary | None = NULL
+    changed_probability: float | None = NULL
+    evidence: Evidence = NULL
+    changepoint_probability: float | None = NULL
+    recent_change_probability: float | None = NULL
     belief: list[Hypothesis] = sent([])
 
 
@@ -487,7 +480,7 @@ class RememberedRegime(Response):
     """A regime that the stream remembers."""
 
     id: Annotated[int, doc("none is used again")]
-    name: Annotated[str | None, doc("that it was given")] = sent(None)
+    name: Annotated[str | None, doc("that it was given")] = NULL
     probability: Annotated[float, doc("that it is on now, over all run lengths")] = sent(0.0)
     seen: Annotated[int, doc("how often it was seen before")] = sent(0)
     last_seen: Annotated[
@@ -496,7 +489,7 @@ class RememberedRegime(Response):
     predictive: Annotated[
         Predictive | None,
         doc("of the next label, if the stream is in this regime then; null: worker without torch"),
-    ] = sent(None)
+    ] = NULL
 
 
 class Regimes(Response):
@@ -529,9 +522,9 @@ class Hindsight(Response):
     ]
     first: Annotated[
         int | None, doc("the first observation that was rerun; null while none was")
-    ] = sent(None)
-    seq: Annotated[int | None, doc("position of the first observation after it")] = sent(None)
-    computed: Annotated[str | None, doc("when it was computed, RFC 3339")] = sent(None)
+    ] = NULL
+    seq: Annotated[int | None, doc("position of the first observation after it")] = NULL
+    computed: Annotated[str | None, doc("when it was computed, RFC 3339")] = NULL
 
 
 class Changepoints(Response):
@@ -545,7 +538,7 @@ class Changepoints(Response):
         list[Segment],
         doc("confirmed changes, and what the filter's best path and then `hindsight` add to them"),
     ] = sent([])
-    hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
+    hindsight: Annotated[Hindsight | None, doc("null from an older service")] = NULL
 
 
 class ValuesAround(Response):
@@ -568,12 +561,12 @@ class StreamChange(EventMembers):
     suspected_time: Annotated[
         str, doc("of the observation that raised it, as sent, or when it was accepted")
     ] = sent("")
-    confirmed_time: Annotated[str | None, doc("likewise, of that which confirmed it")] = sent(None)
+    confirmed_time: Annotated[str | None, doc("likewise, of that which confirmed it")] = NULL
     link: Annotated[
         str | None,
         doc("page of the console; null: the stream is gone, or another has its name"),
-    ] = sent(None)
-    incident: Annotated[str | None, doc("id of the incident that it is part of")] = sent(None)
+    ] = NULL
+    incident: Annotated[str | None, doc("id of the incident that it is part of")] = NULL
     around: Annotated[
         ValuesAround | None, doc("with `around` in the query; null: not retained any more")
     ] = None
@@ -625,7 +618,7 @@ class ChangesPage(Response):
     movers: Annotated[
         list[Mover] | None, doc("with `movers` in the query: of the streams of all pages")
     ] = None
-    cursor: NextPage = sent(None)
+    cursor: NextPage = NULL
     unreadable: Unreadable = sent([])
 
 
@@ -650,7 +643,7 @@ class Incident(Response, kw_only=True):
     updated_time: Annotated[str, doc("of the last one")] = sent("")
     up: Annotated[int, doc("streams that went up")] = sent(0)
     down: Annotated[int, doc("streams that went down")] = sent(0)
-    size: Annotated[float | None, doc("median, up or down, in standard deviations")] = sent(None)
+    size: Annotated[float | None, doc("median, up or down, in standard deviations")] = NULL
     by_chance: ByChance
     movers: Movers = sent([])
     names: Annotated[list[str], doc("streams of the largest changes, ten at most")] = sent([])
@@ -674,7 +667,7 @@ class IncidentsPage(Response):
     incidents: list[Incident]
     total: Annotated[int, doc("incidents that fit the query, on all pages")]
     fleet: Fleet
-    cursor: NextPage = sent(None)
+    cursor: NextPage = NULL
     unreadable: Unreadable = sent([])
 
 
@@ -737,8 +730,8 @@ class FileStream(Response):
     """Observations of a stream in a file, by columns."""
 
     y: list[float | list[float | None] | None]
-    x: Annotated[list[list[float]] | None, doc("null: the file has no inputs")] = sent(None)
-    time: Annotated[list[str] | None, doc("null: the file has no times")] = sent(None)
+    x: Annotated[list[list[float]] | None, doc("null: the file has no inputs")] = NULL
+    time: Annotated[list[str] | None, doc("null: the file has no times")] = NULL
 
 
 class FileStreams(Response):
@@ -760,15 +753,13 @@ class IncidentExclusion(Response):
 class RecordedExclusion(Response):
     """Why an observation was excluded from learning."""
 
-    window: Annotated[str | None, doc("of the calendar that it was in; null: by a request")] = sent(
-        None
-    )
+    window: Annotated[str | None, doc("of the calendar that it was in; null: by a request")] = NULL
 
 
 class RecordedSupervision(Response):
     """Supervision sent with an observation."""
 
-    changepoint: float | None = sent(None)
+    changepoint: float | None = NULL
 
 
 class RunLengthProbability(TypedDict):
@@ -784,32 +775,26 @@ class Recorded(Response):
     seq: int
     y: Annotated[
         float | list[float | None] | None, doc("null: missing; in a list: a missing output")
-    ] = sent(None)
-    x: list[float] | None = sent(None)
-    time: str | None = sent(None)
+    ] = NULL
+    x: list[float] | None = NULL
+    time: str | None = NULL
     elapsed: float = sent(1.0)
-    supervision: RecordedSupervision | None = sent(None)
+    supervision: RecordedSupervision | None = NULL
     belief: Annotated[
         list[RunLengthProbability] | None,
         doc("run lengths set just before it: `run_length` and `probability`"),
-    ] = sent(None)
-    predictive: Predictive | None = sent(None)
-    changed_probability: float | None = sent(None)
-    evidence: Evidence = sent(None)
-    anomaly: Anomaly = sent(None)
-    excluded: Annotated[RecordedExclusion | None, doc("from learning; null: it counted")] = sent(
-        None
-    )
+    ] = NULL
+    predictive: Predictive | None = NULL
+    changed_probability: float | None = NULL
+    evidence: Evidence = NULL
+    anomaly: Anomaly = NULL
+    excluded: Annotated[RecordedExclusion | None, doc("from learning; null: it counted")] = NULL
     regime: Typical = None
     hazard: Annotated[Hazard, doc(f"of the step; absent: learned; {DETAIL}")] = None
     outlier_rate: Annotated[float | None, doc(f"of the step; {DETAIL}")] = None
-    log_score: Annotated[float | None, doc(f"log predictive density of the label; {DETAIL}")] = None
-    changepoint_probability: Annotated[
-        float | None, doc(f"probability that this observation starts a regime; {DETAIL}")
-    ] = None
-    recent_change_probability: Annotated[
-        float | None, doc(f"probability that one of the last 5 observations started one; {DETAIL}")
-    ] = None
+    log_score: LogScore = None
+    changepoint_probability: StartProbability = None
+    recent_change_probability: RecentChange = None
     run_length: Annotated[MostProbable | None, doc(DETAIL)] = None
 
 
@@ -830,7 +815,7 @@ class HistoryPage(Response):
     first: Annotated[int, doc("oldest retained `seq`")]
     observations: list[Recorded]
     changes: list[Change] = sent([])
-    next: Annotated[int | None, doc("`start` of the next page; null on the last page")] = sent(None)
+    next: Annotated[int | None, doc("`start` of the next page; null on the last page")] = NULL
 
 
 class BeliefAfter(Response):
@@ -875,11 +860,11 @@ class ModelMembers(Response, kw_only=True):
     name: str
     kind: str
     description: str = sent("")
-    x_dim: Annotated[int | None, doc("null: any; set by the stream's first input")] = sent(None)
-    y_dim: Annotated[int | None, doc("null: any; set by the stream's first label")] = sent(None)
-    hazard: Hazard = sent(None)
+    x_dim: Annotated[int | None, doc("null: any; set by the stream's first input")] = NULL
+    y_dim: Annotated[int | None, doc("null: any; set by the stream's first label")] = NULL
+    hazard: Hazard = NULL
     built_in: bool = sent(False)
-    error: Annotated[str | None, doc("why it cannot be served")] = sent(None)
+    error: Annotated[str | None, doc("why it cannot be served")] = NULL
 
 
 class ModelSummary(ModelMembers, kw_only=True):
@@ -887,7 +872,7 @@ class ModelSummary(ModelMembers, kw_only=True):
 
     default: Annotated[
         str | None, doc("model that the name stands for; with its version, unless built in")
-    ] = sent(None)
+    ] = NULL
     versions: list[str] = sent([])
 
 
@@ -901,11 +886,11 @@ class ModelVersion(ModelMembers, kw_only=True):
     """A version of a model, as its `model.json` describes it; null: not stated there."""
 
     version: Annotated[str | None, doc("null: built in")]
-    feature_dim: int | None = sent(None)
-    encoder: Encoder | None = sent(None)
-    training: TrainingSummary | None = sent(None)
-    regimes: Annotated[list[ModelRegime] | None, doc("typical regimes")] = sent(None)
-    report: Annotated[TrainingReport | None, doc("numbers of its training report")] = sent(None)
+    feature_dim: int | None = NULL
+    encoder: Encoder | None = NULL
+    training: TrainingSummary | None = NULL
+    regimes: Annotated[list[ModelRegime] | None, doc("typical regimes")] = NULL
+    report: Annotated[TrainingReport | None, doc("numbers of its training report")] = NULL
 
     @property
     def reference(self) -> str:
@@ -956,7 +941,7 @@ class StreamEvent(Response, kw_only=True):
     stream: str
     model: str = sent("")
     event: Event
-    time: str | None = sent(None)
+    time: str | None = NULL
     at: str = sent("")
     cursor: str = ""
 
