@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from moca_client import Client, InvalidRequest, PartlyObserved, frames
-from moca_client.frames import to_frame
+from moca_client.frames import Answers, to_frame
 from moca_client.responses import (
     Answer,
     Changepoints,
@@ -40,30 +40,24 @@ def column(frame, name):
 
 
 class ListService:
-    """Answers posted lists, one by one or by columns; refuses from the row `bad` on."""
+    """Answers posted lists; refuses from the row `bad` on."""
 
     def __init__(self, bad=None):
         self.posted, self.bad = [], bad
 
     def __call__(self, request):
         rows = msgspec.json.decode(request.content)
-        first = len(self.posted)
-        if self.bad is not None and first + len(rows) > self.bad:
-            document = {
-                "title": "bad",
-                "applied": 1,
-                "answers": self.columns(range(first, self.bad)),
-            }
+        if self.bad is not None and len(self.posted) + len(rows) > self.bad:
+            document = {"title": "bad", "applied": 1, "answers": [self.answer(len(self.posted))]}
             return httpx.Response(422, json=document)
+        first = len(self.posted)
         self.posted += rows
-        seqs = range(first, first + len(rows))
-        if request.url.params.get("format") == "columns":
-            return httpx.Response(200, json=self.columns(seqs))
-        return httpx.Response(200, json=[{"stream": "s", "seq": seq, "model": "m"} for seq in seqs])
+        return httpx.Response(200, json=[self.answer(first + i) for i in range(len(rows))])
 
     @staticmethod
-    def columns(seqs):
-        return {"seq": [*seqs], "mean": [float(seq) for seq in seqs]}
+    def answer(seq):
+        said = {"mean": [float(seq)], "variance": [[1.0]], "quantiles": {"0.5": [float(seq)]}}
+        return {"stream": "s", "seq": seq, "model": "m", "predictive": said, "log_score": -1.0}
 
 
 def observed(service, frame, **asked):
@@ -76,38 +70,38 @@ def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
     frame = frame_of(
         library, {"time": WHEN, "y": [1.5, None, 3.0], "x1": [1, 2, 3], "x2": [0.5] * 3}
     )
-    back = observed(service, frame, batch=2)
+    answers = observed(service, frame, batch=2, detail="full")
     assert service.posted == [
         {"y": 1.5, "x": [1.0, 0.5], "time": "2024-01-01T00:00:00Z"},
         {"y": None, "x": [2.0, 0.5], "time": "2024-01-02T00:00:00Z"},
         {"y": 3.0, "x": [3.0, 0.5], "time": "2024-01-03T00:00:00Z"},
     ]
+    back = answers.to_frame()
     assert type(back) is type(frame)
     assert column(back, "seq") == [0, 1, 2]
     assert column(back, "mean") == [0.0, 1.0, 2.0]
+    assert column(back, "log_score") == [-1.0] * 3
+    assert column(back, "quantile_0.5") == [0.0, 1.0, 2.0]
 
 
 class ManyService:
-    """Answers lists of many streams by columns; refuses label `bad`."""
+    """Answers lists of many streams; refuses label `bad`."""
 
     def __init__(self, bad=None):
         self.posted, self.bad, self.requests = {}, bad, []
 
     def __call__(self, request):
-        assert request.url.params["format"] == "columns"
         rows = msgspec.json.decode(request.content)
         self.requests.append(len(rows))
-        seen = self.posted.setdefault(request.url.path.split("/")[3], [])
-        columns = {"seq": [], "mean": [], "season": []}
+        stream = request.url.path.split("/")[3]
+        seen = self.posted.setdefault(stream, [])
+        answers = []
         for own in rows:
             if own["y"] == self.bad:
-                return httpx.Response(422, json={"title": "bad", "answers": columns})
-            for name, value in zip(columns, (len(seen), own["y"], None), strict=True):
-                columns[name].append(value)
+                return httpx.Response(422, json={"title": "bad", "answers": answers})
+            answers.append({**ListService.answer(len(seen)), "stream": stream})
             seen.append(own["y"])
-        if len(seen) > 60:
-            columns["extra"] = columns["seq"]
-        return httpx.Response(200, json=columns)
+        return httpx.Response(200, json=answers)
 
 
 def test_answers_of_streams_of_every_kind_keep_their_predictives(library):
@@ -134,18 +128,17 @@ def test_answers_of_streams_of_every_kind_keep_their_predictives(library):
 
 
 def test_a_frame_of_many_streams_comes_back_in_the_order_of_its_rows(library):
-    """A column of names that answers have, too, has the names."""
     service = ManyService()
     rng = random.Random(2)
     hosts = [rng.choice("abc") for _ in range(300)]
-    frame = frame_of(library, {"season": hosts, "y": [*range(300)]})
+    frame = frame_of(library, {"host": hosts, "y": [*range(300)]})
     with Client(transport=httpx.MockTransport(service)) as client:
-        back = client.observe_frame(frame, by="season", batch=60)
+        answers = client.observe_frame(frame, by="host", batch=100)
         for wrong in (
             {},
-            {"stream": "s", "by": "season"},
+            {"stream": "s", "by": "host"},
             {"by": "pump"},
-            {"by": "season", "batch": 0},
+            {"by": "host", "batch": 0},
         ):
             with pytest.raises(InvalidRequest):
                 client.observe_frame(frame, **wrong)
@@ -153,26 +146,32 @@ def test_a_frame_of_many_streams_comes_back_in_the_order_of_its_rows(library):
         host: [float(row) for row, own in enumerate(hosts) if own == host] for host in "abc"
     }
     assert sum(service.requests) == 300
-    assert max(service.requests) <= 60
+    assert max(service.requests) <= 100
+    back = answers.to_frame()
     assert type(back) is type(frame)
-    assert column(back, "season") == hosts
-    seqs = [hosts[:row].count(host) for row, host in enumerate(hosts)]
-    assert column(back, "seq") == seqs
-    assert column(back, "mean") == [float(row) for row in range(300)]
-    # Of some pages only.
-    assert column(back, "extra") == [seq if seq >= 60 else None for seq in seqs]
+    assert column(back, "host") == hosts
+    assert column(back, "seq") == [hosts[:row].count(host) for row, host in enumerate(hosts)]
 
 
-def test_a_stream_or_a_column_is_given_by_name():
+@pytest.mark.parametrize("call", ["observe_frame", "observe_table"])
+def test_a_stream_or_a_column_is_given_by_name(call):
     pandas = pytest.importorskip("pandas")
     frame = frame_of(pandas, {"id": ["a", "b"], "y": [1.0, 2.0]})
     with Client(transport=httpx.MockTransport(ManyService())) as client:
         with pytest.raises(InvalidRequest, match=r"expected stream='id', .* or by='id', the col"):
-            client.observe_frame(frame, "id")
+            getattr(client, call)(frame, "id")
         with pytest.raises(InvalidRequest, match=r"expected stream=\.\.\., .* of each$"):
-            client.observe_frame("pump-7", frame)
+            getattr(client, call)("pump-7", frame)
         with pytest.raises(InvalidRequest, match="got both"):
-            client.observe_frame(frame, stream="s", by="id")
+            getattr(client, call)(frame, stream="s", by="id")
+
+
+def test_a_column_of_names_that_answers_have_too_has_the_names(library):
+    frame = frame_of(library, {"season": ["wet", "dry", "wet"], "y": [1.0, 2.0, 3.0]})
+    with Client(transport=httpx.MockTransport(ManyService())) as client:
+        back = client.observe_frame(frame, by="season").to_frame()
+    assert column(back, "season") == ["wet", "dry", "wet"]
+    assert column(back, "seq") == [0, 0, 1]
 
 
 def test_of_many_streams_the_answers_that_are_known_are_kept():
@@ -182,7 +181,7 @@ def test_of_many_streams_the_answers_that_are_known_are_kept():
     with Client(transport=transport) as client, pytest.raises(PartlyObserved) as failed:
         client.observe_frame(frame, by="host")
     assert "host 'b', rows 1 to 2 of it" in str(failed.value)
-    assert list(failed.value.answers["host"]) == ["a", "a"]
+    assert [answer.stream for answer in failed.value.answers] == ["a", "a"]
 
 
 def test_columns_are_named_and_a_missing_cell_of_several_labels_is_a_missing_output(library):
@@ -244,7 +243,7 @@ def test_what_is_refused_and_how_far_it_came():
             observed(ListService(), frame, **options)
     with pytest.raises(PartlyObserved, match="rows 3 to 4") as caught:
         observed(ListService(bad=3), good, batch=2)
-    assert list(caught.value.answers["seq"]) == [0, 1, 2]
+    assert [answer.seq for answer in caught.value.answers] == [0, 1, 2]
 
 
 def test_history_and_changepoints(library):
@@ -283,7 +282,7 @@ def test_history_and_changepoints(library):
     assert column(back, "before_count") == [5, None]
     assert column(back, "kind") == ["change", "change"]
     assert column(to_frame(Changepoints("s", 0), name), "start") == []
-    assert column(to_frame([], name, Answer), "anomaly") == []
+    assert column(Answers().to_frame(name), "anomaly") == []
 
 
 def test_changes_of_streams_with_different_outputs(library):
@@ -325,18 +324,58 @@ def test_all_pages_of_a_history_are_one_frame():
         to_frame(Predictive(), "pandas")
 
 
-def test_of_a_frame_that_is_refused_in_part_the_rows_that_are_known_are_kept():
+# --- answers by columns ------------------------------------------------------------------------
+
+
+class ColumnService:
+    """Answers lists by columns; refuses label `bad`."""
+
+    def __init__(self, bad=None):
+        self.posted, self.bad = {}, bad
+
+    def __call__(self, request):
+        assert request.url.params["format"] == "columns"
+        rows = msgspec.json.decode(request.content)
+        seen = self.posted.setdefault(request.url.path.split("/")[3], [])
+        columns = {"seq": [], "mean": [], "season": []}
+        for own in rows:
+            if own["y"] == self.bad:
+                return httpx.Response(422, json={"title": "bad", "answers": columns})
+            for name, value in zip(columns, (len(seen), own["y"], None), strict=True):
+                columns[name].append(value)
+            seen.append(own["y"])
+        if len(seen) > 4:
+            columns["extra"] = columns["seq"]
+        return httpx.Response(200, json=columns)
+
+
+def test_a_table_comes_back_as_a_frame_of_the_same_kind_in_the_order_of_its_rows(library):
+    hosts = ["a", "b", "a", "b", "b", "a", "a", "a"]
+    frame = frame_of(library, {"season": hosts, "y": [float(row) for row in range(8)]})
+    with Client(transport=httpx.MockTransport(ColumnService())) as client:
+        back = client.observe_table(frame, by="season", batch=2)
+        for wrong in ({}, {"stream": "s", "by": "season"}, {"stream": "s", "batch": 0}):
+            with pytest.raises(InvalidRequest):
+                client.observe_table(frame, **wrong)
+    assert type(back) is type(frame)
+    assert column(back, "season") == hosts
+    assert column(back, "seq") == [hosts[:row].count(host) for row, host in enumerate(hosts)]
+    assert column(back, "mean") == [float(row) for row in range(8)]
+    assert column(back, "extra") == [None] * 7 + [4]
+
+
+def test_a_table_that_is_refused_in_part_has_the_rows_that_are_known():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"y": [1.0, 2.0, 3.0, 4.0, 5.0]})
     for bad, known in ((4.0, 3), (1.0, 0)):
-        transport = httpx.MockTransport(ManyService(bad))
+        transport = httpx.MockTransport(ColumnService(bad))
         with Client(transport=transport) as client, pytest.raises(PartlyObserved) as failed:
-            client.observe_frame(frame, stream="s", batch=2)
+            client.observe_table(frame, stream="s", batch=2)
         assert f"{known} rows are known to be applied" in str(failed.value)
         assert len(failed.value.answers) == known
     transport = httpx.MockTransport(lambda _: httpx.Response(400))
     with Client(transport=transport) as client, pytest.raises(PartlyObserved, match="0 rows are"):
-        client.observe_frame(frame, stream="s")
+        client.observe_table(frame, stream="s")
 
 
 def test_an_index_of_times_is_kept():
