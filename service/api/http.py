@@ -52,7 +52,6 @@ from service.api.sse.events import EventHub
 from service.api.sse.observations import ObservationHub
 from service.models.catalogue import Catalogue
 from service.observability import metrics
-from service.observability.access_log import Traffic
 from service.observability.tracing import RequestTrace
 from service.problems import (
     PROBLEM_JSON,
@@ -227,7 +226,7 @@ class RequestMiddleware:
             return None
         response = _refused(scope, error)
         response.raw_headers += added
-        self._record(scope, _method_of(scope), response.status_code, began, None, None)
+        self._record(scope, _method_of(scope), response.status_code, began, None)
         return response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -242,31 +241,38 @@ class RequestMiddleware:
         method = _method_of(scope)
         status = 0
         trace = self._tracer and self._tracer.request(method, header(scope, b"traceparent"))
-        traffic = None
-        if self._log is not None:
-            traffic = Traffic()
-            receive, send = traffic.count(receive, send)
+        received = 0
+        sent = 0
+
+        async def body() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], *added]
+            else:
+                sent += len(message.get("body", b""))
             await send(message)
 
+        taken = receive if self._log is None else body
         try:
             refusal = state.get("refusal")
             if refusal is None:
-                await self._app(scope, receive, answer)
+                await self._app(scope, taken, answer)
             else:
-                await _refused(scope, refusal)(scope, receive, answer)
+                await _refused(scope, refusal)(scope, taken, answer)
         except Exception as error:
             defect = defect_problem(error, state["request_id"])
             if not status:
-                await defect(scope, receive, answer)
+                await defect(scope, taken, answer)
             raise
         finally:
-            self._record(scope, method, status or 500, began, trace, traffic)
+            self._record(scope, method, status or 500, began, trace, (received, sent))
 
     def _begin(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """Put what all layers read into the request's state; return headers of any answer."""
@@ -292,9 +298,12 @@ class RequestMiddleware:
         status: int,
         began: float,
         trace: RequestTrace | None,
-        traffic: Traffic | None,
+        traffic: tuple[int, int] = (0, 0),
     ) -> None:
-        """Record an ended request: its measure, its trace and its line of the log."""
+        """Record an ended request: its measure, its trace and its line of the log.
+
+        traffic: bytes of its body, and of the answer's, as they went over the wire.
+        """
         # Streaming responses are measured to the first byte.
         seconds = (scope["state"].get("answered_s") or time.perf_counter()) - began
         route: str = getattr(scope.get("route"), "path", "unmatched")
@@ -303,8 +312,8 @@ class RequestMiddleware:
         self._gathered.add(request_duration(label, method, status), seconds)
         if trace is not None:
             trace.end(route, status)
-        if self._log is not None and traffic is not None:
-            self._log.write(scope, status, seconds, traffic)
+        if self._log is not None:
+            self._log.write(scope, status, seconds, *traffic)
 
 
 def request_id_of(sent: bytes | None) -> bytes:
