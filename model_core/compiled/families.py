@@ -74,15 +74,6 @@ def _student_t_places(outputs: int, parts: int, at: int) -> tuple[int, int, int]
     return 2 * outputs, 2 * outputs + student_t.FREEDOM + at, 3 * outputs + student_t.FREEDOM + at
 
 
-def _student_t_lines(outputs: int, parts: int) -> int:
-    return student_t.lines_of(outputs, ALONE)
-
-
-@compiled
-def _student_t_finish(model: Model, params: Floats) -> None:
-    student_t.finish(model.outputs, model.noise, params)
-
-
 # --- mixtures of parts: the log weight of each is its last parameter ------------------------------
 
 
@@ -321,9 +312,9 @@ def _categorical_summarise(step: RowStep, levels: Floats, spare: Floats, out: Fl
 _ANSWERS: dict[type, Answers] = {
     components.StudentT: Answers(
         _student_t_places,
-        _student_t_lines,
+        lambda outputs, parts: student_t.lines_of(outputs, ALONE),
         mixture.FIELDS,
-        _student_t_finish,
+        student_t.finish,
         student_t.score,
         student_t.summarise,
     ),

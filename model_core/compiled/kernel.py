@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -57,31 +57,25 @@ def _turns(rows: Ints) -> list[slice]:
     return [slice(*pair) for pair in pairwise([*cuts, len(rows)])]
 
 
-class Shape(NamedTuple):
-    """Sizes of a model that decide on what its steps work in."""
-
-    kept: int
-    params: int
-    spare: int
-    spares: int
-    outputs: int
-
-
 class _Own(threading.local):
     """What a thread's steps work in, one after the other."""
 
     def __init__(self) -> None:
-        self._arrays: dict[tuple[Shape, int], tuple[Floats, Floats, Floats]] = {}
+        self._arrays: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
 
-    def memory(self, shape: Shape, width: int) -> tuple[Floats, Floats, Floats]:
-        """`memory`, `spare` and `totals` of a step."""
-        if (shape, width) not in self._arrays:
-            self._arrays[shape, width] = (
-                np.empty((ROWS + shape.kept + shape.params, width)),
-                np.empty((shape.spare, padded(max(shape.spares * width, EXACT_COUNTS) + 1))),
-                np.empty(1 + 2 * shape.outputs),
+    def memory(self, shape: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
+        """`memory`, `spare` and `totals` of a step.
+
+        shape: `kept`, `params`, `spare`, `spares` and `outputs` of the model, width of its lines.
+        """
+        if shape not in self._arrays:
+            kept, params, spare, spares, outputs, width = shape
+            self._arrays[shape] = (
+                np.empty((ROWS + kept + params, width)),
+                np.empty((spare, padded(max(spares * width, EXACT_COUNTS) + 1))),
+                np.empty(1 + 2 * outputs),
             )
-        return self._arrays[shape, width]
+        return self._arrays[shape]
 
 
 _own = _Own()
@@ -105,7 +99,7 @@ class Kernel:
         self.model = model
         self._sizes = sizes
         self._encode = encode
-        self._shape = Shape(sizes.kept, sizes.params, sizes.spare, sizes.spares, sizes.outputs)
+        self._shape = sizes.kept, sizes.params, sizes.spare, sizes.spares, sizes.outputs
         # What is believed of a label, and features are made of, is known after its step alone.
         self._in_turns = encode is not None and model.believes and getattr(model, "lags", 0) > 0
         self._support = model.label
@@ -187,7 +181,7 @@ class Kernel:
         """Step rows, in place, and fill their rows of the table, the summary and the beliefs."""
         if self._encode is not None and len(rows) > 0:
             inputs = self._encoded(held.heads, rows, inputs)
-        memory = _own.memory(self._shape, held.lines.shape[2])
+        memory = _own.memory((*self._shape, held.lines.shape[2]))
         self._steps(
             self._functions, self._sizes, held.slots, held.regimes, held.lines, held.heads, rows,
             inputs, hazards, levels, window, *memory, table, summary, beliefs,

@@ -82,6 +82,10 @@ KEYS = MEMBERS
 AT, OPEN, CDF, DENSITIES = MEMBERS, MASS, RANKS, 27
 DERIVATIVES = 28
 FIELDS = 29
+# Sums over the members of a group, beside its first one: their number, weight, distance from its
+# location, ratio to its squared scale and FREEDOM, and of the squares of these; the least ratio.
+Group = tuple[float, float, float, float, float, float, float, float, float]
+NOBODY = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, INF)
 # Of positive labels: weight, mean as LOC, parameters from `PARAMETERS` on, and SCALE.
 PARAMETERS = INVERSE
 
@@ -188,14 +192,31 @@ def merge(
     allowed *= (1.0 + skew * skew) / (2.0 * CURVED * max(1.0, skew * skew))
     least = NEGLIGIBLE * allowed / kinds
     arithmetic.multiply(chance, weight, mass)
-    end = n
+    entries = 0
     for at in range(count):
-        i = slots[at]
-        members[end - n] = i
-        _enter(mass[i] * shares[0], loc[i], usual[i], 1.0 / half[i], end, components)
-        end += 1 if mass[i] > least else 0
-    size = _condense(allowed * (math.sqrt(shares[0]) / roots), n, end - n, components)
-    end = n + size
+        members[entries] = slots[at]
+        entries += 1 if mass[slots[at]] > least else 0
+    end = n
+    at = 0
+    of_usual = allowed * (math.sqrt(shares[0]) / roots)
+    while at < entries:
+        middle = loc[members[at]]
+        per_unit = 1.0 / usual[members[at]]
+        group = NOBODY
+        while at < entries:
+            i = members[at]
+            times = usual[i] * per_unit
+            more = _joined(
+                group, 1.0, mass[i] * shares[0], loc[i] - middle, times, 1.0 / half[i], 0.0, 0.0,
+                0.0, times,
+            )  # fmt: skip
+            if group[0] > 0.0 and not _alike(more, of_usual, per_unit):
+                break
+            group = more
+            at += 1
+        _close(group, middle, per_unit, end, components)
+        end += 1
+    size = end - n
     for c in range(1, kinds):
         first = end
         square = squares[c]
@@ -264,98 +285,114 @@ def _enter(
 
 @inlined
 def _difference(loc: float, square: float, freedom: float, least: float) -> float:
-    """What `_condense` bounds, by variances of a group, times least^2.
+    """What `_alike` bounds, by variances of a group, times least^2.
 
     loc, square: in units of some squared scale and of its square. least: of the squared scales.
     """
     return loc * least + 0.25 * square + 0.25 * freedom * (least * least)
 
 
-@compiled
-def _condense(allowed: float, first: int, entries: int, components: Floats) -> int:
-    """Merge neighbours among groups from column `first` on, in place; returns how many remain.
+@inlined
+def _joined(
+    group: Group,
+    members: float,
+    weight: float,
+    apart: float,
+    ratio: float,
+    freedom: float,
+    loc_variance: float,
+    square_variance: float,
+    freedom_variance: float,
+    least: float,
+) -> Group:
+    """A group with more members, which have these averages and variances.
 
-    A group has the average location, squared scale and inverse degrees of freedom of its members,
-    and the variance of the locations in the squared scale as well. Its distribution function
+    apart: distance of their location from that of the group's first member. ratio, least: squared
+    scale, and the least one, to its.
+    """
+    return (
+        group[0] + members,
+        group[1] + weight,
+        group[2] + weight * apart,
+        group[3] + weight * (apart * apart + loc_variance),
+        group[4] + weight * ratio,
+        group[5] + weight * (ratio * ratio * (1.0 + square_variance)),
+        group[6] + weight * freedom,
+        group[7] + weight * (freedom * freedom + freedom_variance),
+        min(group[8], least),
+    )
+
+
+@inlined
+def _alike(group: Group, allowed: float, per_unit: float) -> bool:
+    """Whether a group of average location, squared scale and inverse degrees of freedom may stand
+    for its members.
+
+    With the variance of the locations in the squared scale as well, its distribution function
     differs from theirs by at most half of CURVED times
 
         W (var(loc) / s^2 + var(square) / (4 s^4) + var(1 / half) / 4),
 
     W being the weight and s the least scale of the members, which is kept to what is allowed for
-    each of them.
+    each of them. per_unit: 1 over the squared scale of its first member.
     """
-    weights = components[WEIGHT]
-    locs = components[LOC]
-    squares = components[SQUARE]
-    inverses = components[FREEDOM]
-    loc_variances = components[LOC_VARIANCE]
-    freedom_variances = components[FREEDOM_VARIANCE]
-    square_variances = components[SQUARE_VARIANCE]
-    leasts = components[LEAST]
-    sizes = components[SIZE]
+    members, weight, apart, apart_2, ratio, ratio_2, freedom, freedom_2, least = group
+    differs = _difference(
+        (weight * apart_2 - apart * apart) * per_unit,
+        weight * ratio_2 - ratio * ratio,
+        weight * freedom_2 - freedom * freedom,
+        least,
+    )
+    return differs <= weight * (allowed * members) * (least * least)
+
+
+@inlined
+def _close(group: Group, middle: float, per_unit: float, to: int, components: Floats) -> None:
+    """Write a group; middle: location of its first member."""
+    members, weight, apart, apart_2, ratio, ratio_2, freedom, freedom_2, least = group
+    over = 1.0 / weight
+    apart *= over
+    ratio *= over
+    freedom *= over
+    components[WEIGHT, to] = weight
+    components[LOC, to] = middle + apart
+    components[SQUARE, to] = ratio / per_unit
+    components[FREEDOM, to] = freedom
+    components[LOC_VARIANCE, to] = max(apart_2 * over - apart * apart, 0.0)
+    components[SQUARE_VARIANCE, to] = max(ratio_2 * over / (ratio * ratio) - 1.0, 0.0)
+    components[FREEDOM_VARIANCE, to] = max(freedom_2 * over - freedom * freedom, 0.0)
+    components[LEAST, to] = least / per_unit
+    components[SIZE, to] = members
+
+
+@compiled
+def _condense(allowed: float, first: int, entries: int, components: Floats) -> int:
+    """Merge neighbours among groups from column `first` on, in place; returns how many remain."""
     at = first
     end = first + entries
     to = first
     while at < end:
-        middle = locs[at]
-        per_unit = 1.0 / squares[at]
-        # Sums over the members: their number, weight, distance from the first one's location, ratio
-        # to its squared scale and FREEDOM, and of the squares of these; the least ratio.
-        members = 0.0
-        weight = 0.0
-        apart = 0.0
-        apart_2 = 0.0
-        ratio = 0.0
-        ratio_2 = 0.0
-        freedom = 0.0
-        freedom_2 = 0.0
-        least = INF
+        middle = components[LOC, at]
+        per_unit = 1.0 / components[SQUARE, at]
+        group = NOBODY
         while at < end:
-            own = weights[at]
-            by = locs[at] - middle
-            times = squares[at] * per_unit
-            inverse = inverses[at]
-            members_now = members + sizes[at]
-            weight_now = weight + own
-            apart_now = apart + own * by
-            apart_2_now = apart_2 + own * (by * by + loc_variances[at])
-            ratio_now = ratio + own * times
-            ratio_2_now = ratio_2 + own * (times * times * (1.0 + square_variances[at]))
-            freedom_now = freedom + own * inverse
-            freedom_2_now = freedom_2 + own * (inverse * inverse + freedom_variances[at])
-            least_now = min(least, leasts[at] * per_unit)
-            differs = _difference(
-                (weight_now * apart_2_now - apart_now * apart_now) * per_unit,
-                weight_now * ratio_2_now - ratio_now * ratio_now,
-                weight_now * freedom_2_now - freedom_now * freedom_now,
-                least_now,
+            more = _joined(
+                group,
+                components[SIZE, at],
+                components[WEIGHT, at],
+                components[LOC, at] - middle,
+                components[SQUARE, at] * per_unit,
+                components[FREEDOM, at],
+                components[LOC_VARIANCE, at],
+                components[SQUARE_VARIANCE, at],
+                components[FREEDOM_VARIANCE, at],
+                components[LEAST, at] * per_unit,
             )
-            most = weight_now * (allowed * members_now) * (least_now * least_now)
-            if members > 0.0 and not differs <= most:
+            if group[0] > 0.0 and not _alike(more, allowed, per_unit):
                 break
+            group = more
             at += 1
-            members = members_now
-            weight = weight_now
-            apart = apart_now
-            apart_2 = apart_2_now
-            ratio = ratio_now
-            ratio_2 = ratio_2_now
-            freedom = freedom_now
-            freedom_2 = freedom_2_now
-            least = least_now
-        over = 1.0 / weight
-        apart *= over
-        ratio *= over
-        freedom *= over
-        weights[to] = weight
-        locs[to] = middle + apart
-        squares[to] = ratio / per_unit
-        inverses[to] = freedom
-        loc_variances[to] = max(apart_2 * over - apart * apart, 0.0)
-        square_variances[to] = max(ratio_2 * over / (ratio * ratio) - 1.0, 0.0)
-        freedom_variances[to] = max(freedom_2 * over - freedom * freedom, 0.0)
-        leasts[to] = least / per_unit
-        sizes[to] = members
+        _close(group, middle, per_unit, to, components)
         to += 1
     return to - first
 

@@ -16,7 +16,7 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, EACH
-from model_core.compiled.interface import Noise, RowStep
+from model_core.compiled.interface import Model, Noise, RowStep
 from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
 from model_core.compiled.ops import maths
 from model_core.upm.base import OUTLIER_SPREAD
@@ -69,8 +69,10 @@ def freedom_of(outputs: int, noise: Noise, k: int) -> int:
 
 
 @compiled
-def finish(outputs: int, noise: Noise, params: Floats) -> None:
+def finish(model: Model, params: Floats) -> None:
     """Fill what follows from the degrees of freedom, and means, once all else is there."""
+    outputs = model.outputs
+    noise = model.noise
     for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
         half = params[first + HALF]
         norm = params[first + NORM]
@@ -110,11 +112,11 @@ def finish(outputs: int, noise: Noise, params: Floats) -> None:
 
 
 @compiled
-def widen(outputs: int, noise: Noise, params: Floats) -> None:
+def widen(model: Model, params: Floats) -> None:
     """Turn the prior's squared scales into those of outliers."""
-    first = squares_of(outputs, noise)
+    first = squares_of(model.outputs, model.noise)
     n = whole(params[0])
-    for k in range(outputs * noise.parts * noise.kinds):
+    for k in range(model.outputs * model.noise.parts * model.noise.kinds):
         params[first + k, n - 1] *= OUTLIER_SPREAD
 
 
@@ -193,11 +195,13 @@ def score(step: RowStep) -> float:
 
 
 @compiled
-def describe(outputs: int, noise: Noise, params: Floats) -> None:
+def describe(model: Model, params: Floats) -> None:
     """Fill the variances of each hypothesis; inf where one does not exist.
 
     One part weighs 1, as does one kind of it.
     """
+    outputs = model.outputs
+    noise = model.noise
     n = whole(params[0])
     for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
         half = params[first + HALF]
@@ -253,8 +257,7 @@ def describe(outputs: int, noise: Noise, params: Floats) -> None:
 
 @compiled
 def gather(
-    outputs: int,
-    noise: Noise,
+    model: Model,
     output: int,
     allowed: float,
     count: int,
@@ -266,6 +269,8 @@ def gather(
 
     Arguments are as of `mixture.merge`; chance: of the hypotheses.
     """
+    outputs = model.outputs
+    noise = model.noise
     parts = noise.parts
     kinds = noise.kinds
     n = 0
@@ -287,7 +292,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
     outputs = step.model.outputs
     params = step.params
-    describe(outputs, step.model.noise, params)
+    describe(step.model, params)
     mixture.moments(
         step.work[CHANCE], params[:outputs], params[outputs : 2 * outputs], whole(params[0]), out
     )
@@ -306,7 +311,7 @@ def each_output(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> No
     count = mixture.order(chance, params[freedom_of(outputs, noise, 0) + HALF], spare)
     allowed = mixture.allowed(levels, count * noise.parts)
     for o in range(outputs):
-        n = gather(outputs, noise, o, allowed, count, chance, params, spare)
+        n = gather(model, o, allowed, count, chance, params, spare)
         call(step.marginal, outputs, o, step.number, levels, spare, n, out)
 
 

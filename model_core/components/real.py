@@ -34,20 +34,29 @@ class _StudentT(NamedTuple):
     scale: Tensor
 
 
-class StudentT(_StudentT, Components):
-    """Student-t with `df` degrees of freedom; the variance exists for `df > 2`."""
+class _OfT(Components):
+    """What all Student-t of one output share."""
 
+    df: Tensor
     support = "real"
+
+    @cached_property
+    def _log_norm(self) -> Tensor:
+        return _log_norm(self.df)  # costly, and wanted by all that is asked
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Cumulative probability of each dimension, to 2e-10."""
+        return self.evaluate(value, self.table())[0]
+
+
+class StudentT(_StudentT, _OfT):
+    """Student-t with `df` degrees of freedom; the variance exists for `df > 2`."""
 
     @classmethod
     def stated(cls, *parameters: Tensor) -> Self:
         """Of half the degrees of freedom, location and squared scale."""
         half, loc, square = parameters
         return cls((2 * half).expand_as(loc), loc, square.sqrt())
-
-    @cached_property
-    def _log_norm(self) -> Tensor:
-        return _log_norm(self.df)  # costly, and wanted by all that is asked
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each dimension."""
@@ -58,10 +67,6 @@ class StudentT(_StudentT, Components):
             error, precision, half, self._log_norm, 1.0, 1 / self.df
         )
         return density
-
-    def cdf(self, value: Tensor) -> Tensor:
-        """Cumulative probability of each dimension, to 2e-10."""
-        return self.evaluate(value, self.table())[0]
 
     def table(self) -> tuple[Tensor, ...]:
         """Location, scale, and what depends on the degrees of freedom alone."""
@@ -99,18 +104,12 @@ class _SkewedT(NamedTuple):
     skew: Tensor
 
 
-class SkewedT(_SkewedT, Components):
+class SkewedT(_SkewedT, _OfT):
     """Student-t whose scale is `scale * skew` above the mode `loc`, and `scale / skew` below it.
 
     Both sides have the same density at the mode (Fernandez and Steel 1998, *JASA* 93). The mean
     exists for `df > 1`, the variance for `df > 2`; a skew of 1 is a Student-t.
     """
-
-    support = "real"
-
-    @cached_property
-    def _log_norm(self) -> Tensor:
-        return _log_norm(self.df)
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each dimension."""
@@ -121,10 +120,6 @@ class SkewedT(_SkewedT, Components):
             error, precision, self.skew, half, self._log_norm, 1.0, 1 / self.df
         )
         return density
-
-    def cdf(self, value: Tensor) -> Tensor:
-        """Cumulative probability of each dimension, to 2e-10."""
-        return self.evaluate(value, self.table())[0]
 
     def table(self) -> tuple[Tensor, ...]:
         """Location, scale, skew, and what depends on the degrees of freedom alone."""

@@ -23,14 +23,12 @@ def alpaca(
     outputs: int = 1,
     widths: tuple[int, ...] = (64, 64),
     lags: int = 0,
-    known_noise: bool = False,
-    seed: int = 0,
 ) -> Alpaca:
     """Regression with a prior covariance that is no multiple of the identity.
 
     widths: of the encoder's hidden layers. inputs: 0 where the `lags` labels before are all.
     """
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     factor = torch.eye(features, dtype=torch.float64) + 0.3 * _normal(draw, features, features)
     cov = factor @ factor.T / features**0.5
     ones = torch.ones(outputs, dtype=torch.float64)
@@ -43,23 +41,18 @@ def alpaca(
         lags=lags,
         prior_mean=0.1 * _normal(draw, features, outputs),
         prior_cov=0.5 * (cov + cov.T),
-        noise_variance=0.3 * ones if known_noise else None,
-        noise_prior=None if known_noise else NoisePrior(NOISE_ALPHA * ones, NOISE_BETA * ones),
+        noise_prior=NoisePrior(NOISE_ALPHA * ones, NOISE_BETA * ones),
     )
 
 
-def pcoc(
-    classes: int = 5,
-    features: int = 32,
-    inputs: int = 4,
-    widths: tuple[int, ...] = (64, 64),
-    seed: int = 0,
-) -> Pcoc:
-    """Classifier whose classes differ by their means."""
-    draw = torch.Generator().manual_seed(seed)
+def pcoc(classes: int = 5) -> Pcoc:
+    """Classifier of 4 inputs whose classes differ by their means."""
+    features = 32
+    inputs = 4
+    draw = torch.Generator().manual_seed(0)
     ones = torch.ones(classes, features, dtype=torch.float64)
     return Pcoc(
-        encoder=_network(draw, (inputs, *widths, features)),
+        encoder=_network(draw, (inputs, 64, 64, features)),
         prior_mean=0.5 * _normal(draw, classes, features),
         prior_precision=torch.exp(0.3 * _normal(draw, classes, features)),
         noise_variance=ones,
@@ -72,17 +65,15 @@ def pcoc(
 def fleet(
     features: int = 32,
     inputs: int = 4,
-    outputs: int = 1,
     widths: tuple[int, ...] = (64, 64),
     lags: int = 0,
     chance: float = 0.5,
-    seed: int = 0,
 ) -> Fleet:
     """The regression of `alpaca`, of unknown noise, among the parts of `averaged`."""
-    learned = alpaca(features, inputs, outputs, widths, lags, seed=seed)
+    learned = alpaca(features, inputs, widths=widths, lags=lags)
     assert learned.noise_prior is not None
     return Fleet(
-        y_dim=outputs,
+        y_dim=1,
         encoder=learned.encoder,
         x_offset=learned.x_offset,
         x_scale=learned.x_scale,

@@ -243,7 +243,7 @@ def complete(step: RowStep) -> float:
         for c in range(MANY):
             params[shares + o, c] = share_of(d, o, c, step.context)
     _walk(step)
-    student_t.finish(d, noise, params)
+    student_t.finish(step.model, params)
     return float(params[at.walk, 0])
 
 

@@ -295,7 +295,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     n = whole(chance)
     more = params[at.more : at.block]
     block = params[at.block :]
-    student_t.describe(d, noise, params)
+    student_t.describe(model, params)
     for o in range(d):
         _variance(o, d, own[at.psi + o * d + o], more, block, params)
     mixture.moments(chance, more[MEANS : MEANS + d], params[d : 2 * d], n, out)
@@ -313,7 +313,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     count = mixture.order(chance, params[2 * d + student_t.HALF], spare)
     allowed = mixture.allowed(levels, count * (noise.parts + 1))
     for o in range(d):
-        merged = student_t.gather(d, noise, o, allowed, count, share, params, spare)
+        merged = student_t.gather(model, o, allowed, count, share, params, spare)
         for c in range(MANY):
             arithmetic.multiply(own[at.psi + o * d + o], more[SPREADS + c], squares[c])
         merged = mixture.merge(

@@ -45,8 +45,8 @@ def predict(step: RowStep) -> float:
     for o in range(d):
         arithmetic.copy(block[wishart.LOCATION + o], params[2 * d + student_t.FREEDOM + o])
         arithmetic.copy(block[squares + o], params[3 * d + student_t.FREEDOM + o])
-    student_t.widen(d, model.noise, params)
-    student_t.finish(d, model.noise, params)
+    student_t.widen(model, params)
+    student_t.finish(model, params)
     block[wishart.SPREAD, last] *= OUTLIER_SPREAD
     return 0.0
 

@@ -135,8 +135,8 @@ def predict(step: RowStep) -> float:
             square[whole(gram) - 1] *= OUTLIER_SPREAD
     if model.noisy:
         arithmetic.copy(own[n * d], params[2 * d])
-        student_t.widen(d, noise, params)
-        student_t.finish(d, noise, params)
+        student_t.widen(model, params)
+        student_t.finish(model, params)
     return 0.0
 
 
