@@ -1,5 +1,7 @@
 """Elementary functions without branches, so that loops over them are vectorised, and sums.
 
+Those that `maths.ops` has are what kernels compute the mathematics with, see `maths`.
+
 Each is within 1 or 2 ulp; of what is not finite they make what `math` does. Sums have a fixed
 order, eight partial sums side by side, so that they are the same on every machine.
 """
@@ -7,11 +9,14 @@ order, eight partial sums side by side, so that they are the same on every machi
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 
 from model_core.compiled.jit import Floats, bits_of, compiled, float_of, fma, inlined, whole
+from model_core.maths import bound, ops
 
 INF = math.inf
 ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it leaves the nearest integer in the low bits
@@ -24,6 +29,20 @@ HIGHEST = 709.0
 LEAST_NORMAL = 2.2250738585072014e-308
 TWO_54 = 18014398509481984.0
 ERFC_CENTRE = 3.0
+
+
+def maths(name: str) -> ModuleType:
+    """A module of `model_core.maths`, its functions compiled into their callers."""
+    return bound(name, sys.modules[__name__], inlined)
+
+
+@inlined
+def sqrt(x: float) -> float:
+    """Square root: nan of what is below 0."""
+    return math.sqrt(x)
+
+
+maximum, minimum, where = (inlined(function) for function in (ops.maximum, ops.minimum, ops.where))
 
 
 @inlined

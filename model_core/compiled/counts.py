@@ -10,9 +10,8 @@ import math
 import numpy as np
 
 from model_core.compiled import arithmetic, mixture
-from model_core.compiled.arithmetic import INF
+from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.jit import Floats, compiled
-from model_core.compiled.ops import maths
 from model_core.maths.families import EXACT_COUNTS
 from model_core.quantiles import COUNT_STEPS
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from model_core import components
 from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture, student_t
-from model_core.compiled.arithmetic import INF
+from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH
 from model_core.compiled.interface import ALONE, Model, RowStep
 from model_core.compiled.jit import (
@@ -33,7 +33,6 @@ from model_core.compiled.jit import (
     state_at,
     whole,
 )
-from model_core.compiled.ops import maths
 from model_core.maths import counterpart
 
 _FAMILIES = maths("families")

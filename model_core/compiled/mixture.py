@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from model_core.compiled import arithmetic
-from model_core.compiled.arithmetic import INF
+from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.jit import (
     Floats,
     Ints,
@@ -31,7 +31,6 @@ from model_core.compiled.jit import (
     whole,
     widest,
 )
-from model_core.compiled.ops import maths
 from model_core.maths.special import FARTHEST, ROOT_2_PI
 from model_core.table import BESIDE, LANES
 

@@ -2,9 +2,9 @@
 
 Each module here is ordinary Python that takes its elementary functions from `maths.ops`, as do the
 equations of a model that stand beside its class. `bound` gives the same module with those of a
-backend in their place: numba compiles its functions into loops over slots (`compiled.ops.maths`),
-torch computes them on whole tensors (`tensor_ops.maths`), and Python itself is the slow third, for
-one number at a time. None of them may branch on a value: `where` chooses.
+backend in their place: numba compiles its functions into loops over slots (`arithmetic.maths` in
+`compiled`), torch computes them on whole tensors (`tensor_ops.maths`), and Python itself is the
+slow third, for one number at a time. None of them may branch on a value: `where` chooses.
 """
 
 from __future__ import annotations

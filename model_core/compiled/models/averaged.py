@@ -23,11 +23,11 @@ from model_core.compiled import (
     mixture,
     student_t,
 )
+from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.interface import Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole, widest
 from model_core.compiled.models import walk
-from model_core.compiled.ops import maths
 from model_core.compiled.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.maths.regression import SCALES
 from model_core.maths.walk import TAILS

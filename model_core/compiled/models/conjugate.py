@@ -17,6 +17,7 @@ import numpy as np
 from numba.core import cgutils
 
 from model_core.compiled import LABEL
+from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import SHARE
 from model_core.compiled.families import answers_of
 from model_core.compiled.interface import Functions, Model, Noise, RowStep, forget
@@ -32,7 +33,6 @@ from model_core.compiled.jit import (
     state_at,
     whole,
 )
-from model_core.compiled.ops import maths
 from model_core.maths import counterpart
 from model_core.upm.conjugate import Conjugate
 
@@ -102,53 +102,42 @@ def _equations(kind: type[Conjugate], mixed: bool) -> dict[str, Callable[..., An
 # --- numbers of one output in a slot --------------------------------------------------------------
 
 
-def _lines(builder: Any, which: Any, outputs: Any, output: Any) -> list[Any]:
-    """Line of each statistic of an output, and whether all outputs share it."""
-    zero = output.type(0)
-    first = zero
-    lines = []
-    for own in cgutils.unpack_tuple(builder, which):
-        shared = builder.icmp_signed("==", own, zero)
-        lines.append((builder.add(first, builder.select(shared, zero, output)), shared))
-        first = builder.add(first, builder.select(shared, output.type(1), outputs))
-    return lines
-
-
 @intrinsic
-def take(context: Any, own: Any, which: Any, outputs: Any, output: Any, slot: Any) -> Any:
-    """The statistics of an output in one slot, as a tuple."""
+def lines_of(context: Any, which: Any, outputs: Any, output: Any) -> Any:
+    """Line of each statistic of an output."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows, fields, count, at, place = arguments
-        values = [
-            builder.load(slot_pointer(target, builder, signature.args[0], rows, line, place))
-            for line, _ in _lines(builder, fields, count, at)
-        ]
-        return target.make_tuple(builder, signature.return_type, values)
+        fields, count, at = arguments
+        zero = at.type(0)
+        first = zero
+        lines = []
+        for own in cgutils.unpack_tuple(builder, fields):
+            shared = builder.icmp_signed("==", own, zero)
+            lines.append(builder.add(first, builder.select(shared, zero, at)))
+            first = builder.add(first, builder.select(shared, at.type(1), count))
+        return target.make_tuple(builder, signature.return_type, lines)
 
-    kind = numba.types.UniTuple(numba.types.float64, len(which.types))
-    return kind(own, which, outputs, output, slot), generate
+    kind = numba.types.UniTuple(numba.types.int64, len(which.types))
+    return kind(which, outputs, output), generate
 
 
 @intrinsic
-def put(
-    context: Any, own: Any, which: Any, outputs: Any, output: Any, slot: Any, numbers: Any
-) -> Any:
+def put(context: Any, own: Any, lines: Any, which: Any, last: Any, slot: Any, numbers: Any) -> Any:
     """Write the statistics of an output into one slot; those that are shared with the last."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows, fields, count, at, place, values = arguments
-        last = builder.icmp_signed("==", builder.add(at, at.type(1)), count)
-        pairs = zip(
-            _lines(builder, fields, count, at), cgutils.unpack_tuple(builder, values), strict=True
+        rows, *tuples, of_last, place, values = arguments
+        places, fields, numbers = (
+            cgutils.unpack_tuple(builder, each) for each in (*tuples, values)
         )
-        for (line, shared), value in pairs:
+        for line, field, value in zip(places, fields, numbers, strict=True):
             pointer = slot_pointer(target, builder, signature.args[0], rows, line, place)
-            with builder.if_then(builder.or_(last, builder.not_(shared))):
+            own_line = builder.icmp_signed("!=", field, field.type(0))
+            with builder.if_then(builder.or_(of_last, own_line)):
                 builder.store(value, pointer)
         return target.get_dummy_value()
 
-    return numba.types.void(own, which, outputs, output, slot, numbers), generate
+    return numba.types.void(own, lines, which, last, slot, numbers), generate
 
 
 # --- equations ------------------------------------------------------------------------------------
@@ -166,13 +155,14 @@ def _predict(which: Any, step: RowStep) -> float:
     numbers = model.numbers
     location = step.context[0] if numbers.shape[0] > 0 else 0.0
     for o in range(outputs):
+        lines = lines_of(which, outputs, o)
         for k in range(parts):
             part = (0.0, 0.0, 0.0, 0.0)
             if numbers.shape[0] > 0:
                 part = (numbers[4 * k], numbers[4 * k + 1], numbers[4 * k + 2], numbers[4 * k + 3])
             places = of_class(which, "places", outputs, parts, o * parts + k)
             for i in range(n):
-                stats = take(own, which, outputs, o, i)
+                stats = state_at(own, lines, i)
                 state(params, places, i, of_class(which, "predictive", stats, part, location))
             widest = of_class(which, "wide", state_at(params, places, n - 1), part)
             state(params, places, n - 1, widest)
@@ -190,6 +180,8 @@ def _learn(which: Any, step: RowStep) -> None:
     outputs = max(model.classes, model.outputs)
     for o in range(outputs):
         y = number[LABEL + o] if model.classes == 0 else (1.0 if number[LABEL] == o else 0.0)
+        lines = lines_of(which, outputs, o)
+        last = o == outputs - 1
         for i in range(whole(share)):
-            stats = take(own, which, outputs, o, i)
-            put(own, which, outputs, o, i, of_class(which, "update", stats, y, share[i]))
+            stats = of_class(which, "update", state_at(own, lines, i), y, share[i])
+            put(own, lines, which, last, i, stats)

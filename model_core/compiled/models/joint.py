@@ -15,14 +15,13 @@ import math
 from typing import NamedTuple
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
-from model_core.compiled.arithmetic import INF
+from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.interface import Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, call, compiled, either, entry, whole
 from model_core.compiled.models import averaged, wishart
 from model_core.compiled.models.averaged import FORECAST, MANY
 from model_core.compiled.models.wishart import DETERMINANT, HALF, LOCATION, SPREAD, VARIANCE
-from model_core.compiled.ops import maths
 from model_core.maths.regression import SCALES
 from model_core.upm import joint
 from model_core.upm.joint import WATCHED

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from model_core.compiled import LABEL, LABELLED, arithmetic
+from model_core.compiled.arithmetic import maths
 from model_core.compiled.jit import Floats, Ints, called, compiled
-from model_core.compiled.ops import maths
 
 _CONTEXT = maths("context")
 

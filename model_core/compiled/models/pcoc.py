@@ -11,12 +11,11 @@ and their inverses, then the prior of the classes (J).
 from __future__ import annotations
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, student_t
-from model_core.compiled.arithmetic import INF
+from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.interface import Functions, Model, RowStep
 from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
 from model_core.compiled.models.regression import numbers
-from model_core.compiled.ops import maths
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import pcoc
 from model_core.upm.base import OUTLIER_SPREAD

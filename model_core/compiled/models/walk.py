@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from model_core.compiled import LABEL, LABELLED
+from model_core.compiled.arithmetic import maths
 from model_core.compiled.jit import Floats, compiled, inlined
-from model_core.compiled.ops import maths
 from model_core.maths.walk import FORGET
 from model_core.upm.walk import COLUMNS
 

@@ -14,8 +14,8 @@ import sys
 from typing import NamedTuple
 
 from model_core.compiled import LABEL, arithmetic
+from model_core.compiled.arithmetic import maths
 from model_core.compiled.jit import Floats, compiled, either, inlined, whole
-from model_core.compiled.ops import maths
 
 _REGRESSION = maths("regression")
 _SPECIAL = maths("special")
