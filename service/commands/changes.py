@@ -200,8 +200,9 @@ def incidents(
 
 
 def _nothing(what: str, since: str) -> str:
-    ever = "" if since == EVER else f"--since {EVER} has those of all times, not of {since}; "
-    return f"no {what}: {ever}see the other options for what is left out"
+    if since == EVER:
+        return f"no {what}; see --help for what is left out"
+    return f"no {what} with --since {since}; --since {EVER} shows those of all times"
 
 
 def _show_incident(one: IncidentDetail) -> None:

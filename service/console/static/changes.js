@@ -47,7 +47,7 @@ class ChangesPage {
     this.heads = h("div", {});
     this.steady = h("section", { class: "steady", "aria-labelledby": "steady", hidden: true });
     this.empty = h("div", { class: "empty", hidden: true });
-    this.pager = new Pager("Pages of changes", PAGE, () => this.again());
+    this.pager = new Pager("changes", PAGE, () => this.again());
     fill(
       main,
       h("div", { class: "head" }, h("div", {}, this.title, this.context), h("div", { class: "do" }, this.filter.parts)),

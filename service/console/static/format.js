@@ -64,7 +64,7 @@ const CENTURY = 100;
 /** A length of time, in the unit that fits. @param {number} seconds */
 export function lasting(seconds) {
   for (const [unit, size, most] of UNITS)
-    if (seconds < most * size) return `${count(Math.max(1, Math.round(seconds / size)))} ${unit}`;
+    if (seconds < most * size) return `${count(Math.max(1, Math.round(seconds / size)))}\u00a0${unit}`;
   const years = Math.round(seconds / YEAR_S);
   return years < CENTURY ? `${years} years` : "a century+";
 }

@@ -229,11 +229,12 @@ export function notes(shown, seqs, narrow) {
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
+const GAP = 2; // letters between two labels
 // Steps between times that one reads easily.
 const STEPS = [1000, 5000, 15_000, 30_000, ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 7, 14].map((n) => n * DAY)];
 
 /**
- * Times in place of positions where there are any, but for those that the start's would hide.
+ * Times in place of positions where there are any, but for those too near to that of the start.
  * @param {import("./series.js").Shown} shown @param {[number, number]} range @param {number} width in pixels
  */
 export function ticks(shown, range, width) {
@@ -248,7 +249,7 @@ export function ticks(shown, range, width) {
   const letter = (LETTER * (range[1] - range[0])) / width;
   const left = round(seen.slice(from, to + 1).map((each) => Date.parse(each.time)), most)
     .map((i) => ({ at: first + from + i, text: brief(seen[from + i].time).replace(/:00$/, "") }))
-    .filter(({ at, text }) => !begun || Math.abs(at - begun.x) > ((longest(text) + begun.text.length) / 2) * letter);
+    .filter(({ at, text }) => !begun || Math.abs(at - begun.x) > ((longest(text) + begun.text.length) / 2 + GAP) * letter);
   return {
     tickmode: "array",
     tickangle: 0,

@@ -4,8 +4,9 @@ import { fill, h } from "./dom.js";
 import { count } from "./format.js";
 
 export class Pager {
-  /** @param {string} label @param {number} size of a page @param {() => void} turned */
-  constructor(label, size, turned) {
+  /** @param {string} of what @param {number} size of a page @param {() => void} turned */
+  constructor(of, size, turned) {
+    this.of = of;
     this.size = size;
     this.turned = turned;
     this.reset();
@@ -13,7 +14,7 @@ export class Pager {
     this.back = h("button", { type: "button", click: () => this.turn(-1) }, "← Previous");
     this.on = h("button", { type: "button", click: () => this.turn(1) }, "Next →");
     this.where = h("span", {});
-    this.element = h("nav", { class: "pager", "aria-label": label }, this.back, this.where, this.on);
+    this.element = h("nav", { class: "pager", "aria-label": `Pages of ${of}` }, this.back, this.where, this.on);
     // Before a page is there neither does anything.
     disable(this.back, true);
     disable(this.on, true);
@@ -32,7 +33,7 @@ export class Pager {
   draw(shown, total, next) {
     this.next = next;
     const first = (this.cursors.length - 1) * this.size + 1;
-    fill(this.where, shown ? `${count(first)}–${count(first + shown - 1)} of ${count(total)}` : "0");
+    fill(this.where, shown ? `${count(first)}–${count(first + shown - 1)} of ${count(total)} ${this.of}` : "0");
     disable(this.back, this.cursors.length === 1);
     disable(this.on, next === null);
   }

@@ -33,7 +33,7 @@ export function showStreams(main, query, feed) {
   const trouble = h("div", {});
   const body = h("tbody", { role: "rowgroup" });
   const empty = h("div", { class: "empty", hidden: true });
-  const pager = new Pager("Pages of streams", PAGE, again);
+  const pager = new Pager("streams", PAGE, again);
 
   const csv = csvDrop(main, again);
   fill(

@@ -578,6 +578,7 @@ def test_changes_are_filtered_behind_one_button(page, fake):
     listed = fake.answers["GET /v1/changes"]
     fake.answers["GET /v1/changes"] = lambda *call: {**listed(*call), "total": 60, "cursor": "next"}
     page.reload()
+    expect(page.get_by_label("Pages of changes")).to_contain_text("of 60 changes")
     page.get_by_role("button", name="Next").click()
     until(lambda: page.evaluate("1") and _asked(fake, {"cursor": "next"}))
 
@@ -838,6 +839,9 @@ def test_the_page_says_when_the_service_is_away_and_what_it_refuses(opened, fake
     expect(page.locator("#feed")).to_be_hidden()
 
 
+APART = 6  # pixels
+
+
 def test_words_on_a_chart_leave_one_another_room(opened, fake):
     """Those on a level are within a narrow chart; times of the axis beside that of the start."""
     path = "GET /v1/streams/pump/changepoints"
@@ -857,8 +861,8 @@ def test_words_on_a_chart_leave_one_another_room(opened, fake):
         ticks = [each.bounding_box() for each in page.locator(f"{VALUES} .xtick").all()]
         assert ticks
         for tick in ticks:
-            left = tick["x"] + tick["width"] <= begun["x"]
-            assert left or begun["x"] + begun["width"] <= tick["x"], (tick, begun)
+            left = tick["x"] + tick["width"] + APART <= begun["x"]
+            assert left or begun["x"] + begun["width"] + APART <= tick["x"], (tick, begun)
         before = words.filter(has_text="before").bounding_box()
         since = words.filter(has_text="since").bounding_box()
         chart = page.locator(VALUES).first.bounding_box()
