@@ -10,12 +10,15 @@ import httpx
 import msgspec
 import pytest
 
-from moca_client import Client, Outbox, retry
+from moca_client import Client, Outbox, outbox, retry
 from moca_client.errors import InvalidRequest, OutcomeUnknown, problem_of
-from moca_client.outbox import box as box_module
-from moca_client.outbox import sending
-from moca_client.outbox.sending import Delivered, Sender
-from moca_client.outbox.store import OutboxError, OutboxFull, OutboxStore
+from moca_client.outbox import (
+    Delivered,
+    OutboxError,
+    OutboxFull,
+    OutboxStore,
+    Sender,
+)
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import ONCE, Call
 from tests.waiting import PATIENCE_S, Clock
@@ -307,7 +310,7 @@ def test_tries_behind_a_refused_observation_do_not_count(service, driver):
     for _ in range(8):
         driver.round()
     sent = [item["seq"] for items in service.seen for item in items if item["y"] == 1.0]
-    assert sent == [1, *[0] * sending.FAULT_TRIES]
+    assert sent == [1, *[0] * outbox.FAULT_TRIES]
 
 
 def test_what_a_lost_request_did_not_apply_is_not_taken_for_what_another_wrote(service, driver):
@@ -349,9 +352,9 @@ def test_an_answer_found_in_the_history_is_delivered(service, driver, y):
 
 def test_pauses_double_for_each_stream_until_it_works(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(outbox, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(retry, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
-    pauses = sending.Pauses()
+    pauses = outbox.Pauses()
     assert (pauses.next_s(), pauses.all_s()) == (None, 0.0)
     waits = []
     for _ in range(8):
@@ -375,7 +378,7 @@ def test_a_stream_that_pauses_holds_up_no_other_and_is_not_asked_for_meanwhile(
     service, driver, monkeypatch
 ):
     clock = Clock()
-    monkeypatch.setattr(sending, "time", SimpleNamespace(time=clock, monotonic=clock))
+    monkeypatch.setattr(outbox, "time", SimpleNamespace(time=clock, monotonic=clock))
     apply = service.apply
 
     def busy(item):
@@ -398,11 +401,11 @@ def test_a_stream_that_pauses_holds_up_no_other_and_is_not_asked_for_meanwhile(
 @pytest.mark.parametrize("stream", ["", ".", "..", "\ud800", 7])
 def test_a_stream_that_no_request_can_name_would_hold_all_up_and_is_refused(stream):
     transport = httpx.MockTransport(lambda _: httpx.Response(503))
-    with Client("http://test", transport=transport) as client, Outbox(client) as outbox:
-        for add in (outbox.add, partial(outbox.add_once, source="topic", offset=1)):
+    with Client("http://test", transport=transport) as client, Outbox(client) as box:
+        for add in (box.add, partial(box.add_once, source="topic", offset=1)):
             with pytest.raises(InvalidRequest, match="expected a str|expected a stream id"):
                 add(stream, 1.0)
-        assert outbox.flush(timeout_s=0.0)
+        assert box.flush(timeout_s=0.0)
 
 
 def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path):
@@ -434,7 +437,7 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
 @pytest.mark.parametrize("state", ["asks", "pauses", "idle"])
 def test_nothing_holds_up_the_end_of_an_outbox(tmp_path, state, caplog, monkeypatch):
     """With a request under way, with a service that is away, with nothing to do."""
-    monkeypatch.setattr(box_module, "STOP_S", 0.01)
+    monkeypatch.setattr(outbox, "STOP_S", 0.01)
     for count in (1, 2):  # the file can be opened again, and has what was not sent
         begun = threading.Event()
         end = threading.Event()
