@@ -202,7 +202,7 @@ export function notes(shown, seqs, narrow) {
       const slope = kind === "slope" ? lead.explanation[side === lead.before ? "before" : "after"] : null;
       const value = slope !== null ? `slope ${number(slope, 2)}` : kind === "spread" ? spread : number(mean, digits);
       const more = value === spread || slope !== null || narrow || !spread ? "" : `, ${spread}`;
-      parts.push(note(`${value} ${when}${more}`, name, { y: 1, yref: "paper", yanchor: "top", ...place }));
+      parts.push(note(`${value} ${when}${more}`, name, { y: 1, yref: "paper", yanchor: "top", bgcolor: colour("page"), ...place }));
     };
     level(lead.before, "before", "ink", { x: lead.start - 0.5, xanchor: "right", xshift: -8 });
     // Where there is no room on the right it ends with the chart, below the other.

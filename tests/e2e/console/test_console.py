@@ -865,6 +865,9 @@ def test_words_on_a_chart_leave_one_another_room(opened, fake):
             assert left or begun["x"] + begun["width"] + APART <= tick["x"], (tick, begun)
         before = words.filter(has_text="before").bounding_box()
         since = words.filter(has_text="since").bounding_box()
+        for name in ("before", "since"):  # they may lie on a line, and are read all the same
+            behind = page.locator(f"{VALUES} .annotation").filter(has_text=name).locator("rect.bg")
+            assert behind.evaluate("each => getComputedStyle(each).fillOpacity") == "1"
         chart = page.locator(VALUES).first.bounding_box()
         assert since["x"] + since["width"] <= chart["x"] + chart["width"]
         if (width, start) == (390, 54):
