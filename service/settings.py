@@ -54,7 +54,7 @@ class Settings(BaseSettings):
         64,
         ge=1,
         le=4096,
-        description="number of partitions of a new store; `moca serve` chooses 8, or 4 per worker, "
+        description="number of partitions of a new store; `moca serve` chooses 4 per worker, "
         "unless stated, and takes the number of a store that exists",
     )
     log_level: Annotated[str, EACH] = Field(
@@ -219,7 +219,7 @@ class Settings(BaseSettings):
         64, ge=0, description="minimum number of idempotency keys remembered per stream"
     )
     feed_events: Annotated[int, WORKER] = Field(
-        2000,
+        4000,
         ge=1,
         description="event states retained per partition (approximate), for /v1/events, webhooks "
         "and /v1/changes",

@@ -58,7 +58,6 @@ log = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-m", "service.commands.main")
 # Of a new store: few, so that what arrives together is appended and committed together.
-FEWEST_PARTITIONS = 8
 PARTITIONS_OF_A_WORKER = 4
 BURY_TIMEOUT_S = 1.0  # meanwhile the supervisor does nothing else
 TICK_S = 0.1
@@ -97,7 +96,7 @@ class StoreKeeper:
                 check_server(client)
                 if "partitions" not in self._settings.model_fields_set:
                     stored = stored_partitions(client)
-                    fresh = max(FEWEST_PARTITIONS, PARTITIONS_OF_A_WORKER * self._settings.workers)
+                    fresh = PARTITIONS_OF_A_WORKER * self._settings.workers
                     partitions = fresh if stored is None else stored
                     self._settings = self._settings.model_copy(update={"partitions": partitions})
                 fix_partitions(client, self._settings.partitions)

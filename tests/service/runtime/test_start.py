@@ -108,7 +108,7 @@ def opened(valkey_url, tmp_path):
 
 
 def test_a_new_store_has_few_partitions_and_keeps_its_own(opened, valkey_url):
-    for workers, partitions in ((1, 8), (2, 8), (3, 12), (32, 128)):
+    for workers, partitions in ((1, 4), (2, 8), (3, 12), (32, 128)):
         with connect(valkey_url) as client:
             client.flushall()
         assert opened(workers=workers) == partitions
