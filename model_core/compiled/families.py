@@ -311,7 +311,7 @@ def _categorical_summarise(step: RowStep, levels: Floats, spare: Floats, out: Fl
 _ANSWERS: dict[type, Answers] = {
     components.StudentT: Answers(
         _student_t_places,
-        lambda outputs, parts: student_t.lines_of(outputs, ALONE),
+        lambda outputs, parts: student_t.lines_of(outputs, ALONE).end,
         mixture.FIELDS,
         student_t.finish,
         student_t.score,

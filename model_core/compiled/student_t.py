@@ -10,6 +10,7 @@ line whose first C numbers are the shares of the kinds. The last column is the p
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,35 +30,25 @@ HALF, NORM, FACTOR, INVERSE, SIZE, FREEDOM = range(6)
 NORMAL = 1e9  # half the degrees of freedom of a normal: its distribution function to 1e-10
 
 
-@either
-def before_locations(outputs: int, noise: Noise) -> int:
-    """First row of the locations."""
-    groups = 1 + outputs if noise.own > 0 else 1
-    return 2 * outputs + FREEDOM * groups
+class Lines(NamedTuple):
+    """First lines of `params` after those of the degrees of freedom, and how many there are."""
+
+    locations: int
+    squares: int
+    weights: int
+    shares: int
+    end: int
 
 
 @either
-def lines_of(outputs: int, noise: Noise) -> int:
-    """Lines of `params`."""
-    return shares_of(outputs, noise) + outputs
-
-
-@inlined
-def squares_of(outputs: int, noise: Noise) -> int:
-    """First row of the squared scales."""
-    return before_locations(outputs, noise) + outputs * noise.parts
-
-
-@either
-def weights_of(outputs: int, noise: Noise) -> int:
-    """First row of the weights."""
-    return before_locations(outputs, noise) + outputs * noise.parts * (1 + noise.kinds)
-
-
-@either
-def shares_of(outputs: int, noise: Noise) -> int:
-    """First row of the shares of the kinds."""
-    return before_locations(outputs, noise) + outputs * noise.parts * (2 + noise.kinds)
+def lines_of(outputs: int, noise: Noise) -> Lines:
+    """By the number of outputs."""
+    parts = outputs * noise.parts
+    locations = 2 * outputs + FREEDOM * (1 + outputs if noise.own > 0 else 1)
+    squares = locations + parts
+    weights = squares + parts * noise.kinds
+    shares = weights + parts
+    return Lines(locations, squares, weights, shares, shares + outputs)
 
 
 @inlined
@@ -72,7 +63,8 @@ def finish(model: Model, params: Floats) -> None:
     """Fill what follows from the degrees of freedom, and means, once all else is there."""
     outputs = model.outputs
     noise = model.noise
-    for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
+    at = lines_of(outputs, noise)
+    for first in range(2 * outputs, at.locations, FREEDOM):
         half = params[first + HALF]
         norm = params[first + NORM]
         factor = params[first + FACTOR]
@@ -85,25 +77,22 @@ def finish(model: Model, params: Floats) -> None:
                 height = arithmetic.exp(norm[i]) * math.sqrt(factor[i])
                 size[i] = height * 2.0 * half[i] / (half[i] - 0.5)
     parts = noise.parts
-    first = before_locations(outputs, noise)
-    squares = squares_of(outputs, noise)
-    weights = weights_of(outputs, noise)
     for o in range(outputs):
         mean = params[o]
-        shares = params[shares_of(outputs, noise) + o]
+        shares = params[at.shares + o]
         if parts == 1:
-            arithmetic.copy(params[first + o], mean)
+            arithmetic.copy(params[at.locations + o], mean)
             continue
         arithmetic.fill(mean, 0.0)
         for k in range(o * parts, o * parts + parts):
-            loc = params[first + k]
-            weight = params[weights + k]
+            loc = params[at.locations + k]
+            weight = params[at.weights + k]
             arithmetic.add_product(weight, loc, mean)
             skew = noise.skews[k - o * parts]
             if skew != 1.0:
                 size = params[freedom_of(outputs, noise, k) + SIZE]
                 for c in range(noise.kinds):
-                    square = params[squares + k * noise.kinds + c]
+                    square = params[at.squares + k * noise.kinds + c]
                     share = shares[c]
                     for i in range(whole(mean)):
                         offset = size[i] * (skew - 1.0 / skew)
@@ -113,7 +102,7 @@ def finish(model: Model, params: Floats) -> None:
 @compiled
 def widen(model: Model, params: Floats) -> None:
     """Turn the prior's squared scales into those of outliers."""
-    first = squares_of(model.outputs, model.noise)
+    first = lines_of(model.outputs, model.noise).squares
     n = whole(params[0])
     for k in range(model.outputs * model.noise.parts * model.noise.kinds):
         params[first + k, n - 1] *= OUTLIER_SPREAD
@@ -169,7 +158,7 @@ def score(step: RowStep) -> float:
     outputs = step.model.outputs
     noise = step.model.noise
     each = step.work[EACH]
-    first = before_locations(outputs, noise)
+    first = lines_of(outputs, noise).locations
     arithmetic.fill(each, 0.0)
     for o in range(outputs):
         at = freedom_of(outputs, noise, o)
@@ -202,25 +191,23 @@ def describe(model: Model, params: Floats) -> None:
     outputs = model.outputs
     noise = model.noise
     n = whole(params[0])
-    for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
+    at = lines_of(outputs, noise)
+    for first in range(2 * outputs, at.locations, FREEDOM):
         half = params[first + HALF]
         factor = params[first + FACTOR]
         for i in range(n):
             factor[i] = half[i] / (half[i] - 1.0)
     parts = noise.parts
-    at = weights_of(outputs, noise)
-    first = before_locations(outputs, noise)
-    squares = squares_of(outputs, noise)
     for o in range(outputs):
         mean = params[o]
         variance = params[outputs + o]
-        shares = params[shares_of(outputs, noise) + o]
+        shares = params[at.shares + o]
         if noise.kinds == 1:
             shares[0] = 1.0
         arithmetic.fill(variance, 0.0)
         for k in range(o * parts, o * parts + parts):
-            loc = params[first + k]
-            weight = params[at + k]
+            loc = params[at.locations + k]
+            weight = params[at.weights + k]
             if parts == 1:
                 arithmetic.fill(weight, 1.0)
             group = freedom_of(outputs, noise, k)
@@ -232,7 +219,7 @@ def describe(model: Model, params: Floats) -> None:
                 apart = loc[i] - mean[i]
                 variance[i] += weight[i] * (apart * apart)
             for c in range(noise.kinds):
-                square = params[squares + k * noise.kinds + c]
+                square = params[at.squares + k * noise.kinds + c]
                 share = shares[c]
                 for i in range(n):
                     variance[i] += weight[i] * (share * wide * (within[i] * square[i]))
@@ -248,7 +235,7 @@ def describe(model: Model, params: Floats) -> None:
         if noise.own > 0:
             last = (o + 1) * parts - 1
             half = params[freedom_of(outputs, noise, last) + HALF]
-            weight = params[at + last]
+            weight = params[at.weights + last]
             for i in range(n):
                 # One of no weight does not count.
                 variance[i] = variance[i] if half[i] > 1.0 or weight[i] == 0.0 else INF
@@ -273,13 +260,12 @@ def gather(
     parts = noise.parts
     kinds = noise.kinds
     n = 0
-    first = before_locations(outputs, noise)
-    squares = squares_of(outputs, noise)
-    shares = params[shares_of(outputs, noise) + output]
+    at = lines_of(outputs, noise)
+    shares = params[at.shares + output]
     for k in range(output * parts, (output + 1) * parts):
         n = mixture.merge(
-            allowed, count, chance, params[weights_of(outputs, noise) + k], params[first + k],
-            params[squares + k * kinds : squares + (k + 1) * kinds], shares,
+            allowed, count, chance, params[at.weights + k], params[at.locations + k],
+            params[at.squares + k * kinds : at.squares + (k + 1) * kinds], shares,
             params[freedom_of(outputs, noise, k) + HALF], noise.skews[k - output * parts], n,
             components,
         )  # fmt: skip

@@ -78,7 +78,7 @@ def places_of(d: int, noise: Noise) -> Places:
     fixed = every - noise.own
     logs = 6 * fixed * d + 1
     origin = logs + every * d
-    responsibilities = student_t.lines_of(d, noise)
+    responsibilities = student_t.lines_of(d, noise).end
     experts = responsibilities + every * MANY * d
     posteriors = experts + every * d
     evidence = posteriors + every * d
@@ -168,7 +168,7 @@ def regress(step: RowStep) -> None:
 @inlined
 def location_of(d: int, noise: Noise, output: int, expert: int) -> int:
     """Line of an expert's location."""
-    return student_t.before_locations(d, noise) + output * noise.parts + expert
+    return student_t.lines_of(d, noise).locations + output * noise.parts + expert
 
 
 @compiled
@@ -181,7 +181,7 @@ def by_scale(step: RowStep, o: int, j: int) -> None:
     k = o * noise.parts + j
     least, most = bounds(d, o, step.context)
     loc = params[location_of(d, noise, o, j)]
-    first = student_t.squares_of(d, noise) + k * MANY
+    first = student_t.lines_of(d, noise).squares + k * MANY
     variance = params[at.variances + k]
     spread = params[at.spreads + k]
     n = whole(loc)
@@ -235,13 +235,12 @@ def complete(step: RowStep) -> float:
     params = step.params
     at = places_of(d, noise)
     n = whole(params[0])
-    weights = student_t.weights_of(d, noise)
-    shares = student_t.shares_of(d, noise)
+    lines = student_t.lines_of(d, noise)
     for k in range(d * noise.parts):
-        arithmetic.exp_of(step.own[at.logs + k], 0.0, params[weights + k], n)
+        arithmetic.exp_of(step.own[at.logs + k], 0.0, params[lines.weights + k], n)
     for o in range(d):
         for c in range(MANY):
-            params[shares + o, c] = share_of(d, o, c, step.context)
+            params[lines.shares + o, c] = share_of(d, o, c, step.context)
     _walk(step)
     student_t.finish(step.model, params)
     return float(params[at.walk, 0])
@@ -257,20 +256,18 @@ def _walk(step: RowStep) -> None:
     kept = context[1 + 10 * d :]
     at = whole(params[0]) - 2
     params[places_of(d, noise).walk, 0] = kept[walk.WEIGHT]
-    first = student_t.before_locations(d, noise)
-    weights = student_t.weights_of(d, noise)
-    squares = student_t.squares_of(d, noise)
-    for group in range(2 * d, first, student_t.FREEDOM):
+    lines = student_t.lines_of(d, noise)
+    for group in range(2 * d, lines.locations, student_t.FREEDOM):
         params[group, at] = 0.5 * TAILS
     for o in range(d):
         scale = context[1 + d + o]
         loc = context[1 + o] + scale * walk.location(kept, d, o)
         square = scale * scale * walk.square(kept, d, o)
         for k in range(o * noise.parts, (o + 1) * noise.parts):
-            params[first + k, at] = loc
+            params[lines.locations + k, at] = loc
             for c in range(MANY):
-                params[squares + k * MANY + c, at] = square
-            params[weights + k, at] = 1.0 if k == o * noise.parts else 0.0
+                params[lines.squares + k * MANY + c, at] = square
+            params[lines.weights + k, at] = 1.0 if k == o * noise.parts else 0.0
 
 
 @compiled
@@ -281,12 +278,12 @@ def _walk_density(step: RowStep, output: int) -> float:
     params = step.params
     at = whole(params[0]) - 2
     k = output * noise.parts
-    first = student_t.before_locations(d, noise)
+    lines = student_t.lines_of(d, noise)
     freedom = 2 * d
     return float(
         _FAMILIES.student_t_log_density(
-            step.number[LABEL + output] - params[first + k, at],
-            1.0 / params[student_t.squares_of(d, noise) + k * MANY, at],
+            step.number[LABEL + output] - params[lines.locations + k, at],
+            1.0 / params[lines.squares + k * MANY, at],
             params[freedom + HALF, at], params[freedom + NORM, at], params[freedom + FACTOR, at],
             params[freedom + INVERSE, at],
         )
@@ -324,7 +321,7 @@ def log_density(step: RowStep) -> None:
     params[at.walk, 1] = 0.0
     for o in range(d):
         params[at.walk, 1] += _walk_density(step, o)
-        shares = params[student_t.shares_of(d, noise) + o]
+        shares = params[student_t.lines_of(d, noise).shares + o]
         for j in range(every):
             k = o * every + j
             y = step.number[LABEL + o]

@@ -22,7 +22,7 @@ def of(model: multivariate.Multivariate) -> tuple[Model, Functions] | None:
     d = model.y_dim
     if d > MOST_OUTPUTS:
         return None
-    params = student_t.lines_of(d, ALONE) + wishart.block_of(d, 1).end
+    params = student_t.lines_of(d, ALONE).end + wishart.block_of(d, 1).end
     sizes = Model(outputs=d, kept=d + 2 + d * d, params=params, spare=mixture.FIELDS)
     return sizes, Functions(predict, score, learn, forget, summarise)
 
@@ -34,7 +34,7 @@ def predict(step: RowStep) -> float:
     own = step.own
     params = step.params
     d = model.outputs
-    first = student_t.lines_of(model.outputs, model.noise)
+    first = student_t.lines_of(model.outputs, model.noise).end
     block = params[first:]
     last = own.shape[1] - 1
     psi = own[d + 2 :]
@@ -55,7 +55,7 @@ def predict(step: RowStep) -> float:
 def score(step: RowStep) -> float:
     """Log density of all outputs together."""
     d = step.model.outputs
-    block = step.params[student_t.lines_of(d, step.model.noise) :]
+    block = step.params[student_t.lines_of(d, step.model.noise).end :]
     wishart.score(d, 1, step.number, block, step.work[EACH])
     return 1.0
 
@@ -67,7 +67,7 @@ def learn(step: RowStep, log_score: float) -> float:
     own = step.own
     work = step.work
     d = model.outputs
-    block = step.params[student_t.lines_of(d, model.noise) :]
+    block = step.params[student_t.lines_of(d, model.noise).end :]
     kappa = own[d : d + 1]
     nu = own[d + 1]
     psi = own[d + 2 :]
@@ -84,7 +84,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     params = step.params
     d = model.outputs
     student_t.summarise(step, levels, spare, out)
-    block = params[student_t.lines_of(d, model.noise) :]
+    block = params[student_t.lines_of(d, model.noise).end :]
     for a in range(d):
         for b in range(a):
             total = wishart.covariance(d, 1, a, b, chance, block, params[0])

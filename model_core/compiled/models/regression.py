@@ -80,7 +80,7 @@ def _sizes(outputs: int, features: int, numbers: Floats) -> Model:
 
 
 def _params_of(outputs: int, features: int, noise: Noise) -> int:
-    return student_t.lines_of(outputs, noise) + 2 * features + 1 + outputs
+    return student_t.lines_of(outputs, noise).end + 2 * features + 1 + outputs
 
 
 def numbers(*values: Tensor) -> Floats:
@@ -99,7 +99,8 @@ def predict(step: RowStep) -> float:
     d = model.outputs
     n = model.features
     noise = model.noise
-    first = student_t.lines_of(d, noise)
+    at = student_t.lines_of(d, noise)
+    first = at.end
     features = params[first : first + n]
     projected = params[first + n : first + 2 * n + 1]
     fits = params[first + 2 * n + 1 :]
@@ -118,8 +119,8 @@ def predict(step: RowStep) -> float:
     for o in range(d):
         offset = model.numbers[o]
         scale = model.numbers[d + o]
-        loc = params[student_t.before_locations(d, noise) + o]
-        square = params[student_t.before_locations(d, noise) + d + o]
+        loc = params[at.locations + o]
+        square = params[at.squares + o]
         for i in range(whole(gram)):
             loc[i] = fits[o, i] * scale + offset
         if model.noisy:
@@ -217,7 +218,7 @@ def score_normal(step: RowStep) -> float:
     params = step.params
     d = model.outputs
     density = step.work[EACH]
-    first = student_t.before_locations(d, model.noise)
+    first = student_t.lines_of(d, model.noise).locations
     for o in range(d):
         y = step.number[LABEL + o]
         loc = params[first + o]
@@ -240,7 +241,7 @@ def learn(step: RowStep, log_score: float) -> float:
     d = model.outputs
     n = model.features
     share = work[SHARE]
-    first = student_t.lines_of(d, model.noise) + n
+    first = student_t.lines_of(d, model.noise).end + n
     projected = params[first : first + n + 1]
     fits = params[first + n + 1 :]
     gain(share, projected)
@@ -310,7 +311,7 @@ def remember(step: RowStep) -> float:
     d = model.outputs
     n = model.features
     if number[LABELLED] > 0:
-        first = student_t.lines_of(d, model.noise) + n
+        first = student_t.lines_of(d, model.noise).end + n
         downdate(step.params[first : first + n + 1], step.lines[statistics_line(d) + model.kept :])
     if model.past:
         lags.advance(d, number, step.context)
@@ -324,13 +325,14 @@ def summarise_normal(step: RowStep, levels: Floats, spare: Floats, out: Floats) 
     chance = step.work[CHANCE]
     params = step.params
     d = model.outputs
-    first = student_t.before_locations(d, model.noise)
+    at = student_t.lines_of(d, model.noise)
     mixture.moments(
-        chance, params[first : first + d], params[first + d : first + 2 * d], whole(chance), out
-    )
+        chance, params[at.locations : at.squares], params[at.squares : at.weights], whole(chance),
+        out,
+    )  # fmt: skip
     arithmetic.fill(params[2 * d + student_t.HALF], student_t.NORMAL)
     for o in range(d):
-        arithmetic.fill(params[student_t.weights_of(d, model.noise) + o], 1.0)
-        params[student_t.shares_of(d, model.noise) + o, 0] = 1.0
+        arithmetic.fill(params[at.weights + o], 1.0)
+        params[at.shares + o, 0] = 1.0
     student_t.each_output(step, levels, spare, out)
     return 0.0
