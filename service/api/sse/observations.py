@@ -140,6 +140,7 @@ class Follower:
         self._state = state
         self._full = full
         self._sent_head: wire.Head | None = None  # the head of the last summary sent
+        self._first: ObservationPage | None = None  # read by `ready`, and not sent yet
         self._sent_s = 0.0
         hub.enter(stream)
 
@@ -151,7 +152,7 @@ class Follower:
         """
         try:
             if not self._differs() and self._head and self._at < self._head.seq:
-                await self._page(self._head)
+                self._first = await self._page(self._head)
         except BaseException:
             self.leave()
             raise
@@ -205,7 +206,8 @@ class Follower:
         head = self._head
         assert head is not None
         if self._at < head.seq:
-            chunk, self._at = await self._page(head)
+            chunk, self._at = self._first or await self._page(head)
+            self._first = None
             return chunk
         if self._state and head is not self._sent_head:
             self._sent_head = head
