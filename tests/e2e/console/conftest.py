@@ -42,10 +42,11 @@ def fake():
 
 
 @pytest.fixture
-def opened(chromium, tabs):
+def opened(chromium, tabs, fake):
     """Open pages of a service; at the end none may have had an error or asked another origin.
 
-    A page whose clock is moved, or with options of a window, has a window of its own.
+    A page whose clock is moved, or with options of a window, has a window of its own. The stand-in
+    ends after the pages: one that follows it would ask anew, and count that as an error.
     """
     pages = []
     opened = []
