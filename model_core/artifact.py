@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -48,6 +48,13 @@ from model_core.upm.fleet import Fleet
 from model_core.upm.lstm import Lstm
 from model_core.upm.pcoc import Pcoc
 
+KINDS = {
+    bool: "true or false",
+    dict: "an object",
+    int: "a whole number",
+    list: "a list",
+    str: "a string",
+}  # of fields, in words
 LARGEST = 1e50  # of an offset or a scale, so that what is scaled can be squared
 
 
@@ -67,24 +74,44 @@ class Parts:
         tensors: Mapping[str, Tensor],
         device: str | torch.device = "cpu",
         folder: Path | None = None,
+        path: str = "",
     ) -> None:
+        """path: of the object in `model.json` whose fields these are, with a dot at its end."""
         self.description = description
         self.tensors = tensors
         self.device = torch.device(device)
         self.folder = folder
+        self._path = path
 
-    def field(self, name: str, kind: type) -> Any:
-        """Value of a field, which must be a `kind`; a bool is not an int here."""
+    def within(self, name: str, default: Mapping[str, Any] | None = None) -> Parts:
+        """The fields of an object that is a field itself."""
+        fields = self.field(name, dict, default)
+        return Parts(fields, self.tensors, self.device, self.folder, f"{self._path}{name}.")
+
+    def wrong(self, name: str, expected: str) -> BadArtifact:
+        """The error of a field that is not what it should be."""
         value = self.description.get(name)
+        return BadArtifact(f"{DESCRIPTION}: {self._path}{name} is {value!r}, expected {expected}")
+
+    def field(self, name: str, kind: type, default: Any = None) -> Any:
+        """Value of a field, which must be a `kind`; a bool is not an int here."""
+        value = self.description.get(name, default)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise BadArtifact(f"{DESCRIPTION}: {name} is {value!r}, expected {kind.__name__}")
+            raise self.wrong(name, KINDS[kind])
         return value
 
-    def size(self, name: str, least: int = 1) -> int:
+    def choice(self, name: str, options: Collection[str], default: str | None = None) -> str:
+        """One of several words."""
+        value = self.description.get(name, default)
+        if not isinstance(value, str) or value not in options:
+            raise self.wrong(name, f"one of {', '.join(map(repr, sorted(options)))}")
+        return value
+
+    def size(self, name: str, least: int = 1, default: int | None = None) -> int:
         """Whole number of at least `least`."""
-        value: int = self.field(name, int)
+        value: int = self.field(name, int, default)
         if value < least:
-            raise BadArtifact(f"{DESCRIPTION}: {name} is {value}, expected at least {least}")
+            raise self.wrong(name, f"at least {least}")
         return value
 
     def number(
@@ -95,9 +122,7 @@ class Parts:
         if value is None and default is not None:
             return default
         if not is_number(value) or not above < value < below:
-            raise BadArtifact(
-                f"{DESCRIPTION}: {name} is {value!r}, expected a number between {above} and {below}"
-            )
+            raise self.wrong(name, f"a number between {above} and {below}")
         return float(value)
 
     def tensor(self, name: str, *shape: int) -> Tensor:
@@ -158,9 +183,7 @@ class Parts:
         """Hazard and outlier rate (0 where it is left out), as a model's keyword arguments."""
         rate = self.description.get("outlier_rate")
         if rate is not None and (not is_number(rate) or not 0 <= rate < 1):
-            raise BadArtifact(
-                f"{DESCRIPTION}: outlier_rate is {rate!r}, expected at least 0 and below 1"
-            )
+            raise self.wrong("outlier_rate", "at least 0 and below 1")
         return {"hazard": self.hazard(), "outlier_rate": float(rate or 0.0)}
 
     def scaling(self, name: str, size: int) -> tuple[Tensor, Tensor]:
@@ -200,10 +223,6 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-Spec = dict[str, Any]
-WHERE = "model.json: encoder"
-
-
 def encoder(parts: Parts, x_dim: int, feature_dim: int) -> Encoder:
     """The field `encoder`: from inputs (B, x_dim) to features (B, feature_dim).
 
@@ -211,21 +230,8 @@ def encoder(parts: Parts, x_dim: int, feature_dim: int) -> Encoder:
     """
     if parts.encoder is not None:
         return parts.encoder
-    spec: Spec = parts.field("encoder", dict)
-    kind = spec.get("type")
-    if not isinstance(kind, str) or kind not in _ENCODERS:
-        raise BadArtifact(f"{WHERE}: unknown encoder type {kind!r}, expected {sorted(_ENCODERS)}")
-    return _ENCODERS[kind](parts, spec, x_dim, feature_dim)
-
-
-def activation(spec: Spec, name: str, default: str) -> str:
-    """Name of an activation in a spec; raises BadArtifact."""
-    value = spec.get(name, default)
-    if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise BadArtifact(
-            f"model.json: {name}: unknown activation {value!r}, expected {sorted(ACTIVATIONS)}"
-        )
-    return value
+    spec = parts.within("encoder")
+    return _ENCODERS[spec.choice("type", _ENCODERS)](spec, x_dim, feature_dim)
 
 
 def mlp(parts: Parts, prefix: str, layers: list[int], activations: tuple[str, str]) -> Mlp:
@@ -236,108 +242,81 @@ def mlp(parts: Parts, prefix: str, layers: list[int], activations: tuple[str, st
     return Mlp(weights, biases, *activations)
 
 
-def _identity(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Identity:
+def _identity(spec: Parts, x_dim: int, feature_dim: int) -> Identity:
     if x_dim != feature_dim:
         raise BadArtifact(
-            f"{WHERE}: identity encoder, but x_dim {x_dim} is not feature_dim {feature_dim}"
+            f"{DESCRIPTION}: identity encoder, but x_dim {x_dim} is not feature_dim {feature_dim}"
         )
     return Identity()
 
 
-def _mlp(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Mlp:
-    layers = spec.get("layers")
-    linear = spec.get("linear", 0)
-    if linear != 0 and not (_is_size(linear) and linear < feature_dim):
-        raise BadArtifact(
-            f"{WHERE}.linear is {linear!r}, expected a whole number below {feature_dim}"
-        )
-    if (
-        not isinstance(layers, list)
-        or len(layers) < 2
-        or (layers[0], layers[-1]) != (x_dim, feature_dim - linear)
-    ):
-        raise BadArtifact(
-            f"model.json: encoder.layers is {layers!r}, expected "
-            f"[{x_dim}, ..., {feature_dim - linear}]"
-        )
-    names = (
-        activation(spec, "activation", "relu"),
-        activation(spec, "output_activation", "identity"),
-    )
-    network = mlp(parts, "encoder", layers, names)
+def _mlp(spec: Parts, x_dim: int, feature_dim: int) -> Mlp:
+    layers: list[int] = spec.field("layers", list)
+    linear = spec.size("linear", 0, 0)
+    if linear >= feature_dim:
+        raise spec.wrong("linear", f"a whole number below {feature_dim}")
+    if len(layers) < 2 or (layers[0], layers[-1]) != (x_dim, feature_dim - linear):
+        raise spec.wrong("layers", f"[{x_dim}, ..., {feature_dim - linear}]")
+    inner = spec.choice("activation", ACTIVATIONS, "relu")
+    last = spec.choice("output_activation", ACTIVATIONS, "identity")
+    network = mlp(spec, "encoder", layers, (inner, last))
     if linear == 0:
         return network
-    weight = parts.tensor("encoder.linear.weight", linear, x_dim)
-    return replace(network, linear=(weight, parts.tensor("encoder.linear.bias", linear)))
+    weight = spec.tensor("encoder.linear.weight", linear, x_dim)
+    return replace(network, linear=(weight, spec.tensor("encoder.linear.bias", linear)))
 
 
-def _conv(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Conv:
-    channels, height, width = (_whole(spec, name) for name in ("channels", "height", "width"))
-    widths = spec.get("blocks")
-    if not isinstance(widths, list) or not widths or not all(map(_is_size, widths)):
-        raise BadArtifact(f"{WHERE}.blocks is {widths!r}, expected the channels of each block")
+def _conv(spec: Parts, x_dim: int, feature_dim: int) -> Conv:
+    channels, height, width = (spec.size(name) for name in ("channels", "height", "width"))
+    widths: list[int] = spec.field("blocks", list)
+    if not widths or not all(type(size) is int and size >= 1 for size in widths):
+        raise spec.wrong("blocks", "the channels of each block")
     if x_dim != channels * height * width:
         raise BadArtifact(
-            f"{WHERE}: x_dim {x_dim} is not channels * height * width, "
+            f"{DESCRIPTION}: encoder: x_dim {x_dim} is not channels * height * width, "
             f"{channels} * {height} * {width}"
         )
     left = (height >> len(widths)) * (width >> len(widths))
     if left == 0 or feature_dim != widths[-1] * left:
         raise BadArtifact(
-            f"{WHERE}: {len(widths)} blocks leave {widths[-1]} * {left} features of "
+            f"{DESCRIPTION}: encoder: {len(widths)} blocks leave {widths[-1]} * {left} features of "
             f"{height} x {width}, feature_dim is {feature_dim}"
         )
-    blocks = [
-        _block(parts, f"encoder.{i}", b, a, last=i == len(widths) - 1)
-        for i, (a, b) in enumerate(zip([channels, *widths[:-1]], widths, strict=True))
-    ]
+    blocks = []
+    for i, (into, out) in enumerate(zip([channels, *widths], widths, strict=False)):
+        name = f"encoder.{i}"
+        weight = spec.tensor(f"{name}.conv.weight", out, into, 3, 3)
+        bias = spec.tensor(f"{name}.conv.bias", out)
+        norm = None if i == len(widths) - 1 else _norm(spec, f"{name}.norm", out)
+        blocks.append(ConvBlock(weight, bias, norm))
     return Conv(channels, height, width, tuple(blocks))
 
 
-def _block(parts: Parts, name: str, out: int, into: int, *, last: bool) -> ConvBlock:
-    weight = parts.tensor(f"{name}.conv.weight", out, into, 3, 3)
-    bias = parts.tensor(f"{name}.conv.bias", out)
-    if last:
-        return ConvBlock(weight, bias, None)
-    scale, shift, mean, variance = (
-        parts.tensor(f"{name}.norm.{tensor}", out)
-        for tensor in ("weight", "bias", "running_mean", "running_var")
-    )
+def _norm(spec: Parts, name: str, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    weight = spec.tensor(f"{name}.weight", size)
+    bias = spec.tensor(f"{name}.bias", size)
+    mean = spec.tensor(f"{name}.running_mean", size)
+    variance = spec.tensor(f"{name}.running_var", size)
     if (variance < 0).any():
-        raise BadArtifact(f"model.safetensors: '{name}.norm.running_var' has a negative number")
-    return ConvBlock(weight, bias, (scale, shift, mean, variance))
+        raise BadArtifact(f"{TENSORS}: '{name}.running_var' has a negative number")
+    return weight, bias, mean, variance
 
 
-def _time(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Time:
-    periods = spec.get("periods", [])
-    trend = spec.get("trend", False)
-    if not isinstance(periods, list) or not all(
-        is_number(period) and 1e-50 <= period <= 1e50 for period in periods
-    ):
-        raise BadArtifact(f"{WHERE}.periods is {periods!r}, expected a list of numbers above 0")
-    if not isinstance(trend, bool):
-        raise BadArtifact(f"{WHERE}.trend is {trend!r}, expected true or false")
+def _time(spec: Parts, x_dim: int, feature_dim: int) -> Time:
+    periods: list[float] = spec.field("periods", list, [])
+    trend: bool = spec.field("trend", bool, False)
+    if not all(is_number(period) and 1e-50 <= period <= 1e50 for period in periods):
+        raise spec.wrong("periods", "a list of numbers above 0")
     time = Time(tuple(map(float, periods)), trend)
     if x_dim != 1 or feature_dim != time.features:
         raise BadArtifact(
-            f"{WHERE}: time encoder of {len(periods)} periods needs x_dim 1 and feature_dim "
+            f"{DESCRIPTION}: time encoder of {len(periods)} periods needs x_dim 1 and feature_dim "
             f"{time.features}, not {x_dim} and {feature_dim}"
         )
     return time
 
 
-def _whole(spec: Spec, name: str) -> int:
-    value = spec.get(name)
-    if not _is_size(value):
-        raise BadArtifact(f"{WHERE}.{name} is {value!r}, expected an integer of at least 1")
-    return value
-
-
-def _is_size(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-_ENCODERS: dict[str, Callable[[Parts, Spec, int, int], Encoder]] = {
+_ENCODERS: dict[str, Callable[[Parts, int, int], Encoder]] = {
     "identity": _identity,
     "mlp": _mlp,
     "conv": _conv,
@@ -373,16 +352,12 @@ def _regression(parts: Parts, *priors: int) -> dict[str, Any]:
     """Arguments of a regression on features; priors: how many it has, if its tensors say it."""
     y_dim = parts.size("y_dim")
     n = parts.size("feature_dim")
-    cov = _prior_cov(parts, *priors, n)
-    variance, noise_prior = _noise(parts, *priors, y_dim)
     return {
-        **_encoder(parts, y_dim, n),
+        "prior_cov": _prior_cov(parts, *priors, n),
+        **_noise(parts, *priors, y_dim),
         "prior_mean": parts.tensor("prior_mean", *priors, n, y_dim),
-        "prior_cov": cov,
-        "noise_variance": variance,
-        "noise_prior": noise_prior,
-        **_scalings(parts, y_dim),
-        **parts.defaults(),
+        **_learned(parts, n, y_dim),
+        **_scaled("y", parts.scaling("output_scaling", y_dim)),
     }
 
 
@@ -394,9 +369,7 @@ def _names(parts: Parts, size: int) -> tuple[str, ...]:
     names = [regime.get("name") if isinstance(regime, dict) else None for regime in given]
     texts = all(isinstance(name, str) and name.strip() for name in names)
     if not texts or not len(set(names)) == len(names) == size:
-        raise BadArtifact(
-            f"{DESCRIPTION}: regimes is {given!r}, expected {size} objects with different names"
-        )
+        raise parts.wrong("regimes", f"{size} objects with different names")
     return tuple(map(str, names))
 
 
@@ -411,17 +384,14 @@ def fleet(parts: Parts) -> Fleet:
     n = parts.size("feature_dim")
     if parts.description.get("output_scaling") is not None:
         raise BadArtifact(f"{DESCRIPTION}: output_scaling: remove it, every stream has its own")
-    cov = _prior_cov(parts, n)
     return Fleet(
         y_dim=y_dim,
-        **_encoder(parts, y_dim, n),
-        **_scalings(parts),
+        prior_cov=_prior_cov(parts, n),
         prior_mean=parts.tensor("prior_mean", n, y_dim),
-        prior_cov=cov,
         noise_alpha=parts.exponential("log_noise_alpha", y_dim),
         noise_beta=parts.exponential("log_noise_beta", y_dim),
         chance=parts.number("chance", 0.0, 1.0, default=0.5),
-        **parts.defaults(),
+        **_learned(parts, n, y_dim),
     )
 
 
@@ -432,14 +402,11 @@ def _prior_cov(parts: Parts, *shape: int) -> Tensor:
     return 0.5 * (cov + cov.mT)
 
 
-def _noise(parts: Parts, *shape: int) -> tuple[Tensor | None, NoisePrior | None]:
-    noise = parts.description.get("noise", "known")
-    if noise == "known":
-        return parts.exponential("log_noise_variance", *shape), None
-    if noise != "unknown":
-        raise BadArtifact(f"{DESCRIPTION}: noise is {noise!r}, expected 'known' or 'unknown'")
+def _noise(parts: Parts, *shape: int) -> dict[str, Any]:
+    if parts.choice("noise", ("known", "unknown"), "known") == "known":
+        return {"noise_variance": parts.exponential("log_noise_variance", *shape)}
     alpha = parts.exponential("log_noise_alpha", *shape, above=1.0)  # or no variance exists
-    return None, NoisePrior(alpha, parts.exponential("log_noise_beta", *shape))
+    return {"noise_prior": NoisePrior(alpha, parts.exponential("log_noise_beta", *shape))}
 
 
 def pcoc(parts: Parts) -> Pcoc:
@@ -457,13 +424,11 @@ def pcoc(parts: Parts) -> Pcoc:
     parts.derived("prior_mean", precision * mean)
     parts.derived("log_dirichlet", dirichlet.sum())
     return Pcoc(
-        encoder=encoder(parts, parts.size("x_dim"), n),
         prior_mean=mean,
         prior_precision=precision,
         noise_variance=parts.exponential("log_noise_variance", classes, n),
         dirichlet=dirichlet,
-        **_scalings(parts),
-        **parts.defaults(),
+        **_inputs(parts, n),
     )
 
 
@@ -476,17 +441,16 @@ def lstm(parts: Parts) -> Lstm:
     """
     y_dim = parts.size("y_dim")
     n = parts.size("feature_dim")
-    encoding = _encoder(parts, y_dim, n)
+    learned = _learned(parts, n, y_dim)
     hidden = parts.shape("lstm.weight_hh", 2)[1]
     return Lstm(
-        **encoding,
+        **learned,
+        **_scaled("y", parts.scaling("output_scaling", y_dim)),
         weight_ih=parts.tensor("lstm.weight_ih", 4 * hidden, n + y_dim),
         weight_hh=parts.tensor("lstm.weight_hh", 4 * hidden, hidden),
         bias_ih=parts.tensor("lstm.bias_ih", 4 * hidden),
         bias_hh=parts.tensor("lstm.bias_hh", 4 * hidden),
         decoder=_decoder(parts, hidden + n, 2 * y_dim),
-        **_scalings(parts, y_dim),
-        **parts.defaults(),
     )
 
 
@@ -496,26 +460,30 @@ def _decoder(parts: Parts, into: int, out: int) -> Mlp:
     if last < 0:
         raise BadArtifact(f"{TENSORS}: tensor 'decoder.0.weight' is missing")
     inner = [parts.shape(f"decoder.{i}.weight", 2)[0] for i in range(last)]
-    spec = {} if parts.description.get("decoder") is None else parts.field("decoder", dict)
-    names = activation(spec, "activation", "relu"), "identity"
+    given = parts.description.get("decoder") is not None
+    inside = parts.within("decoder") if given else Parts({}, {})
+    names = inside.choice("activation", ACTIVATIONS, "relu"), "identity"
     return mlp(parts, "decoder", [into, *inner, out], names)
 
 
-def _encoder(parts: Parts, y_dim: int, n: int) -> dict[str, Any]:
-    """The encoder, which takes inputs, or labels before (`lags`), or both."""
-    lags = parts.size("lags", 0) if "lags" in parts.description else 0
-    into = parts.size("x_dim", 0 if lags else 1) + lags * y_dim
-    return {"encoder": encoder(parts, into, n), "lags": lags}
+def _learned(parts: Parts, n: int, y_dim: int) -> dict[str, Any]:
+    """Arguments of a model whose encoder takes inputs, or labels before (`lags`), or both."""
+    lags = parts.size("lags", 0, 0)
+    return {**_inputs(parts, n, lags * y_dim), "lags": lags}
 
 
-def _scalings(parts: Parts, y_dim: int | None = None) -> dict[str, Any]:
-    """Scaling of inputs, and of labels if there is one; y_dim: numbers in a label, then."""
-    x_offset, x_scale = parts.scaling("input_scaling", parts.size("x_dim", 0))
-    inputs = {"x_offset": x_offset, "x_scale": x_scale}
-    if y_dim is None:
-        return inputs
-    y_offset, y_scale = parts.scaling("output_scaling", y_dim)
-    return {**inputs, "y_offset": y_offset, "y_scale": y_scale}
+def _inputs(parts: Parts, n: int, before: int = 0) -> dict[str, Any]:
+    """Encoder and scaling of inputs, hazard and outlier rate; before: numbers of labels before."""
+    x_dim = parts.size("x_dim", 0 if before else 1)
+    return {
+        "encoder": encoder(parts, x_dim + before, n),
+        **_scaled("x", parts.scaling("input_scaling", x_dim)),
+        **parts.defaults(),
+    }
+
+
+def _scaled(of: str, scaling: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    return {f"{of}_offset": scaling[0], f"{of}_scale": scaling[1]}
 
 
 FORMAT = 1
@@ -579,10 +547,8 @@ def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
     on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
     parts = Parts(description, on_device, device, folder)
     if parts.field("format", int) != FORMAT:
-        raise BadArtifact(f"{DESCRIPTION}: format is {description['format']}, expected {FORMAT}")
-    kind = parts.field("kind", str)
-    if kind not in _BUILDERS:
-        raise BadArtifact(f"{DESCRIPTION}: unknown kind {kind!r}, expected one of {kinds()}")
+        raise parts.wrong("format", str(FORMAT))
+    kind = parts.choice("kind", _BUILDERS)
     try:
         model = _BUILDERS[kind](parts)
     except _MISTAKES as error:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import filter as moca
-from model_core import horizon
 from model_core.filter import FilterState, Inputs, Prior
+from model_core.stream import forecasts
 from model_core.stream.columns import Columns, of_all
 from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Slab, SlabMemory, Step
@@ -341,7 +341,7 @@ def coming(model: UnderlyingModel, x: Tensor) -> Inputs:
 def density(model: UnderlyingModel, state: FilterState, x: Tensor, y: Tensor) -> Tensor:
     """Predictive density (len(y), len(x)) of one stream's next label y (Q,) at inputs x (G, 1)."""
     zeros = torch.zeros(1, model.scaled, dtype=torch.float64)
-    states, priors = horizon.repeated(state, moca.make_prior(model, zeros, zeros + 1), len(x))
+    states, priors = forecasts.repeated(state, moca.make_prior(model, zeros, zeros + 1), len(x))
     inputs = coming(model, x)
     grown, _ = moca.grow(states, priors, inputs)
     mixture = moca.predict(model, grown, priors, inputs).mixture

@@ -1,8 +1,8 @@
 """Seasons of a stream: found in its labels, and taken from them before the filter.
 
-The state is one array of float64, of fixed length: numbers of `_Head`, the ring of the last labels
-(nan: missing), and the profiles of up to `LAYERS` seasons (a day, and a week on top of it). It
-depends on the labels alone, neither on the model nor on its device.
+The state is one array of float64, of fixed length: four numbers, those of each season, the
+ring of the last labels (nan: missing), and the profiles of up to `LAYERS` seasons (a day, and a
+week on top of it). It depends on the labels alone, neither on the model nor on its device.
 """
 
 from __future__ import annotations
@@ -53,21 +53,11 @@ class Layer(NamedTuple):
     worth: float
 
 
-class _Head(NamedTuple):
-    """Numbers before the ring.
-
-    seen: observations so far. usable: the last of them that the seasons are taken from.
-    search, update: positions of the next search and the next update.
-    """
-
-    seen: int
-    usable: int
-    search: int
-    update: int
-
-
-FIRST_LAYER = len(_Head._fields)
-NUMBERS = FIRST_LAYER + LAYERS * len(Layer._fields)
+# Places in a state: observations so far; the last of them that seasons are taken from; positions
+# of the next search and of the next update of the profiles. Then the numbers of each layer.
+SEEN, USABLE, SEARCH, UPDATE, FIRST_LAYER = range(5)
+LAYER = len(Layer._fields)
+NUMBERS = FIRST_LAYER + LAYERS * LAYER
 
 
 def blank(capacity: int = CAPACITY) -> Floats:
@@ -78,7 +68,7 @@ def blank(capacity: int = CAPACITY) -> Floats:
             f"got {capacity}"
         )
     state = np.zeros(NUMBERS + capacity + LAYERS * (capacity // PERIODS))
-    _put_head(state, _Head(0, 0, FIRST_SEARCH, 0))
+    state[SEARCH] = FIRST_SEARCH
     return state
 
 
@@ -113,7 +103,7 @@ def searched(y: Floats) -> Floats | None:
     state = blank()
     y = y[-CAPACITY:]
     state[NUMBERS : NUMBERS + len(y)] = y
-    _put_head(state, _Head(len(y), len(y), 0, 0))
+    state[[SEEN, USABLE]] = len(y)
     while _search(state):
         pass  # a week on top of a day
     return state if layers(state) else None
@@ -121,10 +111,10 @@ def searched(y: Floats) -> Floats | None:
 
 def left(state: Floats) -> int:
     """Labels, at least one, after the last of which the seasons are looked at again."""
-    due = state.item(2)
+    due = state.item(SEARCH)
     if state.item(FIRST_LAYER):
-        due = min(due, state.item(3))
-    return max(int(due - state.item(0)), 1)
+        due = min(due, state.item(UPDATE))
+    return max(int(due - state.item(SEEN)), 1)
 
 
 def observe(state: Floats, labels: Sequence[float]) -> bool:
@@ -134,17 +124,17 @@ def observe(state: Floats, labels: Sequence[float]) -> bool:
     season should begin anew; `recent` has what it can begin with.
     """
     # Numbers are read one by one: most observations end here.
-    first = int(state.item(0))
+    first = int(state.item(SEEN))
     seen = first + len(labels)
     capacity = _capacity(state)
     for position, label in enumerate(labels, first):
         state[NUMBERS + position % capacity] = label
-    state[0] = seen
-    state[1] = min(state.item(1) + len(labels), capacity)
+    state[SEEN] = seen
+    state[USABLE] = min(state.item(USABLE) + len(labels), capacity)
     moved = False
-    if state.item(FIRST_LAYER) and seen >= state.item(3):
+    if state.item(FIRST_LAYER) and seen >= state.item(UPDATE):
         moved = _update(state)
-    if seen >= state.item(2):
+    if seen >= state.item(SEARCH):
         moved = _search(state) or moved
     return moved
 
@@ -157,14 +147,14 @@ def corrected(state: Floats, back: int, labels: Floats) -> Floats:
     season is found those that there were stay, with the profiles of the labels that count.
     """
     state = state.copy()
-    head = _head(state)
+    seen = int(state[SEEN])
     capacity = _capacity(state)
-    positions = head.seen - back + np.arange(len(labels))
-    kept = positions >= max(head.seen - capacity, 0)
+    positions = seen - back + np.arange(len(labels))
+    kept = positions >= max(seen - capacity, 0)
     state[NUMBERS + positions[kept] % capacity] = labels[kept]
     anew = state.copy()
-    if head.usable <= back:
-        _put_head(anew, head._replace(usable=min(head.seen, capacity)))
+    if state[USABLE] <= back:
+        anew[USABLE] = min(seen, capacity)
     _put_layers(anew, [])
     while _search(anew):
         pass
@@ -186,11 +176,11 @@ def offset(state: Floats | None, ahead: int = 0) -> float:
     if state is None:
         return 0.0
     # Numbers are read one by one, as in `observe`.
-    position = int(state.item(0)) + ahead
+    position = int(state.item(SEEN)) + ahead
     capacity = _capacity(state)
     first = NUMBERS + capacity  # of the profile of a layer
     total = 0.0
-    for layer in range(FIRST_LAYER, NUMBERS, len(Layer._fields)):
+    for layer in range(FIRST_LAYER, NUMBERS, LAYER):
         period = int(state.item(layer))
         if not period:
             break
@@ -205,13 +195,13 @@ def coming(state: Floats | None, count: int) -> Floats:
         return np.zeros(count)
     if count == 1:  # a tenth of the time
         return np.array([offset(state)])
-    seen = int(state.item(0))
+    seen = int(state.item(SEEN))
     return _seasons(state, np.arange(seen, seen + count), LAYERS)
 
 
 def next_update(state: Floats) -> float:
     """Observations after which the profiles are learned anew, and periods may be."""
-    return state.item(3)
+    return state.item(UPDATE)
 
 
 def valid(state: Floats) -> bool:
@@ -226,7 +216,7 @@ def valid(state: Floats) -> bool:
     kept = layers(state)
     profiles = [_profile(state, i)[: layer.period] for i, layer in enumerate(kept)]
     return (
-        0 <= _head(state).usable <= min(_head(state).seen, _capacity(state))
+        0 <= state[USABLE] <= min(state[SEEN], _capacity(state))
         and all(SHORTEST <= layer.period <= longest for layer in kept)
         and all(np.isfinite(profile).all() for profile in profiles)
     )
@@ -237,7 +227,7 @@ def recent(state: Floats, count: int) -> Floats:
 
     Labels from before a season was given up are left out.
     """
-    count = min(count, _head(state).usable)
+    count = min(count, int(state[USABLE]))
     return _labels(state, count) - _seasons(state, _last(state, count), LAYERS)
 
 
@@ -246,7 +236,7 @@ def offsets(state: Floats, count: int) -> Floats:
 
     Of labels from before a season was given up there are none.
     """
-    return _seasons(state, _last(state, min(count, _head(state).usable)), LAYERS)
+    return _seasons(state, _last(state, min(count, int(state[USABLE]))), LAYERS)
 
 
 def periods(state: Floats) -> list[int]:
@@ -256,9 +246,7 @@ def periods(state: Floats) -> list[int]:
 
 def layers(state: Floats) -> list[Layer]:
     """Seasons that are believed."""
-    first = FIRST_LAYER
-    size = len(Layer._fields)
-    rows = state[first:NUMBERS].reshape(LAYERS, size).tolist()
+    rows = state[FIRST_LAYER:NUMBERS].reshape(LAYERS, LAYER).tolist()
     return [Layer(int(row[0]), int(row[1]), row[2]) for row in rows if row[0] > 0]
 
 
@@ -266,20 +254,10 @@ def _capacity(state: Floats) -> int:
     return (len(state) - NUMBERS) * PERIODS // (PERIODS + LAYERS)
 
 
-def _head(state: Floats) -> _Head:
-    return _Head(*map(int, state[: len(_Head._fields)].tolist()))
-
-
-def _put_head(state: Floats, head: _Head) -> None:
-    state[: len(_Head._fields)] = head
-
-
 def _put_layers(state: Floats, kept: list[Layer]) -> None:
-    first = FIRST_LAYER
-    size = len(Layer._fields)
-    state[first:NUMBERS] = 0.0
+    state[FIRST_LAYER:NUMBERS] = 0.0
     for i, layer in enumerate(kept):
-        state[first + i * size : first + (i + 1) * size] = layer
+        state[FIRST_LAYER + i * LAYER :][:LAYER] = layer
 
 
 def _profile(state: Floats, layer: int) -> Floats:
@@ -297,7 +275,7 @@ def _labels(state: Floats, count: int) -> Floats:
 
 def _last(state: Floats, count: int) -> Ints:
     """Positions of the last labels, oldest first."""
-    seen = int(state.item(0))
+    seen = int(state.item(SEEN))
     return np.arange(seen - count, seen)
 
 
@@ -323,8 +301,7 @@ def _update(state: Floats) -> bool:
 
     Each is first judged by the labels since it was last learned.
     """
-    head = _head(state)
-    y = _filled(_labels(state, head.usable))
+    y = _filled(_labels(state, int(state[USABLE])))
     kept = layers(state)
     locked = len(kept) == LAYERS and kept[1].period % kept[0].period == 0
     block = min(_block(kept), len(y))
@@ -336,8 +313,8 @@ def _update(state: Floats) -> bool:
         worth = _worth(layer.worth, deseasoned[-block:], season)
         if worth < 0:
             _put_layers(state, kept[:i])
-            search = head.seen + max(block // SEARCHES, FEWEST)
-            _put_head(state, head._replace(usable=block, search=search))
+            state[USABLE] = block
+            state[SEARCH] = state[SEEN] + max(block // SEARCHES, FEWEST)
             _plan_update(state)
             return True
         period = layer.period
@@ -355,8 +332,7 @@ def _block(kept: list[Layer]) -> int:
 
 
 def _plan_update(state: Floats) -> None:
-    head = _head(state)
-    _put_head(state, head._replace(update=head.seen + _block(layers(state))))
+    state[UPDATE] = state[SEEN] + _block(layers(state))
 
 
 def _worth(before: float, y: Floats, season: Floats) -> float:
@@ -378,18 +354,18 @@ def _learn(state: Floats, index: int, y: Floats, period: int, worth: float, scal
     profile = periodicity.learned(y, period, scaled)
     _profile(state, index)[:period] = profile
     count = min(len(y) // period, RECENT_PERIODS)
-    return Layer(period, int(state[0]) - count * period, worth)
+    return Layer(period, int(state[SEEN]) - count * period, worth)
 
 
 def _search(state: Floats) -> bool:
     """Look for a further season; returns whether there is one."""
-    head = _head(state)
     kept = layers(state)
-    wait = min(int((GROWTH - 1) * head.usable), _capacity(state) // SEARCHES)
-    _put_head(state, head._replace(search=head.seen + max(wait, FEWEST)))
+    usable = int(state[USABLE])
+    wait = min(int((GROWTH - 1) * usable), _capacity(state) // SEARCHES)
+    state[SEARCH] = state[SEEN] + max(wait, FEWEST)
     if len(kept) == LAYERS:
         return False
-    y = _filled(_labels(state, head.usable))
+    y = _filled(_labels(state, usable))
     deseasoned = periodicity.detrended(y)
     if kept:
         deseasoned = periodicity.without(deseasoned, kept[0].period)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from model_core import Detector, horizon
+from model_core import Detector
 from model_core import filter as moca
 from model_core.stream import forecasts
 from model_core.upm.builtin import BUILTIN, Options
@@ -34,9 +34,9 @@ def filtered(name: str, labels, **options):
 
 
 def drawn(model, state, prior, steps: int, count: int = PATHS, seed: int = 0):
-    rows = horizon.repeated(state, prior, count)
+    rows = forecasts.repeated(state, prior, count)
     generator = torch.Generator().manual_seed(seed)
-    steps = horizon.drawn(model, rows, inputs(count), steps, generator)
+    steps = forecasts.paths(model, rows, inputs(count), steps, generator)
     return torch.stack([labels for _, labels in steps], 1)
 
 
@@ -52,7 +52,7 @@ MARGINALS = [
 def test_paths_have_the_exact_marginals(name, labels):
     model, state, prior = filtered(name, labels)
     found = drawn(model, state, prior, 4)
-    for step, mixture in enumerate(horizon.mixtures(model, state, prior, inputs(1), 4)):
+    for step, mixture in enumerate(forecasts.mixtures(model, state, prior, inputs(1), 4)):
         values = found[:, step, 0]
         grid = torch.quantile(values, torch.linspace(0.02, 0.98, 25, dtype=torch.float64)).unique()
         expected = [float(mixture.cdf(torch.full((1, 1), float(v)))) for v in grid]
@@ -73,7 +73,7 @@ def test_the_second_label_of_a_path_is_the_integral_over_the_first(name):
     count = 400
     levels = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     points = first.quantile(levels)[0]
-    rows = horizon.repeated(state, prior, count)
+    rows = forecasts.repeated(state, prior, count)
     after, _ = moca.step(model, *rows, inputs(count)._replace(y=points))
     second = moca.step(model, after, rows[1], inputs(count))[1].predictive
     found = drawn(model, state, prior, 2)[:, 1, 0]
@@ -89,7 +89,7 @@ def test_a_seed_means_the_same_paths_and_what_feeds_back_has_no_exact_marginals(
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     with pytest.raises(ValueError, match="not exchangeable"):
-        next(horizon.mixtures(*case, inputs(1), 2))
+        next(forecasts.mixtures(*case, inputs(1), 2))
 
 
 @pytest.mark.parametrize("name", ["averaged", "poisson"])
@@ -107,14 +107,14 @@ def test_a_seed_means_the_same_paths_whatever_slots_hypotheses_are_in(name):
 def test_the_first_marginal_is_the_next_predictive_and_the_state_stays_as_it_is():
     model, state, prior = filtered("gaussian", [0.1, 0.5, 2.0])
     before = [each.clone() for each in moca.leaves(state)]
-    first, second = horizon.mixtures(model, state, prior, inputs(1), 2)
+    first, second = forecasts.mixtures(model, state, prior, inputs(1), 2)
     drawn(model, state, prior, 3, 5)
     assert all(map(torch.equal, before, moca.leaves(state)))
     expected = moca.step(model, state, prior, inputs(1))[1].predictive
     assert torch.equal(first.mean(), expected.mean())
     # What is told of the first of them, supervision and time, is not told of the others.
     told = inputs(1)._replace(changepoint=torch.zeros(1).double(), elapsed=torch.full((1,), 9.0))
-    _, later = horizon.mixtures(model, state, prior, told, 2)
+    _, later = forecasts.mixtures(model, state, prior, told, 2)
     certain, _ = moca.step(model, state, prior, told._replace(labelled=torch.tensor([False])))
     expected = moca.step(model, certain, prior, inputs(1))[1].predictive
     assert torch.equal(later.mean(), expected.mean())
@@ -132,9 +132,9 @@ def test_paths_are_stepped_by_a_kernel_as_by_the_filter(name, outputs, regimes, 
     pipeline = detector._all.pipeline
     slab, row = pipeline.slab, pipeline.series[0].row
     coming = pipeline.coming(16)
-    rows = horizon.repeated(slab.state(row), slab.prior(row), 16)
+    rows = forecasts.repeated(slab.state(row), slab.prior(row), 16)
     generator = torch.Generator().manual_seed(1)
-    steps = horizon.drawn(pipeline.model, rows, coming, 6, generator)
+    steps = forecasts.paths(pipeline.model, rows, coming, 6, generator)
     expected = torch.stack([labels for _, labels in steps], 1)
     own = slab.row(row)
     slots = RNG.permutation(slab.layout.slots)

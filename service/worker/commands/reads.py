@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from moca_client.responses import Action, Prediction, Predictions
-from model_core import actions, horizon
+from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Strategy
 from model_core.lazy import torch
@@ -149,8 +149,8 @@ def _mixture(slab: Slab, row: int, records: list[Record]) -> tuple[Mixture, list
     """
     state = slab.state(row)
     prior = slab.prior(row)
-    grown = horizon.ordered(moca.grow(state, prior, step_inputs.inputs(slab, records[:1]))[0])
-    states, priors = horizon.repeated(grown, prior, len(records))
+    grown = forecasts.ordered(moca.grow(state, prior, step_inputs.inputs(slab, records[:1]))[0])
+    states, priors = forecasts.repeated(grown, prior, len(records))
     mixture = moca.predict(slab.model, states, priors, step_inputs.inputs(slab, records)).mixture
     slots = grown.belief.log_prob.shape[1]
     alive = int(torch.isfinite(grown.belief.log_prob[0]).sum())
