@@ -52,22 +52,31 @@ class Series(NamedTuple):
     rows: Sequence[int] = ()  # of the table that it was read from
     notice: str = ""  # what may be meant otherwise than it was read, beside its times
 
+    def at(self, rows: Sequence[int]) -> Series:
+        """Return the series of some rows alone."""
+        return self._replace(
+            y=[self.y[row] for row in rows],
+            x=self.x and [self.x[row] for row in rows],
+            axis=self.axis and self.axis.at(rows),
+            rows=rows,
+        )
+
     def observations(self, start: int, stop: int) -> list[dict[str, Any]]:
         """Return rows [start, stop) in the form the service takes."""
-        return [self._observation(row) for row in range(start, min(stop, len(self.y)))]
+        observations = []
+        for row in range(start, min(stop, len(self.y))):
+            observation: dict[str, Any] = {"y": self.label(row)}
+            if self.x is not None:
+                observation["x"] = self.x[row]
+            if self.axis is not None and self.axis.rfc3339 is not None:
+                observation["time"] = self.axis.rfc3339[row]
+            observations.append(observation)
+        return observations
 
     def label(self, row: int) -> float | list[float | None] | None:
         """Return the label of a row in the form the service takes: one number is no vector."""
         y = self.y[row]
         return y[0] if y is not None and len(y) == 1 else y
-
-    def _observation(self, row: int) -> dict[str, Any]:
-        observation: dict[str, Any] = {"y": self.label(row)}
-        if self.x is not None:
-            observation["x"] = self.x[row]
-        if self.axis is not None and self.axis.rfc3339 is not None:
-            observation["time"] = self.axis.rfc3339[row]
-        return observation
 
 
 class Table(NamedTuple):
@@ -166,14 +175,12 @@ def streams_by_column(table: Table, roles: ColumnRoles = ANY) -> dict[str, Serie
             f"{table.source} has no numeric column; its columns: {listed(table.columns)}"
             f"{_whys(table, others[:MOST_EXPLAINED])}"
         )
-    roles = _chosen(table, ColumnRoles(names, x_names, time, roles.time_format))
-    axis = _axis(table, roles)
-    x = _inputs(table, x_names) if x_names else None  # once: it is that of all
-    alone = roles._replace(x=[])
-    return {
-        name: _series(table, alone._replace(y=[name]), axis)._replace(x=x, x_names=x_names)
-        for name in names
-    }
+    whole = series_of(table, ColumnRoles(names, x_names, time, roles.time_format))
+    streams = {}
+    for place, name in enumerate(names):
+        labels = [None if y is None or y[place] is None else [y[place]] for y in whole.y]
+        streams[name] = _labelled(whole._replace(y=labels, y_names=[name]))
+    return streams
 
 
 def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Series]:
@@ -190,28 +197,37 @@ def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Ser
         if name not in rows and is_missing(value):
             raise SeriesError(f"{table.where(row, by)} is empty: expected the name of a stream")
         rows.setdefault(name, []).append(row)
+    others = {column: cells for column, cells in table.columns.items() if column != by}
     if not rows:
         raise SeriesError(f"{source} has no rows")
-    others = {column: cells for column, cells in table.columns.items() if column != by}
-    whole = table._replace(columns=others)
-    roles = _chosen(whole, roles)
-    axis = _axis(whole, roles)
-    streams: dict[str, Series] = {}
-    for name, places in rows.items():
-        columns = {column: [cells[row] for row in places] for column, cells in others.items()}
-        own = Table(columns, f"{source}, {by} {name!r}")
-        try:
-            streams[name] = _series(own, roles, axis and axis.of(places))._replace(rows=places)
-        except SeriesError as error:  # rows count within the stream
-            text = str(error)
-            raise SeriesError(text if own.source in text else f"{own.source}: {text}") from error
-    return streams
+    whole = series_of(table._replace(columns=others), roles)
+    return {
+        name: _labelled(whole.at(places), f"{source}, {by} {name!r}: ")
+        for name, places in rows.items()
+    }
 
 
 def series_of(table: Table, roles: ColumnRoles = ANY) -> Series:
     """Return the series of a table; raises SeriesError."""
-    roles = _chosen(table, roles)
-    return _series(table, roles, _axis(table, roles))
+    y_names, x_names, time = _chosen(table, roles)
+    axis = None if time is None else _axis(table, time, roles.time_format)
+    rows = zip(*[_numbers(table, name) for name in y_names], strict=True)
+    series = Series(
+        y=[None if row.count(None) == len(row) else [*row] for row in rows],
+        x=_inputs(table, x_names) if x_names else None,
+        y_names=y_names,
+        x_names=x_names,
+        axis=axis,
+        rows=range(len(table.columns[y_names[0]])),
+    )
+    return _labelled(series)
+
+
+def _labelled(series: Series, where: str = "") -> Series:
+    """Refuse a series without any label."""
+    if all(label is None for label in series.y):
+        raise SeriesError(f"{where}label {listed(series.y_names)} is empty in every row")
+    return series
 
 
 def notices_of(streams: Iterable[Series]) -> list[str]:
@@ -235,20 +251,7 @@ def notices_of(streams: Iterable[Series]) -> list[str]:
     return notices
 
 
-def _series(table: Table, roles: ColumnRoles, axis: Axis | None) -> Series:
-    y_names = list(roles.y or [])
-    x_names = list(roles.x or [])
-    return Series(
-        y=_labels(table, y_names),
-        x=_inputs(table, x_names) if x_names else None,
-        y_names=y_names,
-        x_names=x_names,
-        axis=axis,
-        rows=range(len(table.columns[y_names[0]])),
-    )
-
-
-def _chosen(table: Table, roles: ColumnRoles) -> ColumnRoles:
+def _chosen(table: Table, roles: ColumnRoles) -> tuple[list[str], list[str], str | None]:
     """Return the columns of labels, inputs and times: those named, else those found."""
     source = table.source
     if not table.columns or not len(next(iter(table.columns.values()))):
@@ -258,9 +261,9 @@ def _chosen(table: Table, roles: ColumnRoles) -> ColumnRoles:
             raise SeriesError(
                 f"{source} has no column {name!r}; its columns: {listed(table.columns)}"
             )
-    x = roles.x if roles.x is not None else numbered(table.columns, "x")
+    x = list(roles.x) if roles.x is not None else numbered(table.columns, "x")
     time = roles.time or _time_column(table, roles, {*(roles.y or []), *x})
-    return roles._replace(x=x, time=time, y=roles.y or _find_labels(table, {*x, time}))
+    return list(roles.y) if roles.y else _find_labels(table, {*x, time}), x, time
 
 
 def read_csv(content: bytes, source: str) -> Table:
@@ -413,14 +416,6 @@ def _categories(table: Table, name: str) -> str:
     )
 
 
-def _labels(table: Table, names: Sequence[str]) -> list[list[float | None] | None]:
-    rows = zip(*[_numbers(table, name) for name in names], strict=True)
-    labels = [None if row.count(None) == len(row) else [*row] for row in rows]
-    if all(label is None for label in labels):
-        raise SeriesError(f"label {listed(names)} is empty in every row")
-    return labels
-
-
 def _inputs(table: Table, names: Sequence[str]) -> list[list[float]]:
     columns: list[list[float]] = []
     for name in names:
@@ -432,16 +427,13 @@ def _inputs(table: Table, names: Sequence[str]) -> list[list[float]]:
     return [[*row] for row in zip(*columns, strict=True)]
 
 
-def _axis(table: Table, roles: ColumnRoles) -> Axis | None:
-    name = roles.time
-    if name is None:
-        return None
+def _axis(table: Table, name: str, time_format: str | None) -> Axis:
     cells = table.columns[name]
     for row, cell in enumerate(cells):
         if is_missing(cell):
             raise SeriesError(f"{table.where(row, name)}: empty; times are required")
     try:
-        return time_axis(cells, name, roles.time_format)
+        return time_axis(cells, name, time_format)
     except BadTime as error:
         where = table.where(error.row, name)
         option = " (--time-format)" if isinstance(error, AmbiguousTime) else ""

@@ -64,7 +64,7 @@ class Axis(NamedTuple):
         """Return how many rows have the time of the one before."""
         return sum(before == value for before, value in pairwise(self.value))
 
-    def of(self, rows: Sequence[int]) -> Axis:
+    def at(self, rows: Sequence[int]) -> Axis:
         """Return the times of some rows."""
         return self._replace(
             value=[self.value[row] for row in rows],

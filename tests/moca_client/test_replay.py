@@ -74,6 +74,25 @@ def test_columns_of_a_file(tmp_path):
     assert {name: series.y for name, series in streams.items()} == {"a": [[1.0]], "b": [[3.0]]}
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("host,y\na,1\nb,2\na,abc\n", r"^row 3 \(line 4\), column 'y': 'abc' is not a number"),
+        ("host,y\na,1\nb,\nb,\n", r"series.csv, host 'b': label 'y' is empty in every row"),
+        ("host,y,time\na,1,2020-01-01\nb,2,\n", r"^row 2 \(line 3\), column 'time': empty"),
+    ],
+)
+def test_what_is_refused_of_many_streams_is_named_by_its_place_in_the_file(tmp_path, text, message):
+    with pytest.raises(SeriesError, match=message):
+        streams_of(read_table(written(tmp_path, text)), "host")
+
+
+def test_each_column_of_a_wide_file_needs_a_label(tmp_path):
+    table = read_table(written(tmp_path, "a,b\n1,\n2,\n"))
+    with pytest.raises(SeriesError, match="label 'b' is empty in every row"):
+        streams_by_column(table, ColumnRoles(y=["a", "b"]))
+
+
 def test_what_is_refused_is_named(tmp_path):
     for text, named in (
         ("y\n1\nabc\n", r"row 2 \(line 3\), column 'y': 'abc'"),
