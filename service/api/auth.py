@@ -21,7 +21,7 @@ from service.problems import MissingScope, RateExceeded, RedisUnavailable, Unaut
 from service.runtime.access_policy import is_own_name, names_of
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring
-from service.store.shards import UNREACHABLE, AsyncStoreClient, Script, ScriptCall
+from service.store.shards import UNREACHABLE, AsyncStoreClient, script
 from service.tasks import bounded
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,6 @@ class Rates:
     def __init__(self, client: AsyncStoreClient, default: str) -> None:
         self._client = client
         self._default = default
-        self._script = Script("rate")
 
     def of(self, key: Key) -> Rate | None:
         """Return a key's rate; None without one, so that such a key costs no round trip."""
@@ -179,8 +178,8 @@ class Rates:
 
     async def _count(self, key: Key, rate: Rate) -> int:
         """Return 0, or the seconds after which the next request may come."""
-        call = ScriptCall([f"{RATE_KEYS}:{key.id}"], [rate.amount, rate.window_s])
-        (answer,) = await self._script.run_all_async(self._client, [call])
+        names = [f"{RATE_KEYS}:{key.id}"]
+        (answer,) = await self._client.run([script("rate", names, [rate.amount, rate.window_s])])
         if isinstance(answer, redis.OutOfMemoryError):
             return 0  # a full store takes no counters, but reads and deletes are to work
         if isinstance(answer, Exception):

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, cast
 
 import redis
@@ -23,7 +24,7 @@ from service.store import health, keys
 from service.store.api_keys import KEYS, USED, VERSION
 from service.store.health import PARTITIONS, RESTORING, stored_partitions
 from service.store.log import Commit, Effect, Lease, Log, index_effects
-from service.store.shards import Argument, StoreClient
+from service.store.shards import Argument, StoreClient, Words
 from service.store.streams import head_of
 from service.worker.leases import Leases
 
@@ -199,23 +200,21 @@ class Restore:
         seconds, micros = cast(Any, self._client.time())
         if int(feed.entries[-1][0].partition(b"-")[0]) >= seconds * 1000 + micros // 1000:
             return  # of a clock ahead of this one's: events to come would be taken for old ones
-        with self._client.pipeline(transaction=True) as pipe:
-            for id_, fields in feed.entries:
-                pipe.xadd(keys.feed(feed.partition), cast(Any, fields), id_.decode())
-            pipe.execute()
+        self._client.all(
+            ("XADD", keys.feed(feed.partition), id_, *chain.from_iterable(fields.items()))
+            for id_, fields in feed.entries
+        )
 
     def _write_keys(self) -> None:
         """Add access keys and windows that are not there; keys there may have been revoked."""
         manifest = self._reader.manifest
-        with self._client.pipeline(transaction=True) as pipe:
-            for target, fields in ((KEYS, manifest.keys), (USED, manifest.keys_used)):
-                for field, value in fields.items():
-                    pipe.hsetnx(target, cast(Any, field), cast(Any, value))
-            for field, value in manifest.calendar.items():
-                pipe.hsetnx(keys.CALENDAR, cast(Any, field), cast(Any, value))
-            if manifest.keys:
-                pipe.incr(VERSION)
-            pipe.execute()
+        kept = {KEYS: manifest.keys, USED: manifest.keys_used, keys.CALENDAR: manifest.calendar}
+        commands: list[Words] = [
+            ("HSETNX", name, *pair) for name, fields in kept.items() for pair in fields.items()
+        ]
+        if manifest.keys:
+            commands.append(("INCR", VERSION))
+        self._client.all(commands)
 
 
 def _effects(partition: int, kept: Kept) -> list[Effect]:

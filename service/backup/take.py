@@ -131,9 +131,8 @@ class Backup:
         if name.encode() != stored_name:
             self._skipped[name] = "its name is damaged"
             return
-        with self._client.pipeline(transaction=True) as pipe:
-            keys.read_all(pipe, partition, name)
-            heads, tail, *parts = pipe.execute(raise_on_error=False)
+        reads = keys.read_all(partition, name)
+        heads, tail, *parts = self._client.atomic(reads, errors=True)
         wrong = [str(part) for part in (heads, tail, *parts) if isinstance(part, Exception)]
         stored = None if wrong else stored_head(*heads)
         if stored is None:

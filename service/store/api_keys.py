@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
-import redis
-import redis.asyncio
 
 from service.api_keys import Key
+from service.store.shards import Argument, AsyncStoreClient, StoreClient, script
 from service.wire import checked, checksummed
 
 log = logging.getLogger(__name__)
 
-# One slot: they change in one transaction.
+# One slot: they change together.
 KEYS = "moca:{keys}:all"
 VERSION = "moca:{keys}:version"  # changes with every change of KEYS
 USED = "moca:{keys}:used"
+_READ = (("GET", VERSION), ("HGETALL", KEYS))
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Key).decode
 
@@ -30,7 +30,7 @@ _decode = msgspec.msgpack.Decoder(Key).decode
 class Keyring:
     """All keys, for the command line."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: StoreClient) -> None:
         self._client = client
 
     def any(self) -> bool:
@@ -52,43 +52,43 @@ class Keyring:
     def add(self, key: Key) -> None:
         """Add a new key; ValueError when an active one has its name."""
 
-        def change(pipe: redis.client.Pipeline) -> None:
-            if self._active(pipe, key.name):
+        def change(active: list[Key]) -> list[Key]:
+            if active:
                 raise ValueError(f"an active key {key.name!r} already exists: revoke it first")
-            self._put(pipe, key)
+            return [key]
 
-        self._client.transaction(change, KEYS)
+        self._change(key.name, change)
 
     def revoke(self, name: str) -> list[Key]:
         """Revoke what is active under a name; ValueError when nothing is."""
-        revoked: list[Key] = []
 
-        def change(pipe: redis.client.Pipeline) -> None:
-            active = self._active(pipe, name)
+        def change(active: list[Key]) -> list[Key]:
             if not active:
                 raise ValueError(f"no active key {name!r}")
             now_ms = time.time_ns() // 1_000_000
-            revoked[:] = [msgspec.structs.replace(key, revoked_ms=now_ms) for key in active]
-            self._put(pipe, *revoked)
+            return [msgspec.structs.replace(key, revoked_ms=now_ms) for key in active]
 
-        self._client.transaction(change, KEYS)
-        return revoked
+        return self._change(name, change)
 
-    def _active(self, pipe: redis.client.Pipeline, name: str) -> list[Key]:
-        now_ms = time.time() * 1000
-        keys = _table(cast(Any, pipe.hgetall(KEYS))).values()
-        return [key for key in keys if key.name == name and key.state(now_ms) == "active"]
-
-    def _put(self, pipe: redis.client.Pipeline, *keys: Key) -> None:
-        pipe.multi()
-        pipe.hset(KEYS, mapping={key.id: checksummed(_encode(key), "key", key.id) for key in keys})
-        pipe.incr(VERSION)
+    def _change(self, name: str, change: Callable[[list[Key]], list[Key]]) -> list[Key]:
+        """Store what is made of the active keys of a name; anew where any key changes meanwhile."""
+        while True:
+            version, blobs = self._client.atomic(_READ)
+            now_ms = time.time() * 1000
+            stored = _table(blobs).values()
+            active = [key for key in stored if key.name == name and key.state(now_ms) == "active"]
+            changed = change(active)
+            arguments: list[Argument] = [version or b""]
+            for key in changed:
+                arguments += (key.id, checksummed(_encode(key), "key", key.id))
+            if self._client.execute_command(*script("keys", [KEYS, VERSION], arguments)):
+                return changed
 
 
 class AsyncKeyring:
     """All keys, for the API."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(self, client: AsyncStoreClient) -> None:
         self._client = client
 
     async def version(self) -> bytes | None:
@@ -97,10 +97,7 @@ class AsyncKeyring:
 
     async def table(self) -> tuple[bytes | None, dict[str, Key]]:
         """Return the version and all keys by id."""
-        async with self._client.pipeline(transaction=True) as pipe:
-            pipe.get(VERSION)
-            pipe.hgetall(KEYS)
-            version, blobs = await pipe.execute()
+        version, blobs = await self._client.atomic(_READ)
         return version, _table(blobs)
 
     async def note_used(self, used: Mapping[str, int]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from service import wire
 from service.store import keys
-from service.store.shards import Argument, AsyncStoreClient, Script, ScriptCall
+from service.store.shards import Argument, AsyncStoreClient, Words, script
 
 REMEMBER_MS = 3_600_000
 MAX_ENTRY_BYTES = 262_144  # of a log entry; a worker reads 64 of a partition at a time, 16 MiB
@@ -70,7 +70,6 @@ class Appender:
         self._client = client
         self.incarnation = incarnation
         self._max_pending = max_pending
-        self._script = Script("append")
         self._names: dict[int, list[str]] = {}  # of the keys of a partition
         self._takers: deque[Callable[[], None]] = deque()
         self._waiting: dict[str, Trial] = {}  # by the first of its names
@@ -128,8 +127,7 @@ class Appender:
         groups = [[taken[name] for name in names] for names in self._client.shards.groups(taken)]
         results: Sequence[Any]
         try:
-            calls = [self._call_of(trials) for trials in groups]
-            results = await self._script.run_all_async(self._client, calls)
+            results = await self._client.run([self._command_of(trials) for trials in groups])
         except Exception as error:  # noqa: BLE001, also a defect: the requests that wait get an error
             results = [error] * len(groups)
         for trials, result in zip(groups, results, strict=True):
@@ -144,9 +142,9 @@ class Appender:
                     entry = None if entry is None else entry.decode()
                     trial.future.set_result(Appended(entry, waiting))
 
-    def _call_of(self, trials: Sequence[Trial]) -> ScriptCall:
+    def _command_of(self, trials: Sequence[Trial]) -> Words:
         names = [name for trial in trials for name in trial.names]
         arguments: list[Argument] = [self._max_pending, REMEMBER_MS]
         for trial in trials:
             arguments += trial.arguments
-        return ScriptCall(names, arguments)
+        return script("append", names, arguments)

@@ -56,7 +56,7 @@ def stored_partitions(client: redis.Redis) -> int | None:
     return None if number is None else int(number)
 
 
-def fix_partitions(client: redis.Redis, partitions: int) -> None:
+def fix_partitions(client: StoreClient, partitions: int) -> None:
     """Record the number of partitions on first use; refuse any other number afterwards.
 
     Also refuses what a restore that did not end has left.
@@ -64,10 +64,7 @@ def fix_partitions(client: redis.Redis, partitions: int) -> None:
     stored = stored_partitions(client)  # read first: a store that is full takes no write
     if stored is None:
         # At once: a reader takes one field without the other for damage.
-        with client.pipeline(transaction=True) as pipe:
-            for field in PARTITIONS:
-                pipe.hsetnx(keys.CONFIG, field, str(partitions))
-            pipe.execute()
+        client.atomic(("HSETNX", keys.CONFIG, field, partitions) for field in PARTITIONS)
         stored = stored_partitions(client)
     if stored != partitions:
         raise StartupError(

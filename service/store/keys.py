@@ -99,9 +99,8 @@ def webhook_lock(hook: str) -> str:
     return f"moca:webhooks:lock:{hook}"
 
 
-def read_all(pipe: Any, p: int, stream: str) -> None:
-    """Queue the reads of all that is kept of a stream: its head's fields, its tail, its hashes."""
-    pipe.hmget(heads(p), head_fields([stream]))
-    pipe.lrange(tail(p, stream), 0, -1)
-    for key in HASHES.values():
-        pipe.hgetall(key(p, stream))
+def read_all(p: int, stream: str) -> list[tuple[Any, ...]]:
+    """Return the reads of all that is kept of a stream: its head's fields, its tail, its hashes."""
+    hashes = [("HGETALL", key(p, stream)) for key in HASHES.values()]
+    tails = ("LRANGE", tail(p, stream), 0, -1)
+    return [("HMGET", heads(p), *head_fields([stream])), tails, *hashes]

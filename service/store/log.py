@@ -19,24 +19,22 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 import redis
-from redis.exceptions import ResponseError
 
 from service.observability import metrics
 from service.store import keys
 from service.store.shards import (
     LOST,
     Argument,
-    BlockingClient,
-    Script,
-    ScriptCall,
     Sending,
     StoreClient,
     Words,
     entries_of,
     exchange,
     give_back,
+    good,
     read_of,
     reply_of,
+    script,
     send,
 )
 from service.wire import FORMAT, Head, StreamSettings, grouped
@@ -156,11 +154,6 @@ class Log:
         # once it comes to what a closed connection had sent.
         self._unsure: dict[int, dict[str, float]] = {}
         self.declined: set[int] = set()  # partitions of another format, or damaged
-        self._acquire = Script("acquire")
-        self._renew = Script("renew")
-        self._release = Script("release")
-        self._commit = Script("commit")
-        self._trial = Script("trial")
         self._pipe = Pipe(client)
         self._waits = Waits(client)
 
@@ -175,10 +168,10 @@ class Log:
         self.give_back()
         token = f"{self.worker_id}/{secrets.token_hex(16)}"
         bounds = (FAILURES, UNCERTAIN_MS)
-        call = ScriptCall(_keys(partition), [token, self.ttl_ms, int(blame), FORMAT, *bounds])
+        arguments: list[Argument] = [token, self.ttl_ms, int(blame), FORMAT, *bounds]
         unsure = self._unsure.setdefault(partition, {})
         unsure[token] = float("inf")
-        answer = self._acquire.run(self.client, call)
+        answer = self.client.execute_command(*script("acquire", _keys(partition), arguments))
         del unsure[token]
         if answer is None:
             return None
@@ -204,19 +197,19 @@ class Log:
 
     def renew(self, leases: Iterable[Lease]) -> list[bool]:
         """Prolong each lease; False for one that is ours no more."""
-        calls = [ScriptCall([keys.lease(at.partition)], [at.token, self.ttl_ms]) for at in leases]
-        return [result == 1 for result in _raise_first(self._renew.run_all(self.client, calls))]
+        results = self.client.all(
+            script("renew", [keys.lease(at.partition)], [at.token, self.ttl_ms]) for at in leases
+        )
+        return [result == 1 for result in results]
 
     def begin_trial(self, lease: Lease, entry: str, index: int) -> bool:
         """Name the command that is applied alone next, lest it ends this process.
 
         False if the lease is lost. A commit ends the trial, and so does giving the lease back.
         """
-        call = ScriptCall(
-            [keys.lease(lease.partition), keys.meta(lease.partition)],
-            [lease.token, f"{entry}:{index}"],
-        )
-        return bool(self._trial.run(self.client, call) == 1)
+        names = _keys(lease.partition)[:2]
+        command = script("trial", names, [lease.token, f"{entry}:{index}"])
+        return bool(self.client.execute_command(*command) == 1)
 
     def release(self, lease: Lease, clean: bool = True, verdict: Verdict = "innocent") -> bool:
         """Give a lease back; False if it was lost before. `clean` forgets the attempts.
@@ -319,19 +312,18 @@ class Log:
 
         They go out with the next read, which is answered after them, or when they are waited for.
         """
-        calls = []
+        commands = []
         places: list[int] = []  # of the commits of the calls, one call after the other
         for group in self._groups(commits):
-            calls.append(_commit_call([commits[i] for i in group]))
+            commands.append(_command_of([commits[i] for i in group]))
             places += group
-        replies = self._pipe.put(self._commit.commands(calls))
+        replies = self._pipe.put(commands)
 
         def results() -> list[str]:
             self._pipe.flush()
-            if len(replies) < len(calls):
+            if len(replies) < len(commands):
                 raise redis.ConnectionError("the connection was lost before commits were answered")
-            answers = _raise_first(self._commit.run_all(self.client, calls, replies))
-            by_place = zip(places, chain.from_iterable(answers), strict=True)
+            by_place = zip(places, chain.from_iterable(good(replies)), strict=True)
             return [result.decode() for _, result in sorted(by_place)]
 
         return results
@@ -363,14 +355,11 @@ class Log:
         seconds, micros = self.client.time()
         now_ms = seconds * 1000 + micros // 1000
         self.ahead_ms = now_ms - time.monotonic() * 1000  # which is never stepped
-        with self.client.pipeline(transaction=True) as pipe:
-            if self.declined:
-                pipe.zrem(keys.WORKERS, self.worker_id)
-            else:
-                pipe.zadd(keys.WORKERS, {self.worker_id: now_ms + self.ttl_ms})
-            pipe.zremrangebyscore(keys.WORKERS, "-inf", now_ms)
-            pipe.zrange(keys.WORKERS, 0, -1)
-            living = pipe.execute()[2]
+        mine: Words = ("ZADD", keys.WORKERS, now_ms + self.ttl_ms, self.worker_id)
+        if self.declined:
+            mine = ("ZREM", keys.WORKERS, self.worker_id)
+        ended = ("ZREMRANGEBYSCORE", keys.WORKERS, "-inf", now_ms)
+        _, _, living = self.client.atomic([mine, ended, ("ZRANGE", keys.WORKERS, 0, -1)])
         return sorted({self.worker_id, *(worker.decode() for worker in living)})
 
     def leave(self) -> None:
@@ -378,23 +367,16 @@ class Log:
         self.client.zrem(keys.WORKERS, self.worker_id)
 
     def _release_tokens(self, held: Sequence[tuple[int, str, Verdict]], clean: bool) -> list[int]:
-        calls = [
-            ScriptCall([keys.lease(p), keys.meta(p)], [token, int(clean), verdict])
+        released: list[int] = self.client.all(
+            script("release", _keys(p)[:2], [token, int(clean), verdict])
             for p, token, verdict in held
-        ]
-        return _raise_first(self._release.run_all(self.client, calls)) if calls else []
+        )
+        return released
 
 
 @cache
 def _keys(partition: int) -> tuple[str, str, str]:
     return keys.lease(partition), keys.meta(partition), keys.log(partition)
-
-
-def _raise_first(results: list[Any]) -> list[Any]:
-    for result in results:
-        if isinstance(result, ResponseError):
-            raise result
-    return results
 
 
 def _tried(tries: bytes | None) -> Iterable[str]:
@@ -412,8 +394,8 @@ def _before(offset: Offset) -> str:
     return f"{ms}-{seq - 1}" if seq else f"{ms - 1}-{2**64 - 1}"
 
 
-def _commit_call(commits: Sequence[Commit]) -> ScriptCall:
-    """Run of the script that makes commits; see it for the order."""
+def _command_of(commits: Sequence[Commit]) -> Words:
+    """Return the run of the script that makes commits; see it for the order."""
     names: list[str] = []
     arguments: list[Argument] = []
     for commit in commits:
@@ -434,20 +416,20 @@ def _commit_call(commits: Sequence[Commit]) -> ScriptCall:
         arguments[begin] = 3 + len(number)
         arguments[begin + 1] = len(arguments) - begin - 2
         names += (*_keys(p), *cast("Iterable[str]", number))
-    return ScriptCall(names, arguments)
+    return script("commit", names, arguments)
 
 
 # --- connections that a worker keeps --------------------------------------------------------------
 
 
-class Pipe(BlockingClient):
+class Pipe(StoreClient):
     """Commands that go out together, and are carried out in order at each shard. Not thread-safe.
 
     It keeps its connections. A lost one raises, and the replies of all these commands are lost.
     """
 
     def __init__(self, client: StoreClient) -> None:
-        self.shards = client.shards
+        super().__init__(client.shards)
         self._lent: dict[Any, Any] = {}
         self._lent_s = 0.0
         self._unsent: list[Words] = []

@@ -13,7 +13,7 @@ from moca_client.responses import Window
 from service import calendar, wire
 from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.store import keys
-from service.store.shards import LOST, AsyncStoreClient, Script, ScriptCall, Words
+from service.store.shards import LOST, AsyncStoreClient, Words, script
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
@@ -123,9 +123,7 @@ class AsyncStore:
 
         The digest of its model is None where the head has none.
         """
-        async with self._client.pipeline(transaction=True) as pipe:
-            keys.read_all(pipe, partition, stream)
-            parts, tail, *hashes = await pipe.execute()
+        parts, tail, *hashes = await self._client.atomic(keys.read_all(partition, stream))
         stored = stored_head(*parts)
         if stored is None:
             return None
@@ -194,12 +192,13 @@ class AsyncStore:
         recent = head.sealed < stop
         # In one transaction, and chunks up to the end: a commit after `head` was read may have
         # sealed what was then in the tail.
-        async with self._client.pipeline(transaction=True) as pipe:
-            pipe.hmget(keys.heads(partition), keys.head_fields([stream]))
-            pipe.hmget(keys.history(partition, stream), [str(number) for number in numbers])
-            if recent:
-                pipe.lrange(keys.tail(partition, stream), 0, -1)
-            parts, chunks, *tails = await pipe.execute()
+        commands: list[Words] = [
+            ("HMGET", keys.heads(partition), *keys.head_fields([stream])),
+            ("HMGET", keys.history(partition, stream), *numbers),
+        ]
+        if recent:
+            commands.append(("LRANGE", keys.tail(partition, stream), 0, -1))
+        parts, chunks, *tails = await self._client.atomic(commands)
         both = zip(numbers, chunks, strict=True)
         records = [record for n, chunk in both if chunk for record in unseal(stream, n, chunk)]
         records += [record for tail in tails for record in in_tail(stream, tail, start, stop)]
@@ -419,8 +418,9 @@ class AsyncStore:
 
         A log that cannot be read counts as empty: its worker reports it.
         """
-        calls = [ScriptCall([keys.log(partition)], []) for partition in range(self._partitions)]
-        ages = await Script("oldest").run_all_async(self._client, calls)
+        ages = await self._client.run(
+            script("oldest", [keys.log(partition)], []) for partition in range(self._partitions)
+        )
         for age in ages:
             if isinstance(age, LOST):
                 raise age

@@ -372,16 +372,16 @@ class _Client:
     _exchange: Callable[..., Awaitable[None]]
     _pause: Callable[[], Awaitable[None]]
 
-    async def _run(self, commands: Sequence[Words]) -> list[Any]:
+    async def _run(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands, each shard's in one round trip; an error is that command's result.
 
         So is a lost connection, of all commands that were sent over it: their outcome is unknown.
         """
-        replies: list[Any] = [None] * len(commands)
-        await self._exchange(await self._placed(commands), replies)
-        # What was answered with a redirection was not run.
+        asked = list(commands)
+        replies: list[Any] = [None] * len(asked)
+        await self._exchange(await self._placed(asked), replies)
         for attempt in range(REDIRECTIONS):
-            again = self._redirected(commands, replies)
+            again = self._again(asked, replies)
             if not again:
                 break
             if attempt:
@@ -393,6 +393,35 @@ class _Client:
             await self._look_again()
         return replies
 
+    async def _atomic(self, commands: Iterable[Words], errors: bool = False) -> list[Any]:
+        """Run commands of one slot in a transaction, and return what `all` would.
+
+        errors: whether the error of a command is its result.
+        """
+        listed = list(commands)
+        sent: list[Words] = [("MULTI",), *listed, ("EXEC",)]
+        replies: list[Any] = [None] * len(sent)
+        for attempt in range(REDIRECTIONS):
+            pool = (await self._placed(listed[:1]))[0].pool
+            sendings = [Sending(i, words, pool) for i, words in enumerate(sent)]
+            await self._exchange(sendings, replies)
+            # Redirected when it was queued: none of it was run. MOVED is an AskError as well.
+            if not any(isinstance(reply, (*LOST, AskError, TryAgainError)) for reply in replies):
+                break
+            await self._look_again()
+            _answered(replies)
+            if attempt:
+                await self._pause()
+        else:
+            raise redis.ConnectionError("the keys of a transaction are between two servers")
+        results: list[Any] = good(replies)[-1]
+        if not errors:
+            good(results)
+        return [
+            result if isinstance(result, Exception) else self.parsed(words, result)
+            for words, result in zip(listed, results, strict=True)
+        ]
+
     async def _everywhere(self, *words: Any) -> list[Any]:
         """Run a command without a key at each shard; raises an error among the answers."""
         await self._prepare()
@@ -401,20 +430,20 @@ class _Client:
         await self._exchange([Sending(i, words, pool) for i, pool in enumerate(pools)], replies)
         if any(isinstance(reply, LOST) for reply in replies):
             await self._look_again()
-        return _good(replies)
+        return good(replies)
 
     async def _executed(self, arguments: Words, options: Mapping[str, Any]) -> Any:
         """Run a command of the library's where its key is, or everywhere; raises its error."""
         words = _words(arguments)
         if words[0] in EVERYWHERE:
             return self.parsed(arguments, (await self._everywhere(*words))[0], options)
-        return self.parsed(arguments, _good(await self._run([words]))[0], options)
+        return self.parsed(arguments, good(await self._run([words]))[0], options)
 
     async def _all(self, commands: Iterable[Words]) -> list[Any]:
         """Run many commands, and return what the library's methods would; raises any error."""
         listed = list(commands)
         replies = await self._run([_words(command) for command in listed])
-        _good(_answered(replies))
+        good(_answered(replies))
         return [self.parsed(*pair) for pair in zip(listed, replies, strict=True)]
 
     async def _infos(self, *sections: str | None) -> list[dict[str, Any]]:
@@ -455,13 +484,22 @@ class _Client:
             await self._look_again()
             raise
 
-    def _redirected(self, commands: Sequence[Words], replies: Sequence[Any]) -> list[Sending]:
-        again = [
-            self.shards.redirected(index, commands[index], reply)
-            for index, reply in enumerate(replies)
-            if isinstance(reply, ResponseError)
-        ]
-        return [sending for sending in again if sending is not None]
+    def _again(self, commands: list[Words], replies: Sequence[Any]) -> list[Sending]:
+        """Return how to send again what a server says it did not run.
+
+        A script that it does not know is sent with its text, which replaces the command.
+        """
+        again = []
+        for index, reply in enumerate(replies):
+            if not isinstance(reply, ResponseError):
+                continue
+            words = commands[index]
+            if isinstance(reply, NoScriptError) and words[1] in _sources:
+                words = commands[index] = ("EVAL", _sources[words[1]], *words[2:])
+                again.append(Sending(index, words, self.shards.pool_of(words)))
+            elif (sending := self.shards.redirected(index, words, reply)) is not None:
+                again.append(sending)
+        return again
 
     def parsed(self, arguments: Words, reply: Any, options: Mapping[str, Any] | None = None) -> Any:
         """Return a reply as the library's method for the command does."""
@@ -470,39 +508,6 @@ class _Client:
             return reply
         # The option names keys for a cache that is off.
         return callback(reply, **{k: v for k, v in (options or {}).items() if k != "keys"})
-
-
-class _Transaction:
-    """The library's pipeline, here only for transactions in one slot; see `all` for the rest."""
-
-    command_stack: list[Any]
-    connection_pool: Any
-    _as_library: Callable[[bool], Awaitable[list[Any]]]  # at the shard that is set
-
-    def __init__(self, client: Any) -> None:
-        super().__init__(  # type: ignore[call-arg]
-            client.connection_pool, client.response_callbacks, True, None
-        )
-        self._client = client
-
-    async def _executed(self, raise_on_error: bool) -> list[Any]:
-        stack = list(self.command_stack)
-        if not stack:
-            return []
-        await self._client._prepare()
-        for attempt in range(REDIRECTIONS):
-            self.command_stack = list(stack)
-            try:
-                self.connection_pool = self._client.shards.pool_of(_words(stack[0][0]))
-                return await self._as_library(raise_on_error)
-            except (AskError, TryAgainError):  # none of it was run; MOVED is an AskError as well
-                await self._client._look_again()
-                if attempt:
-                    await self._client._pause()
-            except LOST:
-                await self._client._look_again()
-                raise
-        raise redis.ConnectionError("the keys of a transaction are between two servers")
 
 
 @functools.cache
@@ -521,29 +526,17 @@ def _at_once(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     return run
 
 
-class BlockingClient(_Client):
-    """A client whose lost connections raise: the outcome of all commands is then unknown."""
-
-    def run(self, commands: Sequence[Words]) -> list[Any]:
-        """Run commands, each shard's in one round trip; an error of a server is a result."""
-        return _answered(_at_once(_Client._run)(self, commands))
-
-    look_again = _at_once(_Client._look_again)
-
-    async def _pause(self) -> None:
-        time.sleep(AGAIN_PAUSE_S)  # noqa: ASYNC251
-
-
-class StoreClient(BlockingClient, redis.Redis):
+class StoreClient(_Client, redis.Redis):
     """Client of a store, with the library's methods for commands.
 
-    The shards are looked up at once.
+    The shards are looked up at once. A lost connection raises: the outcome of all commands is then
+    unknown.
     """
 
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
         super().__init__(connection_pool=shards.all_pools()[0])
-        _at_once(_Client._refresh)(self)
+        _at_once(_Client._prepare)(self)
 
     def close(self) -> None:
         """Close every connection."""
@@ -554,11 +547,13 @@ class StoreClient(BlockingClient, redis.Redis):
         """Run a command where its key is, or everywhere; raises what a server answers."""
         return _at_once(_Client._executed)(self, args, options)
 
-    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return a transaction in one slot."""
-        return StoreTransaction(self)
+    def run(self, commands: Iterable[Words]) -> list[Any]:
+        """Run commands, each shard's in one round trip; an error of a server is a result."""
+        return _answered(_at_once(_Client._run)(self, commands))
 
     all = _at_once(_Client._all)
+    atomic = _at_once(_Client._atomic)
+    look_again = _at_once(_Client._look_again)
     everywhere = _at_once(_Client._everywhere)
     infos = _at_once(_Client._infos)
 
@@ -573,24 +568,8 @@ class StoreClient(BlockingClient, redis.Redis):
         exchange(lent, sendings, replies)
         give_back(lent)
 
-
-class StoreTransaction(_Transaction, redis.client.Pipeline):
-    """The blocking transaction."""
-
-    def watch(self, *names: Any) -> Any:
-        """Watch keys of one slot."""
-        self.connection_pool = self._client.shards.pool_of(("WATCH", *names))
-        return cast(Any, super()).watch(*names)
-
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Run what was queued."""
-        if self.watching:
-            return super().execute(raise_on_error)
-        replies: list[Any] = _at_once(_Transaction._executed)(self, raise_on_error)
-        return replies
-
-    async def _as_library(self, raise_on_error: bool) -> list[Any]:
-        return super().execute(raise_on_error)
+    async def _pause(self) -> None:
+        time.sleep(AGAIN_PAUSE_S)  # noqa: ASYNC251
 
 
 class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
@@ -605,6 +584,7 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
 
     run = _Client._run
     all = _Client._all
+    atomic = _Client._atomic
     refresh = _Client._refresh
     infos = _Client._infos
 
@@ -616,10 +596,6 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command where its key is, or everywhere; raises what a server answers."""
         return await self._executed(args, options)
-
-    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return a transaction in one slot."""
-        return AsyncStoreTransaction(self)
 
     async def info(self, *sections: str | None, **_: Any) -> dict[str, Any]:
         """Return INFO of the shard that is nearest to its limit of memory."""
@@ -640,7 +616,7 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
             return reply
         await self._look_again()
         # A master that becomes a replica answers UNBLOCKED.
-        if self._redirected([words], replies) or str(reply).startswith("UNBLOCKED"):
+        if self._again([words], replies) or str(reply).startswith("UNBLOCKED"):
             await self._pause()
             return None
         return reply
@@ -681,17 +657,6 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
         except LOST as error:
             for index in waiting:
                 replies[index] = error
-
-
-class AsyncStoreTransaction(_Transaction, redis.asyncio.client.Pipeline):  # type: ignore[misc]
-    """The asyncio counterpart of `StoreTransaction`."""
-
-    async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Run what was queued."""
-        return await self._executed(raise_on_error)
-
-    async def _as_library(self, raise_on_error: bool) -> list[Any]:
-        return await super().execute(raise_on_error)
 
 
 def _by_pool(sendings: Sequence[Sending]) -> dict[Any, list[Sending]]:
@@ -740,11 +705,12 @@ def give_back(lent: dict[Any, Any]) -> None:
 
 
 def _answered(replies: list[Any]) -> list[Any]:
-    _good([reply for reply in replies if isinstance(reply, LOST)])
+    good([reply for reply in replies if isinstance(reply, LOST)])
     return replies
 
 
-def _good(replies: list[Any]) -> list[Any]:
+def good(replies: list[Any]) -> list[Any]:
+    """Return replies; raises an error among them."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
@@ -770,59 +736,17 @@ def fullest(infos: Iterable[dict[str, Any]]) -> dict[str, Any]:
 # --- scripts --------------------------------------------------------------------------------------
 
 
-class ScriptCall(NamedTuple):
-    """One run of a script."""
-
-    keys: Sequence[str]
-    arguments: Sequence[Argument]
+_sources: dict[str, bytes] = {}  # by the digest: it names the text, so that versions never mix
 
 
-class Script:
-    """A script of `scripts/`. Its digest names its text, so versions never mix."""
+def script(name: str, names: Sequence[str], arguments: Sequence[Argument]) -> Words:
+    """Return the command that runs a script of `scripts/` on keys of these names."""
+    return ("EVALSHA", _digest_of(name), len(names), *names, *arguments)
 
-    def __init__(self, name: str) -> None:
-        self.source = files("service.store").joinpath(f"scripts/{name}.lua").read_bytes()
-        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
 
-    def run(self, client: StoreClient, call: ScriptCall) -> Any:
-        """Run once; raises what the server answers."""
-        result = self.run_all(client, [call])[0]
-        if isinstance(result, ResponseError):
-            raise result
-        return result
-
-    def run_all(
-        self,
-        client: StoreClient,
-        calls: Sequence[ScriptCall],
-        results: list[Any] | None = None,
-    ) -> list[Any]:
-        """Run each call in one round trip; an error of the server is that call's result.
-
-        A lost connection raises: the outcome of all calls is then unknown. results: where they were
-        run already; those that got NOSCRIPT are run again.
-        """
-        return _answered(_at_once(Script.run_all_async)(self, client, calls, results))
-
-    async def run_all_async(
-        self, client: _Client, calls: Sequence[ScriptCall], results: list[Any] | None = None
-    ) -> list[Any]:
-        """Run each call as `run_all` does.
-
-        But a lost connection is the result of the calls that went over it.
-        """
-        if results is None:
-            results = await client._run(self.commands(calls))
-        if unknown := [i for i, r in enumerate(results) if isinstance(r, NoScriptError)]:
-            texts = [
-                ("EVAL", self.source, len(call.keys), *call.keys, *call.arguments)
-                for call in (calls[i] for i in unknown)
-            ]
-            again = await client._run(texts)
-            for i, result in zip(unknown, again, strict=True):
-                results[i] = result
-        return results
-
-    def commands(self, calls: Sequence[ScriptCall]) -> list[Words]:
-        """Return the commands that run the script where the server knows it."""
-        return [("EVALSHA", self.digest, len(c.keys), *c.keys, *c.arguments) for c in calls]
+@functools.cache
+def _digest_of(name: str) -> str:
+    source = files("service.store").joinpath(f"scripts/{name}.lua").read_bytes()
+    digest = hashlib.sha1(source, usedforsecurity=False).hexdigest()
+    _sources[digest] = source
+    return digest

@@ -126,13 +126,13 @@ async def test_what_waits_goes_together_and_in_order(api, worker):
 async def test_what_comes_during_an_append_goes_in_the_next_entry(api, worker):
     appender = api.app.state.context.gateway._queues[P]._appender
     gate = asyncio.Event()
-    run = appender._script.run_all_async
+    run = appender._client.run
 
-    async def held(client, calls):
+    async def held(commands):
         await gate.wait()
-        return await run(client, calls)
+        return await run(commands)
 
-    appender._script.run_all_async = held
+    appender._client.run = held
     other = next(f"o{i}" for i in itertools.count() if partition_of(f"o{i}", 4) != P)
     requests = [asyncio.create_task(api.post(f"/v1/streams/{other}/observations", json={"y": 0}))]
     await until_async(lambda: [p for p in waiting(api).values() if p.sent])
@@ -235,7 +235,7 @@ async def test_a_defect_in_a_lane_leaves_nobody_waiting(api, worker, monkeypatch
 async def test_a_defect_in_a_pipeline_leaves_nobody_waiting(api, worker, monkeypatch, caplog):
     """Of all the partitions whose entries it has; the next entries go out as usual."""
     appender = api.app.state.context.gateway._queues[P]._appender
-    monkeypatch.setattr(appender._script, "run_all_async", lambda *_: 1 / 0)
+    monkeypatch.setattr(appender._client, "run", lambda *_: 1 / 0)
     other = next(f"o{i}" for i in itertools.count() if partition_of(f"o{i}", 4) != P)
     paths = [POST, f"/v1/streams/{other}/observations"]
     responses = await asyncio.gather(*(api.post(path, json={"y": 1}) for path in paths))

@@ -13,7 +13,7 @@ from service.runtime.access_policy import ANY, names_of
 from service.settings import Settings
 from service.store.api_keys import USED, Keyring
 from service.store.connection import connect
-from service.store.shards import Script, ScriptCall
+from service.store.shards import script
 from tests.service.api.conftest import make_key, slug
 from tests.waiting import Clock, until_async
 
@@ -143,11 +143,11 @@ def test_a_window_slides_over_the_one_before(settings):
     before = 100
     amount = math.ceil(before * left) + 2
     with connect(settings.redis_url) as store:
-        call = ScriptCall(["moca:rate:a"], [amount, window_s])
+        command = script("rate", ["moca:rate:a"], [amount, window_s])
         for age, free in ((1, 2), (2, amount)):
             stored = {"number": int(number) - age, "count": before, "before": 7}
             store.hset("moca:rate:a", mapping=stored)
-            waits_s = [Script("rate").run(store, call) for _ in range(amount + 1)]
+            waits_s = [store.execute_command(*command) for _ in range(amount + 1)]
             assert waits_s[:free] == [0] * free
             assert min(waits_s[free:]) >= 1
 

@@ -102,6 +102,25 @@ def test_names_are_unique_while_active(redis_client):
     assert ring.any()
 
 
+def test_a_key_that_comes_meanwhile_is_seen(redis_client, redis_url, monkeypatch):
+    """Two commands at once: the later one looks again, and refuses the name."""
+    first, second = (api_keys.create("a", ["read"])[0] for _ in range(2))
+    ring = Keyring(redis_client)
+    read = redis_client.atomic
+    late = iter([lambda: Keyring(other).add(first)])
+
+    def before_it_writes(commands):
+        answer = read(commands)
+        next(late, lambda: None)()
+        return answer
+
+    with connect(redis_url) as other:
+        monkeypatch.setattr(redis_client, "atomic", before_it_writes)
+        with pytest.raises(ValueError, match="'a'"):
+            ring.add(second)
+    assert [key.id for key, _ in ring.all()] == [first.id]
+
+
 def test_keys_of_an_embedded_store_at_rest_and_running(moca, tmp_path):
     data = ("--data-dir", tmp_path / "data")
     made = moca("keys", "create", "ops", "--scope", "read", "--expires", "90d", *data)

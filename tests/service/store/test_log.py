@@ -69,13 +69,13 @@ async def test_numbers_belong_to_one_process_and_partition(redis_client, appende
 
 async def test_what_is_taken_right_before_an_append_goes_with_it(appender, monkeypatch):
     together = []
-    send = appender._script.run_all_async
+    send = appender._client.run
 
-    async def sent(client, calls):
-        together.append([len(call.keys) // 3 for call in calls])
-        return await send(client, calls)
+    async def sent(commands):
+        together.append([names // 3 for _, _, names, *_ in commands])
+        return await send(commands)
 
-    monkeypatch.setattr(appender._script, "run_all_async", sent)
+    monkeypatch.setattr(appender._client, "run", sent)
     taken = []
 
     def take(partition, batch_no):
@@ -255,7 +255,7 @@ def unanswered(log, monkeypatch):
 
     def unanswered(partition=P):
         with monkeypatch.context() as patch:
-            patch.setattr(log._acquire, "run", AWAY)
+            patch.setattr(log.client, "execute_command", AWAY)
             with pytest.raises(Unreachable):
                 log.acquire(partition)
         (token,) = log._unsure[partition]
@@ -294,14 +294,14 @@ def test_a_lease_that_came_without_an_answer_is_given_back(log, other, unanswere
     assert not log._unsure[P]
     assert other.acquire(0) is not None  # whether this worker wants it or not
     log.release(lease)
-    token, run = unanswered(), log._acquire.run
+    token, run = unanswered(), log.client.execute_command
 
-    def late(client, call):  # carried out between release and acquisition
-        client.set(keys.lease(P), token, px=60_000)
-        return run(client, call)
+    def late(*command):  # carried out between release and acquisition
+        run("SET", keys.lease(P), token, "PX", 60_000)
+        return run(*command)
 
     with monkeypatch.context() as patch:
-        patch.setattr(log._acquire, "run", late)
+        patch.setattr(log.client, "execute_command", late)
         assert log.acquire(P) is None
     assert list(log._unsure[P]) == [token]
     assert log.acquire(P) is not None  # the next turn

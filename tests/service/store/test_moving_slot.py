@@ -33,3 +33,19 @@ async def test_a_command_follows_its_key_and_answers_keep_their_order():
         assert await client.run(counting(1000)) == [2111, 3239, 2121, 4242]
         assert target.get(MOVING) == "4242"
         await client.aclose()
+
+
+async def test_a_transaction_is_run_whole_once_its_keys_are_at_one_server():
+    def counting(start):
+        return [("INCRBY", MOVING, start), ("HSET", f"{MOVING}:b", "n", start), ("GET", MOVING)]
+
+    with running_cluster(masters=2, binary=valkey()) as (url, nodes), connect(url) as blocking:
+        client, move = connect_async(url), SlotMove(nodes, MOVING)
+        assert await client.atomic(counting(1)) == [1, 1, b"1"]
+        move.begin()
+        move.keys()
+        move.end()
+        assert blocking.atomic(counting(10)) == [11, 0, b"11"]
+        assert await client.atomic(counting(100)) == [111, 0, b"111"]
+        assert await client.hgetall(f"{MOVING}:b") == {b"n": b"100"}
+        await client.aclose()

@@ -5,6 +5,7 @@ import random
 from typing import NamedTuple
 
 import pytest
+import redis
 
 from service.store import keys
 from service.store import log as real
@@ -119,7 +120,7 @@ class Scripts:
             appended = await appender.append(
                 P, request.number, count, payload, repeated=request.repeated
             )
-        except real.ResponseError:
+        except redis.ResponseError:
             return "late"
         if appended.entry is None:
             return "full"

@@ -301,6 +301,24 @@ async def test_a_cancelled_append_is_settled_by_its_number(appender, redis_clien
     assert redis_client.hget(keys.meta(P), "in") == b"2"  # no call got another one's answer
 
 
+# --- transactions -----------------------------------------------------------------------------
+
+
+def test_a_transaction_raises_what_it_did_not_do_and_returns_errors_where_they_are_results(
+    redis_client,
+):
+    commands = [("SET", "a", "x"), ("HGETALL", "a"), ("HGETALL", "b")]
+    done, wrong, none = redis_client.atomic(commands, errors=True)
+    assert (done, none) == (True, {})
+    assert isinstance(wrong, redis.ResponseError)
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        redis_client.atomic(commands)
+    redis_client.config_set("maxmemory", 1)
+    with pytest.raises(OutOfMemoryError):  # refused when it is queued: nothing is run
+        redis_client.atomic([("DEL", "a"), ("SET", "b", "x")], errors=True)
+    assert redis_client.get("a") == b"x"
+
+
 # --- the connection that a worker keeps for its reads and commits -----------------------------
 
 

@@ -25,7 +25,7 @@ from service.store.append import Queued, entry_of
 from service.store.connection import connect, connect_async
 from service.store.health import fix_partitions
 from service.store.reads import AsyncStore
-from service.store.shards import Script, ScriptCall
+from service.store.shards import script
 from service.store.streams import (
     all_decoded,
     decoded,
@@ -88,7 +88,6 @@ class Bench:
         self.full = True  # answers have their details
         self.quiet_days = None
         self.planned = None  # windows of the calendar that are in force
-        self._script = Script("append")
         self._read, self._answers = {}, {}  # of the results, by partition
         self._commands = {}  # by number
         self._worker: Worker | None = None
@@ -178,9 +177,8 @@ class Bench:
         names = [keys.append(partition, INCARNATION), keys.meta(partition), keys.log(partition)]
         no = self.batches[partition]
         self.batches[partition] += 1
-        self._script.run(
-            self.client, ScriptCall(names, [10**9, 3_600_000, no, count, payload, sums, 0])
-        )
+        arguments = [10**9, 3_600_000, no, count, payload, sums, 0]
+        self.client.execute_command(*script("append", names, arguments))
         return [(partition, n) for n in numbers]
 
     def outcome(self, partition, number, row=0):
