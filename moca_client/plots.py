@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from moca_client.replayed import Beliefs, Replayed, ReplayedChange
+from moca_client.replay import Beliefs, Replayed, ReplayedChange
 from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
 from moca_client.tables import magnitude
 

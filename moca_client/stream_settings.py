@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from moca_client.members import doc
+from msgspec import Meta
 
 # Default that pictures draw, and observations between the marks of anomalies.
 ANOMALY_ALARM = 0.999
@@ -12,7 +12,7 @@ ALARM_SILENCE = 100
 
 Hazard = Annotated[
     float | list[float] | dict[str, float] | None,
-    doc("a number, a table by run length, or mean and shape of regime durations"),
+    Meta(description="a number, a table by run length, or mean and shape of regime durations"),
 ]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from moca_client.members import doc
+from msgspec import Meta
 
 # Default that pictures draw, and observations between the marks of anomalies.
 ANOMALY_ALARM = {DEFAULTS.anomaly_alarm}
@@ -22,7 +22,7 @@ ALARM_SILENCE = {ALARM_SILENCE}
 
 Hazard = Annotated[
     float | list[float] | dict[str, float] | None,
-    doc("a number, a table by run length, or mean and shape of regime durations"),
+    Meta(description="a number, a table by run length, or mean and shape of regime durations"),
 ]
 
 

@@ -173,7 +173,7 @@ def _with_columns(described: dict[str, Any]) -> dict[str, Any]:
 def answers(kinds: Iterable[Any]) -> dict[str, Any]:
     """Return the schemas of answers and observations, by name.
 
-    See `moca_client.members` for `required`.
+    See `moca_client.responses` for `required`.
     """
     _, schemas = schema_components(
         [*kinds, ItemAnswer, Problem, ObservationForm, ItemForm],

@@ -17,8 +17,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from moca_client.model_parts import TrainingReport
-from moca_client.responses import ModelVersion
+from moca_client.responses import ModelVersion, TrainingReport
 from model_core import artifact_digest
 from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.upm.builtin import BUILTIN

@@ -12,7 +12,7 @@ from typing import Any, cast, overload
 from urllib.parse import quote
 
 from moca_client import responses
-from moca_client.members import ABSENT
+from moca_client.responses import ABSENT
 from moca_client.stream_settings import StreamSettings
 from moca_client.tables import magnitude
 from model_core import incidents

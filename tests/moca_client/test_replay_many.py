@@ -9,8 +9,7 @@ import pytest
 from moca_client import plots
 from moca_client.console import table
 from moca_client.errors import problem_of
-from moca_client.replay import ReplayError, replay_many
-from moca_client.replayed import ReplayedChange
+from moca_client.replay import ReplayedChange, ReplayError, replay_many
 from moca_client.responses import Changepoints, Event, StreamChange, StreamSummary
 from moca_client.series import read_table, streams_by_column, streams_of
 from tests.moca_client.test_plots import replayed_of, row

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from moca_client.members import ABSENT
-from moca_client.responses import Component, Predictive
+from moca_client.responses import ABSENT, Component, Predictive
 from model_core import correction
 from model_core import summary as summaries
 from model_core.lazy import torch

@@ -5,8 +5,7 @@ import functools
 import msgspec
 
 from moca_client import responses, stream_settings
-from moca_client.members import ABSENT, Response
-from moca_client.responses import Answer, ItemAnswer, RunLengthSummary
+from moca_client.responses import ABSENT, Answer, ItemAnswer, Response, RunLengthSummary
 from service import wire
 from service.api.openapi import answers
 from service.api.routes import CALLS
