@@ -277,7 +277,7 @@ MUTATIONS = [
     ),
     Mutation(
         "table: a commit that is due is an ordinary one",
-        "service/worker/streams/changes.py",
+        "service/worker/streams/stream.py",
         'rows["position"]["seq"] < rows["due"]',
         'rows["position"]["seq"] <= rows["due"]',
         "tests/service/worker/streams/test_table.py",
@@ -390,14 +390,14 @@ MUTATIONS = [
     ),
     Mutation(
         "leases: a worker takes one partition less than its share",
-        "service/worker/leases.py",
+        "service/worker/worker.py",
         "return ceil(partitions / max(workers, 1))",
         "return partitions // max(workers, 1)",
         WORKER,
     ),
     Mutation(
         "leases: a held-again partition still counts as lost",
-        "service/worker/leases.py",
+        "service/worker/worker.py",
         "            self._lost.discard(lease.partition)\n",
         "",
         WORKER,

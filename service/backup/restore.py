@@ -26,7 +26,7 @@ from service.store.health import PARTITIONS, RESTORING, stored_partitions
 from service.store.log import Commit, Effect, Lease, Log, index_effects
 from service.store.shards import Argument, StoreClient, Words
 from service.store.streams import head_of
-from service.worker.leases import Leases
+from service.worker.worker import Leases
 
 ROUND_BYTES = 4 << 20  # of one commit, about
 PAUSE_S = 0.1

@@ -139,8 +139,10 @@ def worker(
     begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
     from service.observability import metrics
     from service.store.connection import START_TIMEOUT_S, connect, patiently
-    from service.worker.garbage_collection import Collector
-    from service.worker.worker import Worker  # numba: a second
+    from service.worker.worker import (
+        Collector,
+        Worker,  # numba: a second
+    )
 
     with store_errors():  # of the start: later ones are lived through
         import_plugins(settings.plugins)

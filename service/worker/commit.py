@@ -6,8 +6,8 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 
 from service import wire
 from service.observability import metrics
+from service.observability.tracing import Tracer, span_at
 from service.problems import Quarantined
 from service.store import keys
 from service.store.log import Commit, Effect, Lease, Log, Offset
@@ -22,10 +23,8 @@ from service.store.shards import Argument
 from service.store.streams import Store, UnreadablePart
 from service.wire import IdempotencyRecord, Observe, Outcome
 from service.wire.event_entries import Id
-from service.worker.streams.changes import Changes
-from service.worker.streams.stream import Stream
-from service.worker.streams.task import CommandTask, LogItem, Lost, key_field
-from service.worker.timing import Stages
+from service.worker.streams.stream import Changes, Stream
+from service.worker.streams.task import CommandTask, LogItem, Lost, Task, key_field
 
 logger = logging.getLogger(__name__)
 FIRST = "1-1"
@@ -200,6 +199,68 @@ def _bodies(outcomes: Sequence[Outcome]) -> list[bytes]:
         return [body]
     pieces = wire.grouped([wire.encode(outcome) for outcome in outcomes], len, PIECE_BYTES)
     return [wire.encode([msgspec.Raw(outcome) for outcome in piece]) for piece in pieces]
+
+
+_queue = metrics.STAGE_DURATION.labels("queue")
+_compute = metrics.STAGE_DURATION.labels("compute")
+_commit = metrics.STAGE_DURATION.labels("commit")
+MS = 1_000_000
+NS = 1_000_000_000
+
+
+class Stages:
+    """One batch; `tracer` is None where no traces are asked for."""
+
+    def __init__(self, tasks: Sequence[Task], tracer: Tracer | None) -> None:
+        self._tracer = tracer
+        self._began = time.monotonic()
+        now_ms = time.time() * 1000
+        waited = [max(0.0, now_ms - task.envelope.time_ms) / 1000 for task in tasks]
+        metrics.observe_all(_queue, waited)
+        # Those with a trace, and the span that theirs are below.
+        self._traced: list[tuple[Task, Any]] = []
+        for task in tasks if tracer is not None else ():
+            parent = span_at(task.envelope.trace) if task.envelope.trace else None
+            if parent is not None:
+                self._traced.append((task, parent))
+
+    def computed(self) -> None:
+        """The batch is applied."""
+        now = time.monotonic()
+        _compute.observe(now - self._began)
+        if self._traced:
+            now_ns = time.time_ns()
+            began_ns = now_ns - int((now - self._began) * NS)
+            for task, parent in self._traced:
+                accepted_ns = min(task.envelope.time_ms * MS, began_ns)
+                status = {"moca.status": task.status}
+                self._span("queue", "CONSUMER", parent, accepted_ns, began_ns, {})
+                self._span("compute", "INTERNAL", parent, began_ns, now_ns, status)
+
+    def committed(self, began: float, commits: Sequence[Commit], results: Sequence[str]) -> None:
+        """Its commits, begun at `began` of the monotonic clock, have their results."""
+        now = time.monotonic()
+        _commit.observe(now - began)
+        if self._traced:
+            now_ns = time.time_ns()
+            result_of = {c.partition: result for c, result in zip(commits, results, strict=True)}
+            began_ns = now_ns - int((now - began) * NS)
+            for task, parent in self._traced:
+                if task.partition in result_of:
+                    result = {"moca.result": result_of[task.partition]}
+                    self._span("commit", "INTERNAL", parent, began_ns, now_ns, result)
+
+    def _span(
+        self,
+        name: str,
+        kind: str,
+        parent: Any,
+        from_ns: int,
+        to_ns: int,
+        attributes: Mapping[str, str | int],
+    ) -> None:
+        assert self._tracer is not None
+        self._tracer.span(name, kind, parent, from_ns, attributes).end(to_ns)
 
 
 class Committer:

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import logging
 import random
 import secrets
+import threading
 import time
-from collections.abc import Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
+from math import ceil
+from typing import NamedTuple
 
 import redis
 
 from model_core.transfer import out_of_memory
 from service.observability import metrics
-from service.observability.tracing import open_tracer
+from service.observability.tracing import Tracer, open_tracer
 from service.settings import Settings
 from service.store.connection import connect
 from service.store.log import Commit, Lease, Log, Offset, Verdict
 from service.store.streams import Store
-from service.worker.background_jobs import BackgroundJobs, is_background
+from service.wire import BACKGROUND
 from service.worker.batch import CommandBatch
-from service.worker.commit import Committer, Results, commit_of, refused
-from service.worker.garbage_collection import Collector
-from service.worker.leases import Leases, share
+from service.worker.commit import Committer, Results, Stages, commit_of, refused
 from service.worker.self_test import rehearse
-from service.worker.streams.changes import Changes
 from service.worker.streams.registry import Engine
 from service.worker.streams.step_metrics import gathered
-from service.worker.streams.stream import Stream
+from service.worker.streams.stream import Changes, Stream
 from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
-from service.worker.timing import Stages
 
 logger = logging.getLogger(__name__)
 READ_ENTRIES = 64  # of each partition at a time: 16 MiB at most
@@ -40,6 +42,231 @@ MAINTAIN_S = 1.0  # longest time between looks at who has which partitions
 RETURN_S = 1.0  # for so long after partitions were lost the other workers count as before
 REPEAT_S = 60.0  # between two log lines of a store that is away, once no partition is held
 HURRY_S = 5.0  # for so long after partitions were lost it is BACKOFF_S: others lost theirs as well
+SLICE_S = 0.01  # of a command that takes long: what all others wait for at a time
+REARM = 0.1  # of the time after which a hanging loop is ended: between two settings of its alarm
+STOP_WAIT_S = 2.0
+AGAIN_S = 0.2  # after a renewal that failed
+LOOKS = 4  # of the thread that renews, in the time that a lease lasts
+HANGING = 7  # looks in a row without a tick: a loop that hangs until its leases end
+# New containers until the youngest are collected: more than a batch makes, so that a collection
+# seldom meets what is needed until its end.
+YOUNG = 10_000
+DUE = 3  # collections of the youngest after which the rest is frozen: some 10 ms of work
+# Least time between full collections of everything. With 100,000 streams one takes most of a
+# second, and few objects wait for it.
+THAW_S = 86_400.0
+
+
+class Silence(NamedTuple):
+    """Looks in a row since the loop ticked, at `ticked`; the last of them, `at`."""
+
+    looks: int
+    ticked: float
+    at: float
+
+
+class Leases:
+    """Leases of one worker, renewed by a thread of its own while the worker's loop ticks.
+
+    hang_s: the process ends where the loop has not ticked for so long, with the place where it
+    hangs on standard error and status 1, so that the supervisor restarts it; 0: never.
+    """
+
+    def __init__(self, connect: Callable[[], Log], ttl_ms: int, hang_s: float = 0.0) -> None:
+        self._connect = connect
+        self._ttl_s = ttl_ms / 1000
+        self._hang_s = hang_s
+        self._rearm = float("inf")
+        self._lock = threading.Lock()
+        self._held: dict[int, Lease] = {}
+        self._lost: set[int] = set()
+        self.trial: Lease | None = None  # under which a command is applied alone
+        self._silent = Silence(0, 0.0, 0.0)
+        self._said = 0  # how many are held, as last logged
+        self._ticked = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew_for_ever, name="renew", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        if self._hang_s:
+            self._rearm = 0.0
+            self.tick()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more."""
+        if self._hang_s:
+            faulthandler.cancel_dump_traceback_later()
+        self._stop.set()
+        self._thread.join(STOP_WAIT_S)  # it may wait for a store that hangs
+        self._say()
+
+    def tick(self) -> None:
+        """Say that the worker's loop is alive."""
+        self._ticked = time.monotonic()
+        if self._ticked > self._rearm:
+            pause_s = REARM * self._hang_s
+            self._rearm = self._ticked + pause_s
+            # In a thread of its own that needs nothing of Python: it ends a loop that hangs in C.
+            # The thread before it is waited for, tens of milliseconds where cores are busy.
+            faulthandler.dump_traceback_later(self._hang_s + pause_s, exit=True)
+
+    def hold(self, lease: Lease) -> None:
+        """Renew a lease from now on."""
+        with self._lock:
+            self._held[lease.partition] = lease
+            self._lost.discard(lease.partition)
+        metrics.OWNED_PARTITIONS.set(len(self._held))
+
+    def drop(self, partition: int) -> Lease | None:
+        """Renew a lease no longer; returns it."""
+        with self._lock:
+            lease = self._held.pop(partition, None)
+        metrics.OWNED_PARTITIONS.set(len(self._held))
+        return lease
+
+    def held(self) -> dict[int, Lease]:
+        """Leases that are ours, as far as we know."""
+        with self._lock:
+            return dict(self._held)
+
+    def lost(self) -> set[int]:
+        """Partitions whose renewal was refused since the last call."""
+        with self._lock:
+            lost = self._lost
+            self._lost = set()
+            return lost & self._held.keys()
+
+    def _renew_for_ever(self) -> None:
+        log: Log | None = None
+        every_s = pause_s = self._ttl_s / LOOKS
+        while not self._stop.wait(pause_s):
+            pause_s = every_s
+            self._say()
+            try:
+                log = log or self._connect()
+                self._look(log)
+            except redis.RedisError as error:
+                logger.warning("could not renew leases: %s", error)
+                log = None
+                pause_s = min(AGAIN_S, every_s)
+                self._silent = Silence(0, 0.0, 0.0)
+
+    def _look(self, log: Log) -> None:
+        """Renew what is held, unless the loop hangs.
+
+        Such a one must lose its partitions: others can do its work, it cannot.
+        """
+        now = time.monotonic()
+        before = self._silent
+        same = before.ticked == self._ticked and now - before.at < 2 * self._ttl_s / LOOKS
+        self._silent = Silence(before.looks + 1 if same else 1, self._ticked, now)
+        if now - self._ticked > self._ttl_s:
+            self._hangs(log)
+            return
+        leases = list(self.held().values())
+        kept = log.renew(leases)
+        gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
+        with self._lock:
+            self._lost |= {x.partition for x in gone if self._held.get(x.partition) == x}
+
+    def _hangs(self, log: Log) -> None:
+        """Report that the command on trial hangs, once that is certain.
+
+        A loop is silent after a pause of the whole process, too, but then these looks paused as
+        well. One that waits for the store is no evidence, so the store has to answer here.
+        """
+        log.client.ping()
+        trial = self.trial
+        if self._silent.looks == HANGING and trial is not None:
+            logger.error("watchdog: the command on trial in partition %d hangs", trial.partition)
+            log.release(trial, clean=False, verdict="failed")
+
+    def _say(self) -> None:
+        if (held := len(self.held())) != self._said:
+            logger.info("owns %d partitions", held)
+            self._said = held
+
+
+def share(partitions: int, workers: int) -> int:
+    """Most partitions one of several living workers should own."""
+    return ceil(partitions / max(workers, 1))
+
+
+class Collector:
+    """Takes the collector of this process over.
+
+    A full collection visits every container there is: with 100,000 streams it stops the worker for
+    hundreds of milliseconds. What outlives a look at the garbage is therefore frozen, and visited
+    no more. It still ends with its last reference, as nearly all of a worker's objects do; cycles
+    among what was frozen wait for a thaw, in an idle moment.
+    """
+
+    def __init__(self) -> None:
+        """Freeze all there is: what torch and others loaded is permanent."""
+        gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+        self._thawed = time.monotonic()
+        self.tend()
+
+    @property
+    def due(self) -> bool:
+        """Whether so much is new that the next look at it should not wait."""
+        _, young, old = gc.get_count()
+        return young >= DUE or old > 0
+
+    def tend(self) -> None:
+        """Collect what came since the last time, and freeze the rest of it."""
+        gc.collect()
+        gc.freeze()
+
+    def rest(self) -> None:
+        """Nothing waits for this process: collect everything, if that was long ago."""
+        if time.monotonic() - self._thawed >= THAW_S:
+            gc.unfreeze()
+            self.tend()
+            self._thawed = time.monotonic()
+
+
+def is_background(item: LogItem) -> bool:
+    """Whether a command is a job of its own."""
+    return item.task is not None and isinstance(item.task.command, BACKGROUND)
+
+
+class BackgroundJob:
+    """A command that takes long, worked at in slices between the batches of other partitions.
+
+    A rerun goes through thousands of observations. Its partition waits for it, as the log's order
+    demands; all others go on. It is an ordinary batch of one command whose steps are taken a few at
+    a time. One thread does everything, one thing at a time.
+    """
+
+    def __init__(self, item: LogItem, engine: Engine, tracer: Tracer | None) -> None:
+        tasks = [item.task] if item.task else []
+        self.item = item
+        self.batch = CommandBatch(engine, tasks)
+        self.stages = Stages(tasks, tracer)
+        self._steps = self.batch.steps()
+
+    def advance(self) -> bool:
+        """Work for a slice; True when the command is applied. Raises what it raises."""
+        end = time.monotonic() + SLICE_S
+        while time.monotonic() < end:
+            if self.step():
+                return True
+        return False
+
+    def step(self) -> bool:
+        """Take one step; True when there was none left."""
+        try:
+            next(self._steps)
+        except StopIteration:
+            return True
+        return False
+
+    def cancel(self) -> None:
+        """End it where it is; its stream is as it was."""
+        self._steps.close()
 
 
 class Worker:
@@ -56,7 +283,7 @@ class Worker:
         self.engine = Engine(settings, Store(self.client), sharing)
         self.leases = Leases(self._log, settings.lease_ttl_ms, settings.worker_hang_s)
         self.engine.tick = self.leases.tick
-        self._jobs = BackgroundJobs(self.engine, self._tracer)
+        self._jobs: OrderedDict[int, BackgroundJob] = OrderedDict()  # by partition; in turns
         self.engine.busy = self._jobs
         self.collector: Collector | None = None  # of a process that does nothing else
         self.offsets: dict[int, Offset] = {}
@@ -120,7 +347,7 @@ class Worker:
             time.sleep(IDLE_MS / 1000)
             return
         at = self.offsets.copy()
-        for partition in self._jobs.partitions:
+        for partition in self._jobs:
             at.pop(partition, None)
         # The commit goes out with the read, and is answered before it.
         busy = bool(self._jobs) or bool(self._committer.partitions)
@@ -132,7 +359,7 @@ class Worker:
             if p in self.offsets
         }
         loaded = self._in_room(received)
-        self._jobs.take(loaded)
+        self._begin_jobs(loaded)
         if loaded:
             self._work(loaded)
         elif not busy:  # it has waited, and nothing came
@@ -179,14 +406,27 @@ class Worker:
         batch.apply()
         self._applied(items, batch, stages)
 
+    def _begin_jobs(self, received: dict[int, list[LogItem]]) -> None:
+        """Make jobs of what takes long in `received`, of commands by partition; they go from it."""
+        for partition, items in list(received.items()):
+            if items and is_background(items[0]):
+                self._jobs[partition] = BackgroundJob(items[0], self.engine, self._tracer)
+                del received[partition]
+
     def _advance(self) -> None:
         """Work a little at one of the jobs."""
-        partition, job = self._jobs.next()
+        partition, job = next(iter(self._jobs.items()))
+        self._jobs.move_to_end(partition)
         self._busy = {partition}
         if job.advance():
-            self._jobs.end(partition)
+            self._end_job(partition)
             self._applied({partition: [job.item]}, job.batch, job.stages)
         self._busy = set()
+
+    def _end_job(self, partition: int) -> None:
+        """Drop the job of a partition, done or not, if there is one."""
+        if (job := self._jobs.pop(partition, None)) is not None:
+            job.cancel()
 
     def _applied(
         self, items: dict[int, list[LogItem]], batch: CommandBatch, stages: Stages
@@ -351,7 +591,7 @@ class Worker:
 
     def _forget(self, partition: int) -> None:
         """Drop a partition that is not ours any more, and all that was not committed."""
-        self._jobs.end(partition)
+        self._end_job(partition)
         self.offsets.pop(partition, None)
         self._results.pop(partition, None)
         self.leases.drop(partition)
@@ -373,7 +613,7 @@ class Worker:
 
     def _release(self, partition: int) -> None:
         """Hand a partition over: its states are written first."""
-        self._jobs.end(partition)
+        self._end_job(partition)
         self._settle()
         streams = self.engine.of_partition(partition)
         self._keep(partition, [s.name for s in streams if s.alive and s.slab is not None])

@@ -36,7 +36,6 @@ UNRENEWED = {"lease_ttl_ms": 1_200_000, "request_deadline_s": 3600.0}  # nothing
 STAGES = {
     "service/store": "store: requests and replies",
     "service/worker/worker.py": "the loop, and leases",
-    "service/worker/leases.py": "the loop, and leases",
     "service/worker/streams/task.py": "commands of the log, and their outcomes",
     "service/wire/rows.py": "commands of the log, and their outcomes",
     "service/wire/commands.py": "commands of the log, and their outcomes",
@@ -44,8 +43,6 @@ STAGES = {
     "service/worker/commit.py": "commands of the log, and their outcomes",
     "service/worker/batch.py": "checks, and what is quiet",
     "service/worker/filtering/quiet.py": "checks, and what is quiet",
-    "service/worker/streams/table.py": "checks, and what is quiet",
-    "service/worker/streams/changes.py": "what a commit writes of streams",
     "service/worker/streams/stream.py": "what a commit writes of streams",
     "service/worker/streams/history.py": "what a commit writes of streams",
     "service/wire": "what a commit writes of streams",

@@ -36,8 +36,7 @@ from service.wire.stored_records import NUMBERS_KEPT, PlainRows
 from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period, answers, step_metrics
 from service.worker.streams.history import ENTRY_BYTES
-from service.worker.streams.stream import Stream, put_rows
-from service.worker.streams.table import GROUPS, Table
+from service.worker.streams.stream import GROUPS, Stream, Table, put_rows
 from service.worker.streams.task import RowsTask
 from service.worker.streams.validation import plain_number
 

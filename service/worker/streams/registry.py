@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -15,6 +18,7 @@ import redis
 
 from model_core import codec, lazy
 from model_core.errors import BadState, MissingTorch
+from model_core.lazy import torch
 from model_core.stream.slab import CHUNK_BYTES, NOT_FINITE, STEP_BYTES, Slab, SlabMemory
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options
@@ -31,15 +35,11 @@ from service.store.streams import (
 )
 from service.wire import LEVELS, Head
 from service.wire.stored_records import decompressed
-from service.worker.streams import changes
 from service.worker.streams.answers import WAITING_BYTES
-from service.worker.streams.changes import Changes
 from service.worker.streams.ledger import Ledger
 from service.worker.streams.loaded_models import LoadedModels, options_of
-from service.worker.streams.memory import Room, give_back, room
 from service.worker.streams.step_inputs import past_of, recall_errors
-from service.worker.streams.stream import Stream
-from service.worker.streams.table import Table
+from service.worker.streams.stream import Changes, Stream, Table, changes_of, parted
 
 logger = logging.getLogger(__name__)
 STEP_PARTS = 6  # of the states that are stepped at once, what a step holds at its peak, about
@@ -410,7 +410,7 @@ class Engine:
 
         States that are due are written before it, or with it: see `checkpoint`.
         """
-        asleep, rows, others = changes.parted(self.table, of_partition)
+        asleep, rows, others = parted(self.table, of_partition)
         every = self.settings.checkpoint_every
         for partition, streams in others.items():
             if not streams:
@@ -419,7 +419,7 @@ class Engine:
             due = [s for s in streams if s.alive and s.slab is not None and s.checkpoint_due(every)]
             if due:
                 self.checkpoint(partition, due)
-        return changes.effects(asleep, rows, others)
+        return changes_of(asleep, rows, others)
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""
@@ -568,3 +568,92 @@ def _encoded(streams: Iterable[Stream]) -> Iterator[tuple[Stream, bytes]]:
         rows = slab.each([stream.row for stream, _ in group])
         for (stream, _), own in zip(group, rows, strict=True):
             yield stream, slab.encoded(own, stream.season_state)
+
+
+USED = 0.8  # of a limit: allocators hold more than is in use
+LEAST = 32 << 20  # however small the limit is
+CGROUPS = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+
+
+class Room(NamedTuple):
+    """Bytes for streams; device None: their states are on the host with all else."""
+
+    host: int
+    device: int | None = None
+
+    def excess(self, host: int, device: int) -> int:
+        """By how much the bytes held on the host and on the device are too many."""
+        if self.device is None:
+            return host + device - self.host
+        return max(host - self.host, device - self.device)
+
+    @property
+    def for_states(self) -> int:
+        """Bytes for states."""
+        return self.host if self.device is None else self.device
+
+
+def room(device: str, sharing: int = 0) -> Room:
+    """What this process may fill beside what it holds now.
+
+    sharing: workers of one machine's service; its API and store take the part of one more.
+    """
+    mine = int(USED * host_limit() / (sharing + 1)) - own_bytes()
+    host = max(LEAST, mine)
+    if not device.startswith("cuda"):
+        return Room(host)
+    free, total = torch.cuda.mem_get_info(torch.device(device))
+    return Room(host, max(LEAST, int(USED * min(free, total / max(1, sharing)))))
+
+
+def host_limit(cgroups: Path = CGROUPS, own: Path = OWN) -> int:
+    """Memory of the container, or of the machine where none is set or that is less."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in _limit_files(cgroups, own):
+        try:
+            text = file.read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():  # else "max"
+            limits.append(int(text))
+    return min(limits)
+
+
+def _limit_files(cgroups: Path, own: Path) -> list[Path]:
+    """Files of limits on this process's control group and those around it, of both versions.
+
+    Within a container its own group may be mounted as the root.
+    """
+    try:
+        lines = own.read_text().split()
+    except OSError:
+        lines = []
+    files = [cgroups / "memory.max", cgroups / "memory/memory.limit_in_bytes"]
+    for line in lines:
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        base = cgroups
+        name = "memory.max"
+        if controllers:
+            base = cgroups / "memory"
+            name = "memory.limit_in_bytes"
+        if not controllers or "memory" in controllers.split(","):
+            place = Path(path.strip("/"))
+            files += [base / group / name for group in (place, *place.parents)]
+    return files
+
+
+def give_back() -> None:
+    """Return what the allocator of the C library holds free to the system, where it can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def own_bytes() -> int:
+    """Memory that this process holds, as far as the system tells."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,10 +1,17 @@
-"""One stream on the host: its head, where its filter is, and what the next commit writes."""
+"""Streams on the host: their heads, asleep or awake, and what the next commit writes of them.
+
+A stream falls asleep when its next observations are expected to do no more than move the numbers of
+a row of `Table`: columns are what ordinary observations move, and are checked by. It wakes when
+anything else touches its head: see `Stream.head`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, compress
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +19,10 @@ from numpy.typing import NDArray
 from model_core.stream import season, seasons
 from model_core.stream.slab import Slab
 from model_core.stream.state import SeasonPeriods
-from model_core.stream_settings import DEFAULTS
+from model_core.stream_settings import DEFAULTS, Hazard
 from service import wire
 from service.store import keys
-from service.store.log import Effect, index_effects
+from service.store.log import Effect, expires_ms, index_effects
 from service.store.shards import Argument
 from service.store.streams import CHUNK, Store, idempotency_of, packed_state
 from service.wire import (
@@ -27,13 +34,137 @@ from service.wire import (
     SettingsChange,
     StoredHindsight,
     StreamSettings,
+    stored_records,
 )
 from service.wire.event_entries import Id
-from service.wire.records import enter_numbers
+from service.wire.records import POSITION, encode_positions, enter_numbers
 from service.worker.streams.history import NOTHING, Tail
 from service.worker.streams.ledger import Share
 from service.worker.streams.step_inputs import number
-from service.worker.streams.table import Table
+
+FEWEST_ROWS = 64  # room for so many at first
+ROW = np.dtype(
+    [
+        ("position", POSITION),
+        ("until", "<i8"),  # position of the first observation that has to be looked at
+        ("due", "<i8"),  # position at which a commit writes more than position and tail
+        ("outlier_rate", "<f8"),
+        ("settled", "<f8"),  # this and the next two: as of `Watch`
+        ("since", "<f8"),
+        ("threshold", "<f8"),
+        ("suspected", "<i8"),  # start of the event under suspicion; -1: none
+        ("hazard", "<f8"),  # nan: it is no number; see `Table.hazards`
+        ("alarm", "<f8"),  # least anomaly of an alarm; inf: none is one
+        ("interval", "<f8"),  # as of `StreamSettings`; nan: times do not count
+        ("seasonal", "?"),  # whether seasons are looked for in each label, or were found
+        ("own_rule", "?"),  # as of `Head`
+        ("ttl", "<f8"),  # as of `StreamSettings`; nan: none
+        ("stale", "?"),  # its alarm period is of a setting that is no more
+        ("checkpoint", "<i8"),  # seq of the last one, and when it was made, else the stream
+        ("checkpoint_ms", "<i8"),
+        (
+            "slept_bytes",
+            "<i8",
+        ),  # of rows of the tail, and keyed outcomes, since it was last counted
+        ("position_place", "<u4"),  # of checksums: of its position, and of its tail
+        ("tail_place", "<u4"),
+    ]
+)
+
+
+def _places(first: str, of: np.dtype[Any] = ROW) -> int:
+    """Where a field begins."""
+    assert of.fields is not None
+    return int(of.fields[first][1])
+
+
+# The same rows, of which fields that lie together are read and written together.
+GROUPS = np.dtype(
+    {
+        "names": ["counts", "lengths", "read", "sums", "rates"],
+        "formats": [("<u4", 2), ("<u4", 2), ("<f8", 3), ("<f8", 2), ("<f8", 4)],
+        "offsets": [
+            _places("seq", POSITION),  # and scored
+            _places("map_run_length", POSITION),  # and best_start
+            _places("changed_probability", POSITION),  # evidence, pruned_mass
+            _places("log_score_sum", POSITION),  # and pruned_mass_sum
+            _places("outlier_rate"),  # and numbers of `Watch`
+        ],
+        "itemsize": ROW.itemsize,
+    }
+)
+
+
+class Table:
+    """The streams of a worker that are asleep, a row each."""
+
+    def __init__(self, checkpoint_every: int) -> None:
+        """Hold no stream; checkpoint_every: observations between checkpoints of a stream."""
+        self.checkpoint_every = checkpoint_every
+        self.rows = np.zeros(FEWEST_ROWS, ROW)
+        self.hazards: dict[int, Hazard] = {}  # those that are tables, by row
+        self._free = list(range(FEWEST_ROWS))
+
+    def add(self, values: tuple[Any, ...], hazard: Hazard | None) -> int:
+        """Give a stream a row of these values of `ROW`; returns its place."""
+        if not self._free:
+            held = len(self.rows)
+            self.rows = np.concatenate((self.rows, np.zeros(held, ROW)))
+            self._free += range(held, 2 * held)
+        at = self._free.pop()
+        self.rows[at] = values
+        if hazard is not None and not isinstance(hazard, float):
+            self.hazards[at] = hazard
+        return at
+
+    def of(self, places: Sequence[int] | NDArray[np.int64]) -> NDArray[Any]:
+        """Copies (B,) of rows: an index takes three times as long, field by field."""
+        return self.rows.take(np.asarray(places, dtype=np.int64))
+
+    def remove(self, at: int) -> None:
+        """Forget a row."""
+        self.rows[at] = np.zeros((), ROW)
+        self._free.append(at)
+        self.hazards.pop(at, None)
+
+    def trim(self, streams: Iterable[Stream]) -> None:
+        """Give back memory where at most a quarter of the rows is used.
+
+        As many as are used are free then: it takes as many removals until the next time. streams:
+        all that are asleep are among them; their rows move together.
+        """
+        used = len(self.rows) - len(self._free)
+        held = max(FEWEST_ROWS, 2 * used)
+        if 4 * used > len(self.rows) or held >= len(self.rows):
+            return
+        asleep = [stream for stream in streams if stream.at >= 0]
+        assert len(asleep) == used, f"{len(asleep)} streams sleep in {used} rows"
+        places = [stream.at for stream in asleep]
+        self.rows = np.concatenate((self.of(places), np.zeros(held - used, ROW)))
+        self._free = list(range(used, held))
+        self.hazards = {i: self.hazards[at] for i, at in enumerate(places) if at in self.hazards}
+        for at, stream in enumerate(asleep):
+            stream.at = at
+
+    @property
+    def slept_bytes(self) -> int:
+        """Bytes on the host that no ledger has counted yet."""
+        return int(self.rows["slept_bytes"].sum())
+
+    @property
+    def behind(self) -> int:
+        """Largest number of observations since a stream's last checkpoint."""
+        return int(self._behind().max())
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest checkpoint was made of a stream that was observed since."""
+        made_ms = self.rows["checkpoint_ms"][self._behind() > 0]
+        return int(made_ms.min()) if len(made_ms) else None
+
+    def _behind(self) -> NDArray[np.int64]:
+        return np.asarray(self.rows["position"]["seq"] - self.rows["checkpoint"])
+
 
 # About, of a stream, and of a struct that is not encoded.
 STREAM_BYTES = 2200
@@ -41,6 +172,7 @@ STRUCT_BYTES = 500
 # Keys of a stream that end with it; a repeated request is known still.
 DROPPED = [key for key in keys.PARTS if key is not keys.idempotency]
 Floats = NDArray[np.float64]
+Rows = NDArray[Any]  # of `ROW`
 
 
 class Ahead(NamedTuple):
@@ -483,20 +615,6 @@ class Stream:
 # --- many streams that are asleep: nothing here costs a call for each of them ---------------------
 
 
-def ordinary(streams: Iterable[Stream]) -> list[Stream]:
-    """Those whose heads say nothing new but of observations that they slept through."""
-    return [
-        stream
-        for stream in streams
-        if stream.moved
-        and stream.at >= 0
-        and not stream._touched
-        and not stream.stale
-        and not stream.tail.new
-        and not stream.tail.sealing
-    ]
-
-
 def put_rows(
     streams: Iterable[Stream], firsts: Iterable[int], counts: Iterable[int], rows: Sequence[bytes]
 ) -> None:
@@ -515,15 +633,86 @@ def put_rows(
         tail.rows += own
 
 
-def take_effects(stream: Stream) -> tuple[Effect, ...]:
-    """What else is to be committed of a stream that is `ordinary`; then nothing is."""
-    effects = stream._effects
-    stream._effects = ()
-    return effects
+class Changes(NamedTuple):
+    """Part of a commit: see `Commit`."""
+
+    effects: list[Effect]
+    pushed: dict[str, bytes]
 
 
-def take_rows(streams: Iterable[Stream]) -> list[bytes]:
-    """Rows that are to be committed of streams that are `ordinary`, joined; then none are."""
+def parted(
+    table: Table, of_partition: Mapping[int, Sequence[Stream]]
+) -> tuple[list[Stream], Rows, dict[int, list[Stream]]]:
+    """Streams of which only position and tail move, their rows, and all others.
+
+    Their heads say nothing new but of observations that they slept through. They stay in order, and
+    the others by partition. What else waits for a commit, as keyed outcomes do, is written as it
+    is.
+    """
+    asleep = [
+        stream
+        for stream in chain.from_iterable(of_partition.values())
+        if stream.moved
+        and stream.at >= 0
+        and not stream._touched
+        and not stream.stale
+        and not stream.tail.new
+        and not stream.tail.sealing
+    ]
+    rows = table.of([stream.at for stream in asleep])
+    early = rows["position"]["seq"] < rows["due"]
+    if not early.all():
+        asleep = list(compress(asleep, early.tolist()))
+        rows = rows.compress(early)
+    places = {stream.at for stream in asleep}
+    others = {
+        partition: [stream for stream in streams if stream.at not in places]
+        for partition, streams in of_partition.items()
+    }
+    return asleep, rows, others
+
+
+def changes_of(
+    asleep: Sequence[Stream], rows: Rows, others: Mapping[int, Sequence[Stream]]
+) -> dict[int, Changes]:
+    """What writes streams, as they were `parted`, by partition; then nothing waits.
+
+    The heads of a partition are one HSET.
+    """
+    # Made at once: a call of numpy takes as long for one as for a hundred.
+    position = rows["position"]
+    positions = wire.checksummed_all(rows["position_place"].tolist(), encode_positions(position))
+    counts = np.array([stream.moved for stream in asleep], dtype=np.int64)
+    tails = stored_records.blocks_of(position["seq"] - counts, counts, _take_rows(asleep))
+    tails = wire.checksummed_all(rows["tail_place"].tolist(), tails)
+    moved_ms = position["updated_ms"].tolist()
+
+    written = {partition: Changes([], {}) for partition in others}
+    heads: dict[int, list[Argument]] = {partition: [] for partition in others}
+    due: defaultdict[int, list[Argument]] = defaultdict(list)
+    for partition, streams in others.items():
+        for stream in streams:
+            _put_effects(stream, written[partition].effects, heads[partition])
+    ends = zip(asleep, positions, tails, moved_ms, rows["ttl"].tolist(), strict=True)
+    for stream, own_position, tail, own_ms, ttl in ends:
+        partition = stream.partition
+        own = written[partition]
+        heads[partition] += (keys.position_field(stream.name), own_position)
+        own.pushed[keys.tail(partition, stream.name)] = tail
+        own.effects.extend(stream._effects)
+        stream._effects = ()
+        if ttl == ttl:  # not nan
+            due[partition] += (expires_ms(own_ms, ttl), stream.name)
+    for partition, arguments in due.items():
+        written[partition].effects.append(("ZADD", keys.due(partition), *arguments))
+    for partition, arguments in heads.items():
+        if arguments:
+            written[partition].effects.append(("HSET", keys.heads(partition), *arguments))
+    return written
+
+
+def _take_rows(streams: Iterable[Stream]) -> list[bytes]:
+    """Rows of streams of which only position and tail move, joined; then none are to be written."""
     taken = []
     for stream in streams:
         count = stream.moved
@@ -532,6 +721,17 @@ def take_rows(streams: Iterable[Stream]) -> list[bytes]:
         stream.moved = 0
         stream.tail.stored.append(count)
     return taken
+
+
+def _put_effects(stream: Stream, effects: list[Effect], heads: list[Argument]) -> None:
+    """Add what writes a stream: fields of the heads, and all else."""
+    heads_key = keys.heads(stream.partition)
+    for effect in stream.effects():
+        if effect[1] == heads_key:
+            assert effect[0] == "HSET"
+            heads += effect[2:]
+        else:
+            effects.append(effect)
 
 
 def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:

@@ -19,15 +19,12 @@ from service.store import keys
 from service.store.connection import connect
 from service.store.log import START, Commit, Lease
 from service.wire import Configure, Observation, Observe, Predict, RunLength
-from service.worker import background_jobs, commit, garbage_collection
-from service.worker import leases as leases_module
+from service.worker import commit
 from service.worker import worker as worker_module
 from service.worker.commands import dispatch, rerun
-from service.worker.commit import Committer
-from service.worker.garbage_collection import Collector
-from service.worker.leases import Leases, share
+from service.worker.commit import Committer, Stages
 from service.worker.self_test import check_device
-from service.worker.timing import Stages
+from service.worker.worker import Collector, Leases, share
 from tests.service.worker.conftest import INCARNATION
 from tests.waiting import Clock, until
 
@@ -231,9 +228,7 @@ LABELS = [0.1 * (i % 7) + (4.0 if i >= 100 else 0.0) for i in range(130)]
 @pytest.fixture
 def names(bench, monkeypatch):
     """A stream with a history, and one of another partition; a slice is one tick, and short."""
-    monkeypatch.setattr(
-        background_jobs.BackgroundJob, "advance", background_jobs.BackgroundJob.step
-    )
+    monkeypatch.setattr(worker_module.BackgroundJob, "advance", worker_module.BackgroundJob.step)
     monkeypatch.setattr(rerun, "SERIES", rerun.TICK)
     long = "long"
     other = next(n for n in map(str, range(99)) if bench.partition(n) != bench.partition(long))
@@ -462,7 +457,7 @@ def test_a_loop_that_hangs_loses_its_leases_and_its_trial_is_blamed_but_not_for_
     monkeypatch,
 ):
     clock = Clock()
-    monkeypatch.setattr(leases_module, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=clock))
     log = Mock(renew=Mock(side_effect=lambda held: [True for _ in held]))
     lease = Lease(3, "w/1", 1, START, 0, 0, False)
     leases = Leases(lambda: log, 4000)
@@ -516,7 +511,7 @@ class Knot:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(garbage_collection, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=clock))
     return clock
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from service.observability.metrics import REGISTRY
-from service.worker.streams import memory, registry
+from service.worker.streams import registry
 from tests.waiting import Clock
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ def test_the_limit_of_the_container(tmp_path):
             file = place / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        found = memory.host_limit(place, place / "own")
+        found = registry.host_limit(place, place / "own")
         assert found == (machine if expected is None else expected * MIB), (files, own)
 
 

@@ -24,9 +24,8 @@ from service.wire import (
 from service.wire.records import POSITION, numbers_of
 from service.worker.filtering import quiet
 from service.worker.streams import alarm_period
-from service.worker.streams import table as tables
-from service.worker.streams.stream import Stream
-from service.worker.streams.table import FEWEST_ROWS, ROW, Table
+from service.worker.streams import stream as stream_module
+from service.worker.streams.stream import FEWEST_ROWS, ROW, Stream, Table
 from tests.service.wire.test_records import ordinary
 from tests.service.worker.conftest import Trouble, noise
 
@@ -169,7 +168,7 @@ def test_asleep_or_awake_all_is_the_same(make_bench, monkeypatch, seed):
         trim(table, streams)
         shrunk.append(before > len(table.rows))
 
-    monkeypatch.setattr(tables, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(stream_module, "FEWEST_ROWS", 1)
     monkeypatch.setattr(Table, "trim", trimming)
     asleep = applied(bench(0), seed, trouble=False)
     troubled = applied(bench(1), seed, trouble=True)
