@@ -156,8 +156,9 @@ def renewed_hold(model: UnderlyingModel, y: Floats, known: list[float] | None) -
     """The hold of a known resolution while labels (n, d) are held like that; else theirs."""
     before = 0.0 if known is None else known[-1]
     most = hold(model, y)
-    few = len(np.unique(y, axis=0)) <= FEWEST_HELD
-    return before if before and (few or before / 2 <= most <= before * 2) else most
+    if before == 0 or before / 2 <= most <= before * 2:
+        return before or most
+    return before if len(np.unique(y, axis=0)) <= FEWEST_HELD else most
 
 
 def _on_grid(labels: Floats, step: float) -> bool:
