@@ -369,9 +369,10 @@ def _list_jobs(server: BenchServer, model: str, names: Sequence[str]) -> dict[st
     length = len(names)
     rows = rows_of(model, length * BODIES)
     one = [rows[at : at + length] for at in range(0, len(rows), length)]
-    many = [
-        [{"stream": name, **row} for name, row in zip(names, part, strict=True)] for part in one
-    ]
+    # Of many streams each stays at its level, that of single observations: hundreds that change
+    # with every slice would measure how changes are explained.
+    steady = iter(rows_of(model, length * BODIES, regime=length * BODIES))
+    many = [[{"stream": name, **next(steady)} for name in names] for _ in one]
     return {
         f"lists of {length:,} of one stream": _job(server, [_observations(names[0])], one, 1),
         f"lists of {length:,} of as many streams": _job(server, ["/v1/observations"], many, 1),
@@ -425,10 +426,13 @@ def _settings(model: str) -> dict[str, Any]:
     return {**named, **({"classes": CLASSES} if model == "categorical" else {})}
 
 
-def rows_of(model: str, count: int) -> list[dict[str, Any]]:
-    """Observations of a series with shifts, such as the model takes; numbers if it is unknown."""
+def rows_of(model: str, count: int, regime: int = REGIME) -> list[dict[str, Any]]:
+    """Observations of a series with shifts, such as the model takes; numbers if it is unknown.
+
+    regime: observations between shifts.
+    """
     draw = np.random.default_rng(1)
-    level = 10.0 + 6.0 * ((np.arange(count) // REGIME) % 2)
+    level = 10.0 + 6.0 * ((np.arange(count) // regime) % 2)
     match model:
         case "poisson":
             return [{"y": int(y)} for y in draw.poisson(level)]
