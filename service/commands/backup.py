@@ -21,7 +21,7 @@ from service.commands.options import store_errors, with_settings
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.backup.file import Manifest
+    from service.backup import Manifest
     from service.models.catalogue import Catalogue
 
 STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
@@ -41,8 +41,7 @@ def backup(
 
     Each stream is saved as of one of its commits. The store is --redis-url or that of --data-dir.
     """
-    from service.backup.file import Writer
-    from service.backup.take import Backup
+    from service.backup import Writer, take
     from service.models.catalogue import Catalogue
     from service.runtime.embedded import reach
 
@@ -53,7 +52,7 @@ def backup(
         try:
             service = version("moca-service")
             catalogue = Catalogue(settings.models_dir)
-            manifest = Backup(client, writer, service, catalogue, with_models, advance).run()
+            manifest = take(client, writer, service, catalogue, with_models, advance)
         finally:
             writer.abandon()
     typer.echo(f"wrote {file}, {file.stat().st_size} bytes: {_describe(manifest)}")
@@ -100,8 +99,7 @@ def restore(
     The whole file is checked before anything is written. If a restore is interrupted, run it again:
     no service starts on the store until one has finished.
     """
-    from service.backup.file import Reader, install
-    from service.backup.restore import Restore, partitions_for
+    from service.backup import Reader, Restore, install, partitions_for
     from service.models.catalogue import Catalogue
     from service.runtime.embedded import reach
     from service.store.health import check_server
@@ -142,7 +140,7 @@ def restore(
 
 
 def _models(manifest: Manifest, catalogue: Catalogue, ignore: bool) -> None:
-    from service.backup.file import BackupError, unfit
+    from service.backup import BackupError, unfit
 
     wrong = unfit(manifest.models, catalogue)
     if not wrong:
@@ -198,7 +196,7 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """Report errors in one line and exit."""
-    from service.backup.file import BackupError
+    from service.backup import BackupError
 
     try:
         with store_errors():

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from service import api_keys as access
 from service import wire
-from service.backup.file import Reader
-from service.backup.restore import Restore
+from service.backup import Reader, Restore
 from service.commands.main import app
 from service.problems import StartupError
 from service.store import keys
@@ -216,7 +215,7 @@ def test_not_beside_a_worker_or_before_what_was_accepted_is_applied(file, make_b
 
 
 def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
-    monkeypatch.setattr("service.backup.take.BLOCK_BYTES", 1)  # a stream in each
+    monkeypatch.setattr("service.backup.BLOCK_BYTES", 1)  # a stream in each
     other, file = make_bench(db=1), tmp_path / "all.moca"
     done(moca(filled, "backup", file))
     write = Restore._write

@@ -1,1 +1,0 @@
-"""The whole deployment in one file: backup and restore."""
