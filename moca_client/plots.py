@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from moca_client.replay import Beliefs, Replayed, ReplayedChange
+from moca_client.replay import Beliefs, Replayed, by_largest_change, confirmed_in
 from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
-from moca_client.tables import magnitude
 
 MAX_DATA_PANELS = 6
 MAX_STREAMS = 40  # with a line of their own in a picture of many
@@ -102,19 +101,17 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     figure.savefig(file)
 
 
-def plot_changes(
-    replays: Sequence[Replayed], changes: Sequence[ReplayedChange], file: Path
-) -> None:
+def plot_changes(replays: Sequence[Replayed], file: Path) -> None:
     """Draw the confirmed changes of many streams to `file` (PNG).
 
     Top: how many begin at a time, so that what began together stands out. Bottom: a line for each
     stream that changed, at most `MAX_STREAMS` with the largest changes, the first to change above;
     a triangle up or down at each start, with its interval.
     """
-    by_size = sorted(changes, key=lambda change: -magnitude(change.event))
-    largest = list(dict.fromkeys(change.replayed.stream for change in by_size))[:MAX_STREAMS]
-    by_start = sorted(changes, key=lambda change: change.place)
-    streams = dict.fromkeys(change.replayed.stream for change in by_start)
+    changes = confirmed_in(replays)
+    largest = [replayed.stream for replayed in by_largest_change(replays)[:MAX_STREAMS]]
+    by_start = sorted(changes, key=lambda change: change[0].place(change[1].start))
+    streams = dict.fromkeys(replayed.stream for replayed, _ in by_start)
     shown = [stream for stream in streams if stream in largest][::-1]
     height = 1.6 + 1.4 + 0.22 * max(len(shown), 3)
     figure = Figure(figsize=(WIDTH, height), dpi=120, layout="constrained")
@@ -141,8 +138,7 @@ def plot_changes(
     lines.set_yticks(range(len(shown)), shown)
     lines.set_ylim(-0.7, max(len(shown), 3) - 0.3)
     lines.grid(axis="y", color=COLOURS["line"], lw=0.6)
-    changed = len({change.replayed.stream for change in changes})
-    title = f"{changed} of {len(replays)} streams changed, {len(changes)} times"
+    title = f"{len(streams)} of {len(replays)} streams changed, {len(changes)} times"
     _finish([counts, lines], replays[0], x, title, by_time)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)

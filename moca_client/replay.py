@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -140,15 +140,26 @@ class Replayed:
         return event.sentence.replace(f"output {output + 1}: ", f"{names[output]}: ", 1)
 
     @property
+    def confirmed(self) -> list[Event]:
+        """Return the confirmed changes."""
+        return [event for event in self.events if event.state == "confirmed"]
+
+    @property
     def headline(self) -> str:
         """What the last confirmed change was, and how many there were before it."""
-        confirmed = [event for event in self.events if event.state == "confirmed"]
+        confirmed = self.confirmed
         if not confirmed:
             return f"{self.stream}: no change"
         last = max(confirmed, key=lambda event: event.start)
         text = f"{self.stream}: {self.sentence(last)}, since {self.when(last.start)}"
         earlier = len(confirmed) - 1
         return f"{text}; {earlier} earlier change{'' if earlier == 1 else 's'}" if earlier else text
+
+    def place(self, seq: int) -> float:
+        """Where observation `seq` is: on the axis of its file, else its position."""
+        row = self.row(seq)
+        axis = self.series.axis
+        return float(seq) if row is None or axis is None else axis.value[row]
 
     def when(self, seq: int) -> str:
         """How people read the time of observation `seq`."""
@@ -157,18 +168,9 @@ class Replayed:
         return str(seq) if row is None or axis is None else axis.label[row]
 
 
-class ReplayedChange(NamedTuple):
-    """A confirmed change of a stream."""
-
-    replayed: Replayed
-    event: Event
-
-    @property
-    def place(self) -> float:
-        """Where it begins: on the axis of its file, else its position."""
-        axis = self.replayed.series.axis
-        row = self.replayed.row(self.event.start)
-        return float(self.event.start) if axis is None or row is None else axis.value[row]
+def confirmed_in(replays: Sequence[Replayed]) -> list[tuple[Replayed, Event]]:
+    """Return the confirmed changes of all streams."""
+    return [(replayed, event) for replayed in replays for event in replayed.confirmed]
 
 
 def replay(
@@ -199,14 +201,17 @@ def replay(
     console = console or Console()
     stream = stream or re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem)
     replayed = Replayed(stream, series or read_series(file))
-    files = writable(output_files(out or Path(), stream), console)
+    files = output_files(out or Path(), stream, console)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
         upload = Upload(client, [replayed], batch, belief)
         upload.prepare(file, files, wanted, existing, console)
 
+        def write() -> None:
+            write_table(columns_of(replayed), files, partial(_lists, replayed))
+
         def keep() -> None:
-            _write_tables(replayed, files)
+            write()
             draw(client, replayed, files)
 
         with collecting_nothing():
@@ -214,7 +219,7 @@ def replay(
             # The service segments the stream while tables are written.
             with ThreadPoolExecutor(1) as pool:
                 asked = pool.submit(ask_changes, client, replayed)
-                _write_tables(replayed, files)
+                write()
                 asked.result()
             draw(client, replayed, files)
     _print_changes(events_table(replayed), console)
@@ -252,16 +257,22 @@ def replay_many(
     `replay`, without run-length beliefs.
     """
     console = console or Console()
-    wanted_files = output_files(out or Path(), file.stem)
-    files = writable([path for path in wanted_files if plots or not _picture(path)], console)
+    files = output_files(out or Path(), file.stem, console, pictures=plots > 0)
     replays = [Replayed(name, series) for name, series in streams.items()]
     tables: dict[str, Columns] = {}
 
     def lay_out(replayed: Replayed) -> None:
-        tables[replayed.stream] = _table_of(replayed)
+        """Lay out the answers of a stream, with its name in the first column."""
+        own = replayed
+        if own.series.y_names == [own.stream]:  # a column of a wide file
+            own = replace(own, series=own.series._replace(y_names=["y"]))
+        tables[own.stream] = {"stream": [own.stream] * len(own.answers), **columns_of(own)}
 
     def write() -> None:
-        _write_answers(replays, tables, files)
+        for replayed in replays:
+            if replayed.stream not in tables:
+                lay_out(replayed)
+        write_table(_joined([tables[replayed.stream] for replayed in replays]), files)
 
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
@@ -270,11 +281,10 @@ def replay_many(
         with collecting_nothing():
             upload.run(f"{len(replays)} streams", write)
             write()
-        confirmed = [change for replayed in replays for change in _changes(replayed)]
-        changes = _refined(client, confirmed)
-        _print_changes(changes_table(replays, changes), console)
+        ask_confirmed(client, replays)
+        _print_changes(changes_table(replays), console)
         if any(map(_picture, files)):
-            files += _draw_many(client, replays, changes, files, plots, console)
+            files += _draw_many(client, replays, files, plots, console)
     for path in files:
         console.print(f"wrote {path}", highlight=False)
     return replays
@@ -284,20 +294,18 @@ def _picture(path: Path) -> bool:
     return path.suffix.lower() == ".png"
 
 
-def output_files(out: Path, stream: str) -> list[Path]:
-    """Return the files to write; into a folder Parquet only where its package is installed."""
-    if out.suffix.lower() in {".csv", ".parquet", ".png"}:
-        return [out]
-    name = quote(stream, safe="")  # no two streams have one file
-    tables = (".csv",) if find_spec("pyarrow") is None else (".csv", ".parquet")
-    return [*(out / f"{name}-answers{end}" for end in tables), out / f"{name}.png"]
+def output_files(out: Path, name: str, console: Console, pictures: bool = True) -> list[Path]:
+    """Return the files to write, without those that optional packages are missing for.
 
-
-def writable(files: list[Path], console: Console) -> list[Path]:
-    """Leave out what the optional packages are missing for; refuse when nothing is left.
-
-    Before the first observation is sent, not after the last.
+    Into a folder Parquet only where its package is installed. Raises ReplayError where nothing is
+    left: before the first observation is sent, not after the last.
     """
+    files = [out]
+    if out.suffix.lower() not in {".csv", ".parquet", ".png"}:
+        stem = quote(name, safe="")  # no two streams have one file
+        ends = (".csv",) if find_spec("pyarrow") is None else (".csv", ".parquet")
+        files = [out / f"{stem}-answers{end}" for end in ends]
+        files += [out / f"{stem}.png"] if pictures else []
     missing: dict[Path, str] = {}
     for path in files:
         package, extra = _NEEDS.get(path.suffix.lower(), (None, ""))
@@ -308,11 +316,6 @@ def writable(files: list[Path], console: Console) -> list[Path]:
     for reason in missing.values():
         console.print(f"not written: {reason}", highlight=False, markup=False, soft_wrap=True)
     return [path for path in files if path not in missing]
-
-
-def _write_tables(replayed: Replayed, files: Sequence[Path]) -> None:
-    if tables := [path for path in files if not _picture(path)]:
-        write_table(columns_of(replayed), tables, partial(_lists, replayed))
 
 
 def draw(client: Client, replayed: Replayed, files: Sequence[Path]) -> None:
@@ -342,17 +345,28 @@ def columns_of(replayed: Replayed) -> Columns:
     return columns
 
 
+def _joined(tables: Sequence[Columns]) -> Columns:
+    """One table of those of all streams, whose columns need not be the same."""
+    joined: Columns = {name: [] for columns in tables for name in columns}
+    for columns in tables:
+        for name, cells in joined.items():
+            cells += columns.get(name) or [None] * len(columns["stream"])
+    return joined
+
+
 def write_table(
     columns: Columns,
     files: Sequence[Path],
     lists: Callable[[], dict[str, Any]] = dict,
 ) -> None:
-    """Write columns to each file, as its suffix says.
+    """Write columns to each file but pictures, as its suffix says.
 
     lists: gives columns of lists, such as run-length beliefs, which Parquet holds as well; a CSV
     cell cannot.
     """
     for file in files:
+        if _picture(file):
+            continue
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix.lower() == ".csv":
             rows = zip(*map(_cells, columns.values()), strict=True)
@@ -616,6 +630,12 @@ def ask_changes(client: Client, replayed: Replayed) -> None:
     replayed.hindsight = answer.hindsight
 
 
+def by_largest_change(replays: Sequence[Replayed]) -> list[Replayed]:
+    """Return the streams with confirmed changes, those with the largest first."""
+    changed = [replayed for replayed in replays if replayed.confirmed]
+    return sorted(changed, key=lambda own: -max(map(magnitude, own.confirmed)))
+
+
 def _print_changes(made: Table, console: Console) -> None:
     """Print a table of changes; its title alone where there are none."""
     if made.row_count:
@@ -658,62 +678,36 @@ def events_table(replayed: Replayed) -> Table:
 # --- many streams of a file --------------------------------------------------------------------
 
 
-def _changes(replayed: Replayed) -> list[ReplayedChange]:
-    """Confirmed changes of a stream, as its answers have them: when they were confirmed."""
-    last: dict[int, Event] = {}
-    for answer in replayed.answers:
-        if answer.event is not None and answer.event.kind == "change":
-            last[answer.event.id] = answer.event
-    confirmed = [event for event in last.values() if event.state == "confirmed"]
-    return [ReplayedChange(replayed, event) for event in confirmed]
+def ask_confirmed(client: Client, replays: Sequence[Replayed]) -> None:
+    """Fill confirmed changes in, as the answers have them: when they were confirmed.
 
-
-def _refined(client: Client, changes: Sequence[ReplayedChange]) -> list[ReplayedChange]:
-    """Changes as they are by now: the service estimates a start anew after the confirmation.
-
-    No answer has that. One that the service does not list any more stays as it was.
+    The service estimates a start anew after that, which no answer has. A change that it does not
+    list any more stays as it was.
     """
-    if not changes:
-        return []
-    prefix = commonprefix([change.replayed.stream for change in changes])
+    for replayed in replays:
+        events = [a.event for a in replayed.answers if a.event is not None]
+        last = {event.id: event for event in events if event.kind == "change"}
+        replayed.events = [event for event in last.values() if event.state == "confirmed"]
+    changed = [replayed for replayed in replays if replayed.events]
+    if not changed:
+        return
+    prefix = commonprefix([replayed.stream for replayed in changed])
     listed: dict[tuple[str, int, int | None], StreamChange] = {}
     for row in client.changes(states=["confirmed"], prefix=prefix or None, limit=LISTED):
         listed.setdefault((row.stream, row.id, row.confirmed_at), row)
-    refined = []
-    for change in changes:
-        event = change.event
-        now = listed.get((change.replayed.stream, event.id, event.confirmed_at))
-        if now is not None:
-            members = {name: getattr(now, name) for name in EventMembers.__struct_fields__}
-            event = structs.replace(event, **members)
-        refined.append(change._replace(event=event))
-    return refined
+    for replayed in changed:
+        for place, event in enumerate(replayed.events):
+            now = listed.get((replayed.stream, event.id, event.confirmed_at))
+            if now is not None:
+                members = {name: getattr(now, name) for name in EventMembers.__struct_fields__}
+                replayed.events[place] = structs.replace(event, **members)
 
 
-def _table_of(replayed: Replayed) -> Columns:
-    """The answers of a stream, with its name in the first column."""
-    if replayed.series.y_names == [replayed.stream]:  # a column of a wide file
-        replayed = replace(replayed, series=replayed.series._replace(y_names=["y"]))
-    return {"stream": [replayed.stream] * len(replayed.answers), **columns_of(replayed)}
-
-
-def _write_answers(
-    replays: Sequence[Replayed], tables: Mapping[str, Columns], files: Sequence[Path]
-) -> None:
-    """Write one table of all streams; tables: of those that are laid out already."""
-    every = [tables.get(replayed.stream) or _table_of(replayed) for replayed in replays]
-    names = list(dict.fromkeys(name for columns in every for name in columns))
-    joined: Columns = {name: [] for name in names}
-    for columns in every:
-        for name in names:
-            joined[name] += columns.get(name) or [None] * len(columns["stream"])
-    write_table(joined, [path for path in files if not _picture(path)])
-
-
-def changes_table(replays: Sequence[Replayed], changes: Sequence[ReplayedChange]) -> Table:
-    """Return the table of changes, the latest first."""
+def changes_table(replays: Sequence[Replayed]) -> Table:
+    """Return the table of confirmed changes, the latest first."""
+    changes = confirmed_in(replays)
     rows = sum(len(replayed.answers) for replayed in replays)
-    changed = len({change.replayed.stream for change in changes})
+    changed = sum(bool(replayed.confirmed) for replayed in replays)
     # Narrow, so that a sentence fits a line: where there are times, positions are in the answers.
     timed = replays[0].series.axis is not None
     headings = ("stream", "since" if timed else "start", "what changed", "evidence")
@@ -721,7 +715,8 @@ def changes_table(replays: Sequence[Replayed], changes: Sequence[ReplayedChange]
     made = table(*headings, words=("what changed",), title=title + _counted(len(changes)))
     if len(changes) > SHOWN:
         made.caption = f"the latest {SHOWN}; all of them are in the answers"
-    for replayed, event in sorted(changes, key=lambda change: -change.place)[:SHOWN]:
+    latest = sorted(changes, key=lambda change: -change[0].place(change[1].start))
+    for replayed, event in latest[:SHOWN]:
         made.add_row(
             replayed.stream,
             replayed.when(event.start) if timed else describe_start(event),
@@ -734,7 +729,6 @@ def changes_table(replays: Sequence[Replayed], changes: Sequence[ReplayedChange]
 def _draw_many(
     client: Client,
     replays: Sequence[Replayed],
-    changes: Sequence[ReplayedChange],
     files: Sequence[Path],
     plots: int,
     console: Console,
@@ -743,9 +737,8 @@ def _draw_many(
     from moca_client.plots import plot_changes  # matplotlib is optional
 
     (overview,) = filter(_picture, files)
-    plot_changes(replays, changes, overview)
-    by_size = sorted(changes, key=lambda change: -magnitude(change.event))
-    largest = list({id(change.replayed): change.replayed for change in by_size}.values())
+    plot_changes(replays, overview)
+    largest = by_largest_change(replays)
     drawn: list[Path] = []
     with progress_bar(console, "pictures") as progress:
         task = progress.add_task("drawing", total=len(largest[:plots]))

@@ -7,7 +7,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
 from moca_client import plots
-from moca_client.replay import Beliefs, Replayed, ReplayedChange
+from moca_client.replay import Beliefs, Replayed
 from moca_client.responses import (
     Answer,
     BeliefColumns,
@@ -110,7 +110,7 @@ def test_numbers_of_changes_are_whole(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *_: figures.append(figure))
     replayed = replayed_of()
-    plots.plot_changes([replayed], [ReplayedChange(replayed, replayed.events[0])], tmp_path / "p")
+    plots.plot_changes([replayed], tmp_path / "p")
     ticks = figures[0].axes[0].get_yticks()
     assert all(float(tick).is_integer() for tick in ticks)
 

@@ -9,7 +9,7 @@ import pytest
 from moca_client import plots
 from moca_client.console import table
 from moca_client.errors import problem_of
-from moca_client.replay import ReplayedChange, ReplayError, replay_many
+from moca_client.replay import ReplayError, replay_many
 from moca_client.responses import Changepoints, Event, StreamChange, StreamSummary
 from moca_client.series import read_table, streams_by_column, streams_of
 from tests.moca_client.test_plots import replayed_of, row
@@ -284,17 +284,15 @@ def test_changes_of_streams_of_other_times_are_in_the_picture(tmp_path, monkeypa
     ):
         drawn.clear()
         placed.clear()
-        changes = [
-            ReplayedChange(
-                own, Event(id=id_, state="confirmed", start=own.first_seq + 30, suspected_at=33)
-            )
-            for own in replays
-            for id_ in (1, 2)
-        ]
-        plots.plot_changes(replays, changes, tmp_path / "many.png")
+        for own in replays:
+            start = own.first_seq + 30
+            own.events = [
+                Event(id=id_, state="confirmed", start=start, suspected_at=33) for id_ in (1, 2)
+            ]
+        plots.plot_changes(replays, tmp_path / "many.png")
         assert len(placed) == len(replays)  # each stream once, however often it changed
         counts, lines = drawn
-        assert sum(bar.get_height() for bar in counts.patches) == len(changes)
+        assert sum(bar.get_height() for bar in counts.patches) == 2 * len(replays)
         marked = np.concatenate([points.get_offsets()[:, 0] for points in lines.collections[1::2]])
         assert sorted(marked) == sorted(2 * places)
         first, last = lines.get_xlim()
