@@ -18,7 +18,7 @@ from moca_client.tables import magnitude
 from model_core import incidents
 from model_core.stream.segmentation import best, confirmed, lasting, regimes
 from service import wire
-from service.wire.answers import LOWER, MEDIAN, UPPER
+from service.wire.commands import LOWER, MEDIAN, UPPER
 from service.wire.event_entries import Raised
 from service.wire.incidents import Entered, FoundChange, FoundIncident
 

@@ -22,16 +22,8 @@ from service.store.reads import AsyncStore
 from service.store.shards import AsyncStoreClient, entries_of, read_of
 from service.store.streams import StoredHead, living_heads
 from service.tasks import apart, bounded, end
-from service.wire import checked
-from service.wire.event_entries import (
-    CHANGES,
-    START,
-    FeedEntry,
-    Id,
-    Raised,
-    decode,
-    number_of,
-)
+from service.wire import Id, checked
+from service.wire.event_entries import CHANGES, START, FeedEntry, Raised, decode, number_of
 from service.wire.incidents import ChangeIndex, Fleet, FoundIncidents, Member, find
 
 log = logging.getLogger(__name__)

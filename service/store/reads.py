@@ -30,7 +30,8 @@ from service.store.streams import (
     stored_head,
     unseal,
 )
-from service.wire.event_entries import START, Id, kind_of
+from service.wire import Id
+from service.wire.event_entries import START, kind_of
 from service.wire.snapshot import StreamSnapshot
 
 # Of kinds of events: the key, and the name of its parts.

@@ -17,7 +17,8 @@ from redis.exceptions import ResponseError
 from service.store import keys
 from service.store.feed import before_of, readable
 from service.store.shards import AsyncStoreClient, Words
-from service.wire.event_entries import START, Id, Raised, number_of
+from service.wire import Id
+from service.wire.event_entries import START, Raised, number_of
 
 PAGE = 64
 

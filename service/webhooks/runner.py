@@ -37,7 +37,8 @@ from service.webhooks.config import Delivery, Webhooks
 from service.webhooks.dead_letters import Letter, Letters
 from service.webhooks.notices import Failure, IncidentNotice, Notice, incident_notice, notice_of
 from service.webhooks.sender import Hook, sender_of
-from service.wire.event_entries import START, Id
+from service.wire import Id
+from service.wire.event_entries import START
 from service.wire.incidents import Fleet, FoundIncident, FoundIncidents, shared
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,7 @@
 """What travels through Redis: commands, outcomes, and a stream's stored parts (msgpack, typed).
 
 A LogEntry has commands of one API process. An Outcome is the committed result of one command.
-Head and Record are what a stream keeps; how records lie there says `service.wire.stored_records`,
-and how positions of heads do `service.wire.records`.
+Head and Record are what a stream keeps; how they lie there says `service.wire.stored_records`.
 The order of their fields is part of the stored format: another one needs another FORMAT.
 """
 
@@ -19,18 +18,13 @@ import numpy as np
 from model_core.stream.events import Event
 from model_core.stream.state import KnownRegime, SeasonPeriods
 from model_core.stream_settings import StreamSettings
-from service.wire.answers import (
-    LEVELS,
-    Answers,
-    BeliefSummary,
-    QuietAnswers,
-    QuietRows,
-    StoredAnswer,
-)
 from service.wire.commands import (
     BACKGROUND,
+    LEVELS,
     READ_ONLY,
     Act,
+    Answers,
+    BeliefSummary,
     Command,
     CommandSum,
     Configure,
@@ -39,6 +33,7 @@ from service.wire.commands import (
     EventFeedback,
     Exclude,
     Expire,
+    Id,
     Import,
     Ingest,
     Label,
@@ -51,10 +46,13 @@ from service.wire.commands import (
     Outcome,
     PlannedSpan,
     Predict,
+    QuietAnswers,
+    QuietRows,
     Regimes,
     RunLength,
     SegmentHistory,
     SetBelief,
+    StoredAnswer,
     Sums,
     WhatIf,
     latest,
@@ -74,8 +72,6 @@ from service.wire.records import (
     SettledHead,
     StoredHindsight,
     TaggedHead,
-    decode_position,
-    encode_position,
     joined,
     settled_values,
     shared,
@@ -84,7 +80,9 @@ from service.wire.records import (
 from service.wire.stored_records import (
     decode_block,
     decode_columns,
+    decode_position,
     decode_row,
+    encode_position,
     encode_row,
 )
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from service.wire import Event, checksummed, tags
+from service.wire import Event, Id, checksummed, tags
 
 # The second half of an id has 64 bits: the log entry's own, the command's, the event's number.
 SEQ_BITS = 32
@@ -25,24 +25,6 @@ EVENT_BITS = 12
 STATES = ("suspected", "confirmed", "withdrawn")
 CHANGES = frozenset({"change"})  # what readers mean who name no kind
 KINDS = frozenset({"change", "returned", "anomaly"})
-
-
-class Id(NamedTuple):
-    """Id of an entry: milliseconds, and a number within them."""
-
-    ms: int
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.ms}-{self.number}"
-
-    @classmethod
-    def parse(cls, text: str | bytes) -> Id:
-        """Read the text form."""
-        ms, _, number = (text if isinstance(text, str) else text.decode()).partition("-")
-        return cls(int(ms), int(number))
-
-
 START = Id(0, 0)  # before every entry
 
 

@@ -18,8 +18,8 @@ from model_core.incidents import (
     moment,
     movers,
 )
-from service.wire import Event, timestamps
-from service.wire.event_entries import CHANGES, START, FeedEntry, Id, Raised, kind_of
+from service.wire import Event, Id, timestamps
+from service.wire.event_entries import CHANGES, START, FeedEntry, Raised, kind_of
 
 
 class Entered(NamedTuple):

@@ -1,25 +1,19 @@
-"""What a stream keeps, and how positions of heads are stored. See `service.wire`."""
+"""What a stream keeps. See `service.wire`; how it is stored says `service.wire.stored_records`."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from functools import lru_cache
-from math import isnan, nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-import numpy as np
 from msgspec import NODEFAULT, Struct, convert
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from model_core.stream.events import Track, Watch
 from model_core.stream.state import KnownRegime, SeasonPeriods
 from model_core.stream_settings import CONFIRMATION, DEFAULTS, TABLE, Hazard, StreamSettings
-from service.wire.answers import Answers
-from service.wire.commands import Label, Observation
+from service.wire.commands import Answers, Label, Observation
 
 if TYPE_CHECKING:
     from model_core.readout import Readout
@@ -308,115 +302,3 @@ class IdempotencyRecord(Struct, array_like=True, gc=False):
     body: list[bytes]
     answers: Answers | None
     field: bytes  # it is stored under
-
-
-# --- positions as they are stored -----------------------------------------------------------------
-
-# A kind (u8), then numbers at fixed places: so is the position of nearly every stream, of one
-# output, that was filtered. Any other is the whole in msgpack. Workers keep those of streams at
-# rest as rows of an array, as they are stored.
-
-WHOLE = 0
-NUMBERS = 1
-TOO_MANY = 1 << 32  # observations of a stream whose position is the whole
-_FIELDS = {
-    "seq": "I",
-    "scored": "I",
-    "map_run_length": "I",
-    "best_start": "I",
-    "updated_ms": "q",
-    "changed_probability": "d",
-    "evidence": "d",
-    "pruned_mass": "d",
-    "log_score_sum": "d",
-    "pruned_mass_sum": "d",
-    "last_label": "d",
-    "last_time": "d",  # nan: None
-    # `Pace`; since nan: there is none, per_day nan: None
-    "since": "d",
-    "timed": "B",
-    "seen": "I",
-    "per_day": "d",
-}
-_TYPES = {"B": "u1", "I": "<u4", "q": "<i8", "d": "<f8"}
-POSITION = np.dtype([("kind", "u1"), *((name, _TYPES[form]) for name, form in _FIELDS.items())])
-_numbers = struct.Struct("<B" + "".join(_FIELDS.values()))
-_plain = attrgetter(*(name for name in list(_FIELDS)[: list(_FIELDS).index("last_label")]))
-_all = attrgetter(*Position.__struct_fields__)
-_encode = msgspec.msgpack.Encoder().encode
-_decode: Callable[[Any], Position] = msgspec.msgpack.Decoder(Position).decode
-Numbers = tuple[float, ...]  # of `POSITION`
-
-
-def numbers_of(head: Head) -> Numbers | None:
-    """Return a head's position as numbers of `POSITION`; None where it has others."""
-    last = head.last_label
-    if last is None or len(last) != 1 or last[0] is None or head.regime is not None:
-        return None
-    if head.changed_probability is None or head.evidence is None or head.map_run_length is None:
-        return None
-    pace = Pace(nan, False) if head.pace is None else head.pace
-    if max(head.seq, head.scored, pace.seen) >= TOO_MANY:
-        return None
-    return (
-        NUMBERS,
-        *_plain(head),
-        last[0],
-        nan if head.last_time is None else head.last_time,
-        pace.since,
-        pace.timed,
-        pace.seen,
-        nan if pace.per_day is None else pace.per_day,
-    )
-
-
-def enter_numbers(position: Position, numbers: Numbers) -> None:
-    """Enter numbers of `POSITION` into a position, or a head."""
-    (
-        _,
-        position.seq,
-        position.scored,
-        position.map_run_length,
-        position.best_start,
-        position.updated_ms,
-        position.changed_probability,
-        position.evidence,
-        position.pruned_mass,
-        position.log_score_sum,
-        position.pruned_mass_sum,
-        last_label,
-        last_time,
-        since,
-        timed,
-        seen,
-        per_day,
-    ) = numbers  # type: ignore[assignment]
-    position.last_label = [last_label]
-    position.last_time = None if isnan(last_time) else last_time
-    position.regime = None
-    position.pace = None
-    if not isnan(since):
-        position.pace = Pace(since, bool(timed), int(seen), None if isnan(per_day) else per_day)
-
-
-def encode_position(head: Head) -> bytes:
-    """Encode the part of a head that every observation moves."""
-    numbers = numbers_of(head)
-    if numbers is None:
-        return bytes([WHOLE]) + _encode(_all(head))
-    return _numbers.pack(*numbers)
-
-
-def encode_positions(rows: NDArray[Any]) -> list[bytes]:
-    """Encode rows (B,) of `POSITION`."""
-    encoded: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.itemsize}").tolist()
-    return encoded
-
-
-def decode_position(body: bytes) -> Position:
-    """Decode what `encode_position` made; raises MsgspecError, IndexError or struct.error."""
-    if body[0] == WHOLE:
-        return _decode(memoryview(body)[1:])
-    position = Position()
-    enter_numbers(position, _numbers.unpack(body))
-    return position

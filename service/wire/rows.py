@@ -15,8 +15,17 @@ from typing import TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from service.wire.answers import Answers, QuietAnswers, quiet_row
-from service.wire.commands import Command, Ingest, Observation, Observe, ObserveMany, Outcome
+from service.wire.commands import (
+    Answers,
+    Command,
+    Ingest,
+    Observation,
+    Observe,
+    ObserveMany,
+    Outcome,
+    QuietAnswers,
+    quiet_row,
+)
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
-"""Records as they are stored: rows of bytes, blocks of rows in a tail, columns of rows in history.
+"""What is stored of a stream: its position, and records as rows of bytes, blocks, columns.
 
-Row: a kind (u8), then what it says. Ordinary rows, which nearly all are, have numbers alone, at
-fixed places; all others are the whole record in msgpack. A block is what one commit appends to a
+Position and row: a kind (u8), then what it says. Ordinary ones, which nearly all are, have numbers
+alone, at fixed places; all others are the whole in msgpack. A block is what one commit appends to a
 tail: the position of its first row (u48), how many there are (u8), and rows one after the other.
 A chunk of history is such a block by columns: of rows of one kind and length all first bytes, then
 all second ones, and so on, which compress to less.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import add, attrgetter, itemgetter
 from struct import Struct
@@ -25,14 +25,13 @@ from numpy.typing import NDArray
 
 from model_core.stream.state import SeenLabels
 from model_core.stream_settings import Hazard
-from service.wire.answers import QuietNumbers
-from service.wire.commands import numbers
-from service.wire.records import Record
+from service.wire.commands import QuietNumbers, numbers
+from service.wire.records import Head, Pace, Position, Record
 
 MOST_RATIO = 255  # of a block of LZ4
 
-# Kinds of rows, and what is added to NUMBERS.
-RECORD = 0  # length of what follows (u32), a record in msgpack
+# Kinds of positions and of rows, and what is added to NUMBERS of a row.
+WHOLE = 0  # in msgpack; of a row the length of what follows (u32), and that
 NUMBERS = 1
 STATED = 2  # an elapsed time, supervision, a hazard or a season that are not the usual ones
 TIMED = 4  # time of the observation as text, after its length (u8), instead of when it was accepted
@@ -262,7 +261,7 @@ def _whole(record: Record) -> bytes:
 
 def decode_row(seq: int, row: bytes) -> Record:
     """Decode the record at a position; raises ValueError or StructError for another's."""
-    if row[0] == RECORD:
+    if row[0] == WHOLE:
         record = _decode_whole(row)
         if record.seq != seq:
             raise ValueError(f"expected the record at seq {seq}, got that at {record.seq}")
@@ -315,7 +314,7 @@ def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
 
 def _shape(row: bytes | Record) -> tuple[int, int] | None:
     """Kind and length of an ordinary row; None of all others."""
-    return None if isinstance(row, Record) or row[0] == RECORD else (row[0], len(row))
+    return None if isinstance(row, Record) or row[0] == WHOLE else (row[0], len(row))
 
 
 def _decode_whole(row: bytes) -> Record:
@@ -325,11 +324,122 @@ def _decode_whole(row: bytes) -> Record:
 def _length(body: bytes, at: int) -> int:
     """Bytes of the row that begins here."""
     kind = body[at]
-    if kind == RECORD:
+    if kind == WHOLE:
         (length,) = _LENGTH.unpack_from(body, at + 1)
         return 1 + _LENGTH.size + int(length)
     length = _PLAIN.size + (_OTHER_RATES.size if kind & STATED else 0)
     return length + (1 + body[at + length] if kind & TIMED else 0)
+
+
+# --- positions of heads ---------------------------------------------------------------------------
+
+# A kind (u8), then numbers at fixed places: so is the position of nearly every stream, of one
+# output, that was filtered. Any other is the whole in msgpack. Workers keep those of streams at
+# rest as rows of an array, as they are stored.
+
+TOO_MANY = 1 << 32  # observations of a stream whose position is the whole
+_FIELDS = {
+    "seq": "I",
+    "scored": "I",
+    "map_run_length": "I",
+    "best_start": "I",
+    "updated_ms": "q",
+    "changed_probability": "d",
+    "evidence": "d",
+    "pruned_mass": "d",
+    "log_score_sum": "d",
+    "pruned_mass_sum": "d",
+    "last_label": "d",
+    "last_time": "d",  # nan: None
+    # `Pace`; since nan: there is none, per_day nan: None
+    "since": "d",
+    "timed": "B",
+    "seen": "I",
+    "per_day": "d",
+}
+_TYPES = {"B": "u1", "I": "<u4", "q": "<i8", "d": "<f8"}
+POSITION = np.dtype([("kind", "u1"), *((name, _TYPES[form]) for name, form in _FIELDS.items())])
+_POSITION = Struct("<B" + "".join(_FIELDS.values()))
+_plain_numbers = attrgetter(*(name for name in list(_FIELDS)[: list(_FIELDS).index("last_label")]))
+_all_fields = attrgetter(*Position.__struct_fields__)
+_decode_whole_position: Callable[[Any], Position] = msgspec.msgpack.Decoder(Position).decode
+Numbers = tuple[float, ...]  # of `POSITION`
+
+
+def numbers_of(head: Head) -> Numbers | None:
+    """Return a head's position as numbers of `POSITION`; None where it has others."""
+    last = head.last_label
+    if last is None or len(last) != 1 or last[0] is None or head.regime is not None:
+        return None
+    if head.changed_probability is None or head.evidence is None or head.map_run_length is None:
+        return None
+    pace = Pace(math.nan, False) if head.pace is None else head.pace
+    if max(head.seq, head.scored, pace.seen) >= TOO_MANY:
+        return None
+    return (
+        NUMBERS,
+        *_plain_numbers(head),
+        last[0],
+        math.nan if head.last_time is None else head.last_time,
+        pace.since,
+        pace.timed,
+        pace.seen,
+        math.nan if pace.per_day is None else pace.per_day,
+    )
+
+
+def enter_numbers(position: Position, numbers: Numbers) -> None:
+    """Enter numbers of `POSITION` into a position, or a head."""
+    (
+        _,
+        position.seq,
+        position.scored,
+        position.map_run_length,
+        position.best_start,
+        position.updated_ms,
+        position.changed_probability,
+        position.evidence,
+        position.pruned_mass,
+        position.log_score_sum,
+        position.pruned_mass_sum,
+        last_label,
+        last_time,
+        since,
+        timed,
+        seen,
+        per_day,
+    ) = numbers  # type: ignore[assignment]
+    position.last_label = [last_label]
+    position.last_time = None if math.isnan(last_time) else last_time
+    position.regime = None
+    position.pace = None
+    if not math.isnan(since):
+        position.pace = Pace(
+            since, bool(timed), int(seen), None if math.isnan(per_day) else per_day
+        )
+
+
+def encode_position(head: Head) -> bytes:
+    """Encode the part of a head that every observation moves."""
+    numbers = numbers_of(head)
+    if numbers is None:
+        return bytes([WHOLE]) + _encode(_all_fields(head))
+    return _POSITION.pack(*numbers)
+
+
+def encode_positions(rows: NDArray[Any]) -> list[bytes]:
+    """Encode rows (B,) of `POSITION`."""
+    encoded: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.itemsize}").tolist()
+    return encoded
+
+
+def decode_position(body: bytes) -> Position:
+    """Decode what `encode_position` made; raises MsgspecError, IndexError or StructError."""
+    if body[0] == WHOLE:
+        return _decode_whole_position(memoryview(body)[1:])
+    position = Position()
+    enter_numbers(position, _POSITION.unpack(body))
+    return position
 
 
 # --- blocks and chunks ----------------------------------------------------------------------------

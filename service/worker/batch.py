@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ from service.wire import (
     partial,
     timestamps,
 )
-from service.wire.answers import quiet_bytes, quiet_row
+from service.wire.commands import quiet_bytes, quiet_row
 from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import delayed_labels, quiet
 from service.worker.filtering.pipeline import StoredPipeline
@@ -54,7 +55,6 @@ from service.worker.streams.validation import (
     check_details,
     check_position,
     check_sizes,
-    plain,
 )
 
 _applied = metrics.OBSERVATIONS.labels("applied")
@@ -95,7 +95,6 @@ class CommandBatch:
         # Whose idempotency records are to be kept, by stream and field.
         self._keyed: dict[tuple[Key, bytes], CommandTask] = {}
         self.filling = Filling(engine.waiting_bytes)
-        self.pipeline = StoredPipeline(engine)
 
     def apply(self) -> None:
         """Run every command; afterwards each task has its outcome and streams their changes."""
@@ -119,6 +118,11 @@ class CommandBatch:
         for task in self.tasks:
             task.finish()
         self._remember()
+
+    @cached_property
+    def pipeline(self) -> StoredPipeline:
+        """Moves streams that are awake."""
+        return StoredPipeline(self.engine)
 
     def streams(self) -> dict[int, list[Stream]]:
         """Those that the commands are for, by partition."""
@@ -585,7 +589,7 @@ class CommandBatch:
         dimensions = Dimensions(head.x_dim, head.y_dim)
         model = self.engine.model(stream, head)
         before = dimensions
-        to_check = [] if plain(observations, dimensions, model) else observations
+        to_check = [] if _plain(observations, dimensions, model) else observations
         for i, seen in enumerate(to_check, first):
             alone = first == 0 and len(observations) == 1
             where = "" if alone else f"observations[{i}]."
@@ -655,7 +659,16 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
     head = stream.live()
     if head.settings.interval is not None or stream.broken or stream.unserved or stream.buffer:
         return False
-    return plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)
+    return _plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)
+
+
+def _plain(
+    observations: Sequence[Observation], dimensions: Dimensions, model: UnderlyingModel
+) -> bool:
+    """Whether all are single numbers that any stream of the model takes; otherwise check each."""
+    if model.label != "real" or dimensions != (0, 1):
+        return False
+    return all(map(quiet.plain_number, observations))
 
 
 def _observed(queue: StreamQueue) -> Observe:

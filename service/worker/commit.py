@@ -21,8 +21,7 @@ from service.store import keys
 from service.store.log import Commit, Effect, Lease, Log, Offset
 from service.store.shards import Argument
 from service.store.streams import Store, UnreadablePart
-from service.wire import IdempotencyRecord, Observe, Outcome
-from service.wire.event_entries import Id
+from service.wire import Id, IdempotencyRecord, Observe, Outcome
 from service.worker.streams.stream import Changes, Stream
 from service.worker.streams.task import CommandTask, LogItem, Lost, Task, key_field
 

@@ -28,8 +28,8 @@ from service.wire import BACKGROUND
 from service.worker.batch import CommandBatch
 from service.worker.commit import Committer, Results, Stages, commit_of, refused
 from service.worker.self_test import rehearse
+from service.worker.streams.answers import gathered
 from service.worker.streams.registry import Engine
-from service.worker.streams.step_metrics import gathered
 from service.worker.streams.stream import Changes, Stream
 from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
 

@@ -39,7 +39,6 @@ STAGES = {
     "service/worker/streams/task.py": "commands of the log, and their outcomes",
     "service/wire/rows.py": "commands of the log, and their outcomes",
     "service/wire/commands.py": "commands of the log, and their outcomes",
-    "service/wire/answers.py": "commands of the log, and their outcomes",
     "service/worker/commit.py": "commands of the log, and their outcomes",
     "service/worker/batch.py": "checks, and what is quiet",
     "service/worker/filtering/quiet.py": "checks, and what is quiet",

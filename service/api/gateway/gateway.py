@@ -53,8 +53,8 @@ from service.store.shards import UNREACHABLE, AsyncStoreClient
 from service.store.streams import UnreadablePart, decoded
 from service.store.subscription import Subscriptions
 from service.tasks import end, forget, is_cancelled
-from service.wire import rows, timestamps
-from service.wire.event_entries import START, Id
+from service.wire import Id, rows, timestamps
+from service.wire.event_entries import START
 
 log = logging.getLogger(__name__)
 

@@ -42,8 +42,8 @@ from service.schema.queries import (
     kinds_of,
 )
 from service.store.keys import partition_of
-from service.wire import event_entries
-from service.wire.event_entries import BadCursor, Id, Positions
+from service.wire import Id, event_entries
+from service.wire.event_entries import BadCursor, Positions
 
 HEARTBEAT_S = 15.0  # between comments on a quiet connection: proxies commonly close after 60 s
 SEND_TIMEOUT_S = 30.0  # a consumer that takes nothing for longer is cut off, and may resume

@@ -25,7 +25,8 @@ from service.settings import Settings
 from service.store.feed import Feeds
 from service.store.shards import UNREACHABLE
 from service.tasks import end, happened, is_cancelled
-from service.wire.event_entries import START, FeedEntry, Filter, Id, Positions
+from service.wire import Id
+from service.wire.event_entries import START, FeedEntry, Filter, Positions
 
 log = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ from service.wire import (
     timestamps,
 )
 from service.wire import snapshot as snapshots
-from service.wire.answers import LOWER, UPPER
+from service.wire.commands import LOWER, UPPER
 from service.wire.records import Excluded
 from service.wire.snapshot import BadSnapshot, StreamSnapshot
 from service.worker.streams.registry import Engine

@@ -20,9 +20,8 @@ from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.store.streams import UnreadablePart
 from service.wire import Head, Record, latest, numbers, timestamps
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import PendingAnswer
+from service.worker.streams.answers import PendingAnswer, gathered
 from service.worker.streams.registry import Engine, by_slab
-from service.worker.streams.step_metrics import gathered
 from service.worker.streams.stream import Stream
 
 Work = tuple[Stream, PendingAnswer]  # the next observation of a stream

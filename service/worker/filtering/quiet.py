@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from model_core import readout
 from model_core.compiled import NO_BELIEFS
 from model_core.explanation import next_due
+from model_core.labels import LARGEST
 from model_core.stream import beliefs, season, seasons
 from model_core.stream.beliefs import Probabilities
 from model_core.stream.columns import Packed, effective_rates, hazard_table
@@ -30,15 +31,14 @@ from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
 from service.wire import Envelope, Head, Observation, encode_row, timestamps
-from service.wire.answers import QuietNumbers
-from service.wire.records import TOO_MANY, numbers_of
-from service.wire.stored_records import NUMBERS_KEPT, PlainRows
+from service.wire.commands import QuietNumbers
+from service.wire.stored_records import NUMBERS_KEPT, TOO_MANY, PlainRows, numbers_of
 from service.worker.filtering.rewriting import elapsed_of_each
-from service.worker.streams import alarm_period, answers, step_metrics
+from service.worker.streams import alarm_period
+from service.worker.streams.answers import GATHERED, gathered, quiet_rows
 from service.worker.streams.history import ENTRY_BYTES
 from service.worker.streams.stream import GROUPS, Stream, Table, put_rows
 from service.worker.streams.task import RowsTask
-from service.worker.streams.validation import plain_number
 
 MOST_AT_ONCE = 4 * AT_ONCE  # observations of a stream in a wave
 Floats = NDArray[np.float64]
@@ -51,7 +51,7 @@ _EVENT_RUN_LENGTH = _COLUMN["event_run_length"]
 _PREVIOUS_START = _COLUMN["born_previous_start"]
 _BEST_START = _COLUMN["best_start"]
 _EVIDENCE = _COLUMN["evidence"]
-_COUNTED = [_COLUMN[name] for name in step_metrics.NUMBERS]
+_COUNTED = [_COLUMN[name] for name in GATHERED]
 _QUIET = {name: place for place, name in enumerate(QuietNumbers._fields)}
 _MAP_RUN_LENGTH = _QUIET["map_run_length"]
 # Those of `QuietNumbers` that a position has of the last step, and those it has the sums of.
@@ -137,6 +137,12 @@ def place_of(table: Table, stream: Stream) -> int:
         if rest is not None:
             stream.sleep(table, table.add(*rest))
     return stream.at
+
+
+def plain_number(seen: Observation) -> bool:
+    """Whether a label is a number that any stream of one takes, and there is no input."""
+    y = seen.y
+    return type(y) is float and -LARGEST <= y <= LARGEST and not seen.x
 
 
 def plain(seen: Observation) -> bool:
@@ -414,6 +420,31 @@ def _quiet_days(envelopes: Sequence[Envelope]) -> Floats:
     return np.array([nan if own is None else own for own in days], dtype=np.float64)
 
 
+def follow_all(
+    position: Rows, own_rule: Bools, stale: Bools, now: Floats, timed: Bools, quiet_days: Floats
+) -> Bools:
+    """Count one observation of each of several streams, as `alarm_period.follow` does of one.
+
+    position: (B,) rows of `POSITION`, after them. now: (B,) when each was made, in seconds since
+    1970; timed: by its own time. quiet_days: (B,) of their commands; nan: none. Returns which of
+    them are left to it: their periods are to be fixed, or not followed any more.
+    """
+    stated = ~np.isnan(quiet_days)
+    since = position["since"]
+    if not stated.any():  # as where the service states no rate of false alarms
+        return np.asarray(~np.isnan(since) | stale)
+    counted = stated & ~own_rule
+    begins = counted & ~((position["timed"] == timed) & (now >= since))  # not with since nan
+    goes_on = counted & ~begins
+    limit = np.where(np.isnan(position["per_day"]), alarm_period.FIRST_S, alarm_period.DAY_S)
+    fixed = goes_on & (now - since >= limit) & (quiet_days != 0)
+    position["since"][begins] = now[begins]
+    position["timed"][begins] = timed[begins]
+    position["seen"][begins] = 0
+    position["seen"][goes_on & ~fixed] += 1
+    return np.asarray(fixed | (~stated & (~np.isnan(since) | stale)))
+
+
 # --- steps ----------------------------------------------------------------------------------------
 
 
@@ -543,11 +574,11 @@ def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
     predicted = stepped.predicted
     if wave.offset is not None:
         predicted = predicted.shifted(wave.offset)
-    numbers = answers.quiet_rows(stepped, predicted)
+    numbers = quiet_rows(stepped, predicted)
     streams = wave.streams
     model = streams[0].settings.model
-    step_metrics.gathered.add(model, stepped.table[:, _COUNTED])
-    step_metrics.gathered.add_pits(model, predicted)
+    gathered.add(model, stepped.table[:, _COUNTED])
+    gathered.add_pits(model, predicted)
     accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])
     encoded = _encoded(wave, numbers, stepped, accepted_ms)
 
@@ -580,7 +611,7 @@ def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
         if state is not None:
             season.observe(state, wave.y[ends[i] - number[i] : ends[i]].tolist())
     days = _quiet_days(wave.envelopes)
-    left = alarm_period.follow_all(position, own["own_rule"], own["stale"], now, timed, days)
+    left = follow_all(position, own["own_rule"], own["stale"], now, timed, days)
     table.rows[[stream.at for stream in streams]] = own
     put_rows(streams, wave.firsts.tolist(), number.tolist(), encoded)
     for i in left.nonzero()[0].tolist():

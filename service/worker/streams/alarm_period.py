@@ -11,10 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from model_core.stream_settings import DEFAULTS, TABLE
 from service.wire import Envelope, Head, Observation, Pace, timestamps
@@ -24,9 +20,6 @@ DAY_S = 86_400.0
 # Observations: less evidence is no reason for an alarm, however slow a stream is.
 SHORTEST = 1000.0
 LONGEST = TABLE["false_alarm_every"].meaning.le or inf
-Rows = NDArray[Any]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 def followed(head: Head, envelope: Envelope) -> bool:
@@ -61,31 +54,6 @@ def follow(head: Head, envelope: Envelope, seen: Sequence[Observation]) -> None:
     per_day = DAY_S / interval if interval is not None else pace.seen * DAY_S / covered_s
     head.pace = Pace(now, timed, per_day=per_day)
     _fix(head, min(max(per_day * envelope.quiet_days, SHORTEST), LONGEST))
-
-
-def follow_all(
-    position: Rows, own_rule: Bools, stale: Bools, now: Floats, timed: Bools, quiet_days: Floats
-) -> Bools:
-    """Count one observation of each of several streams, as `follow` does of one.
-
-    position: (B,) rows of `POSITION`, after them. now: (B,) when each was made, in seconds since
-    1970; timed: by its own time. quiet_days: (B,) of their commands; nan: none. Returns which of
-    them are left to `follow`: their periods are to be fixed, or not followed any more.
-    """
-    followed = ~np.isnan(quiet_days)
-    since = position["since"]
-    if not followed.any():  # as where the service states no rate of false alarms
-        return np.asarray(~np.isnan(since) | stale)
-    counted = followed & ~own_rule
-    begins = counted & ~((position["timed"] == timed) & (now >= since))  # not with since nan
-    goes_on = counted & ~begins
-    limit = np.where(np.isnan(position["per_day"]), FIRST_S, DAY_S)
-    fixed = goes_on & (now - since >= limit) & (quiet_days != 0)
-    position["since"][begins] = now[begins]
-    position["timed"][begins] = timed[begins]
-    position["seen"][begins] = 0
-    position["seen"][goes_on & ~fixed] += 1
-    return np.asarray(fixed | (~followed & (~np.isnan(since) | stale)))
 
 
 def is_stale(head: Head) -> bool:

@@ -22,7 +22,7 @@ from service.wire import (
     numbers,
     timestamps,
 )
-from service.wire.answers import LOWER, UPPER
+from service.wire.commands import LOWER, UPPER
 
 LONGEST_ELAPSED = 1e15  # steps: more than all of RFC 3339's years have of the least interval
 

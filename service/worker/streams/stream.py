@@ -28,6 +28,7 @@ from service.store.streams import CHUNK, Store, idempotency_of, packed_state
 from service.wire import (
     Event,
     Head,
+    Id,
     IdempotencyRecord,
     QuietAnswers,
     Record,
@@ -36,8 +37,7 @@ from service.wire import (
     StreamSettings,
     stored_records,
 )
-from service.wire.event_entries import Id
-from service.wire.records import POSITION, encode_positions, enter_numbers
+from service.wire.stored_records import POSITION, encode_positions, enter_numbers
 from service.worker.streams.history import NOTHING, Tail
 from service.worker.streams.ledger import Share
 from service.worker.streams.step_inputs import number

@@ -39,7 +39,7 @@ from service.wire import (
     event_entries,
     rows,
 )
-from service.wire.answers import QuietNumbers, quiet_bytes, quiet_row
+from service.wire.commands import QuietNumbers, quiet_bytes, quiet_row
 from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.stream import Stream
 

@@ -6,17 +6,15 @@ its leases.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from model_core.labels import LARGEST
 from model_core.stream.checks import Dimensions
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 from service.problems import SeqConflict, SettingsConflict, UnfitModel, UnfitSettings
-from service.wire import LEVELS, Head, Observation, Observe, Predict
+from service.wire import LEVELS, Head, Observe, Predict
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 
@@ -47,21 +45,6 @@ def check_position(expected: int | None, current: int) -> None:
         if expected < current:
             detail += f", and no label is pending at seq {expected}"
         raise SeqConflict(detail, seq=current)
-
-
-def plain(
-    observations: Sequence[Observation], dimensions: Dimensions, model: UnderlyingModel
-) -> bool:
-    """Whether all are single numbers that any stream of the model takes; otherwise check each."""
-    if model.label != "real" or dimensions != (0, 1):
-        return False
-    return all(map(plain_number, observations))
-
-
-def plain_number(seen: Observation) -> bool:
-    """Whether a label is a number that any stream of one takes, and there is no input."""
-    y = seen.y
-    return type(y) is float and -LARGEST <= y <= LARGEST and not seen.x
 
 
 def same_model(name: str, current: str) -> bool:

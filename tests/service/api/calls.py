@@ -25,8 +25,8 @@ from service.api.routes import CALLS
 from service.api.routes.calls import ApiCall
 from service.problems import PROBLEM_JSON, TYPE_PREFIX
 from service.settings import Settings
-from service.wire import snapshot
-from service.wire.event_entries import Id, Positions
+from service.wire import Id, snapshot
+from service.wire.event_entries import Positions
 from tests.remote_write import V2, version_2
 
 BY_NAME = {call.endpoint.__name__: call for call in CALLS}

@@ -41,7 +41,7 @@ from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
 from service.store.streams import head_fields
 from service.wire import rows
-from service.wire.answers import quiet_row
+from service.wire.commands import quiet_row
 from service.worker.commit import Results
 from tests.clusters import running_valkey
 from tests.stored import blob, block_of, record

@@ -10,8 +10,8 @@ import pytest
 from service.api.routes import events as event_routes
 from service.api.sse import events as sse_events
 from service.store.connection import connect
-from service.wire import KnownRegime
-from service.wire.event_entries import Id, Positions
+from service.wire import Id, KnownRegime
+from service.wire.event_entries import Positions
 from tests.feeding import Consumer, Writer, by_stream
 from tests.service.api.conftest import PARTITIONS, located, slug
 from tests.waiting import PATIENCE_S, until

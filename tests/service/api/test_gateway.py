@@ -18,8 +18,8 @@ from service.problems import PartitionFull, ReadTimeout, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.keys import partition_of
-from service.wire import rows
-from service.wire.event_entries import START, Id
+from service.wire import Id, rows
+from service.wire.event_entries import START
 from tests.faults import REPLIES, Proxy
 from tests.remote_write import V2, raw, version_2
 from tests.service.api.conftest import BAD_LABEL, DEADLINE_S, slug, worker_of

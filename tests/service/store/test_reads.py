@@ -24,7 +24,8 @@ from service.store.streams import (
     phase_of,
     unseal,
 )
-from service.wire.event_entries import KINDS, START, Id
+from service.wire import Id
+from service.wire.event_entries import KINDS, START
 from tests.clusters import running_valkey
 from tests.stored import blob, put_head, put_records, record, sealed_of
 from tests.waiting import until

@@ -24,7 +24,8 @@ from service.webhooks.config import Delivery
 from service.webhooks.dead_letters import Letter, dead_letters, redeliver
 from service.webhooks.notices import Failure
 from service.webhooks.sender import Hook, HttpSender, sender_of
-from service.wire.event_entries import Filter, Id
+from service.wire import Id
+from service.wire.event_entries import Filter
 from tests.e2e.deployment import Processes
 from tests.ports import free_port
 from tests.service.webhooks.conftest import (

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.wire.event_entries import START, BadCursor, Id, Positions, parse_cursor
+from service.wire import Id
+from service.wire.event_entries import START, BadCursor, Positions, parse_cursor
 
 IDS = st.builds(Id, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 few = settings(max_examples=50)

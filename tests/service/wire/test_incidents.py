@@ -11,8 +11,8 @@ from model_core.sentences import Explanation
 from service.api.gateway.incidents import IncidentPages
 from service.schema.queries import IncidentQuery, IncidentsQuery
 from service.schema.rendering import stream_change
-from service.wire import Event, KnownRegime
-from service.wire.event_entries import FeedEntry, Id, Raised
+from service.wire import Event, Id, KnownRegime
+from service.wire.event_entries import FeedEntry, Raised
 from service.wire.incidents import ChangeIndex, Fleet, FoundIncident, Member, find, shared
 
 PARTITIONS = 3

@@ -9,7 +9,13 @@ from model_core.stream.state import KnownRegime
 from model_core.stream_settings import DEFAULTS
 from service.store.streams import UNREADABLE
 from service.wire import Head, Pace, Position, decode_position, encode_position
-from service.wire.records import POSITION, TOO_MANY, encode_positions, enter_numbers, numbers_of
+from service.wire.stored_records import (
+    POSITION,
+    TOO_MANY,
+    encode_positions,
+    enter_numbers,
+    numbers_of,
+)
 
 
 def ordinary(rng, **fields):

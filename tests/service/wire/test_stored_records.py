@@ -117,7 +117,7 @@ def test_ordinary_records_are_numbers_and_read_back_as_they_were():
 def test_any_other_record_reads_back_as_it_was(fields):
     record = ordinary(5, random.Random(2), **fields)
     row = rows.encode_row(record)
-    assert row[0] == rows.RECORD
+    assert row[0] == rows.WHOLE
     assert same(rows.decode_row(5, row), record)
     with pytest.raises(ValueError, match="at seq 6, got that at 5"):
         rows.decode_row(6, row)
@@ -240,7 +240,7 @@ def test_columns_are_encoded_as_each_record_alone(seed):
     encoded = columns.encoded()
     for i, record in enumerate(records):
         expected = rows.encode_row(record)
-        assert columns.fit[i] == (expected[0] != rows.RECORD)
+        assert columns.fit[i] == (expected[0] != rows.WHOLE)
         if columns.fit[i]:
             assert encoded[i] == expected
         assert rows.encode_row(columns.record(i, record.seq, record.hazard)) == expected

@@ -16,7 +16,7 @@ from service.wire import (
     Predict,
     WhatIf,
 )
-from service.worker.streams.step_metrics import gathered
+from service.worker.streams.answers import gathered
 from tests.service.worker.filtering.test_delayed_labels import late, pend
 
 KNOWN = {"location": [0.0, 0.0, 0.0], "scale": [1.0, 1.0, 5.0], "hazard": 0.03}

@@ -6,8 +6,8 @@ from scipy import stats
 
 from service.observability.metrics import PIT, REGISTRY
 from service.wire import Configure, Observation, Observe
-from service.worker.streams import step_metrics
-from service.worker.streams.step_metrics import gathered
+from service.worker.streams import answers
+from service.worker.streams.answers import gathered
 
 EDGES = tuple(i / 20 for i in range(1, 21))
 
@@ -102,8 +102,8 @@ def test_what_was_gathered_is_entered_when_nothing_waits_and_before_it_is_much(b
     assert entered() - before == 3
     bench.turn(maintain=False)
     assert entered() - before == 4
-    monkeypatch.setattr(step_metrics, "MOST_STEPS", 5)
-    rows = np.ones((3, len(step_metrics.NUMBERS)))
+    monkeypatch.setattr(answers, "MOST_STEPS", 5)
+    rows = np.ones((3, len(answers.GATHERED)))
     gathered.add("gaussian", rows)
     assert entered() - before == 4
     gathered.add("gaussian", rows)

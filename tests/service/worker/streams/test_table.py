@@ -21,7 +21,7 @@ from service.wire import (
     RunLength,
     SetBelief,
 )
-from service.wire.records import POSITION, numbers_of
+from service.wire.stored_records import POSITION, numbers_of
 from service.worker.filtering import quiet
 from service.worker.streams import alarm_period
 from service.worker.streams import stream as stream_module
@@ -322,7 +322,7 @@ def test_what_follows_the_alarm_periods_of_many_follows_each():
     times_s = [1.7e9 + rng.choice([-5.0, 5.0, 0.1 * day_s, 2.0 * day_s]) for _ in heads]
     timed = [rng.random() < 0.5 for _ in heads]
     position = np.array([numbers_of(head) for head in heads], POSITION)
-    left = alarm_period.follow_all(
+    left = quiet.follow_all(
         position,
         np.array([head.own_rule for head in heads]),
         np.array([alarm_period.is_stale(head) for head in heads]),
