@@ -332,20 +332,10 @@ class Pauses:
         self._backoff.pop(stream, None)
         self._until.pop(stream, None)
 
-    def blocked(self) -> list[str]:
-        """Return the streams that are not to be tried now."""
+    def left(self) -> dict[str, float]:
+        """Return the seconds for which streams, or all of them, are not to be tried."""
         now = time.monotonic()
-        return [stream for stream, until in self._until.items() if stream and until > now]
-
-    def all_s(self) -> float:
-        """Return the seconds for which nothing at all is to be tried."""
-        return max(0.0, self._until.get("", 0.0) - time.monotonic())
-
-    def next_s(self) -> float | None:
-        """Return the seconds until the first stream may be tried again; None: none is blocked."""
-        now = time.monotonic()
-        left = [until - now for stream, until in self._until.items() if stream and until > now]
-        return min(left, default=None)
+        return {stream: until - now for stream, until in self._until.items() if until > now}
 
 
 class Sender:
@@ -368,11 +358,12 @@ class Sender:
 
     def round(self) -> float | None:
         """Send the oldest items once. Returns seconds to wait; None: until something is added."""
-        if wait_s := self._pauses.all_s():
-            return wait_s
-        batch = self._store.waiting(self._pauses.blocked(), self._batch, BATCH_BYTES)
+        paused = self._pauses.left()
+        if "" in paused:
+            return paused[""]
+        batch = self._store.waiting(paused, self._batch, BATCH_BYTES)
         if not batch:
-            return self._pauses.next_s()
+            return min(paused.values(), default=None)
         try:
             batch.sort(key=attrgetter("stream"))  # those of each stay in order
             batch = self._store.mark(list(self._placed(batch)))

@@ -165,7 +165,7 @@ class Replayed:
         """How people read the time of observation `seq`."""
         row = self.row(seq)
         axis = self.series.axis
-        return str(seq) if row is None or axis is None else axis.label[row]
+        return str(seq) if row is None or axis is None else axis.label(row)
 
 
 def confirmed_in(replays: Sequence[Replayed]) -> list[tuple[Replayed, Event]]:

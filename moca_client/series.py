@@ -244,7 +244,7 @@ def notices_of(streams: Iterable[Series]) -> list[str]:
     for axis in axes:
         if (row := axis.earlier()) is not None:
             notices.append(
-                f"column {axis.name!r}: {axis.label[row]} comes after {axis.label[row - 1]}; rows "
+                f"column {axis.name!r}: {axis.label(row)} comes after {axis.label(row - 1)}; rows "
                 "are sent in the order of the file: sort them by time if it is another"
             )
             break

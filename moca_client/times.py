@@ -51,9 +51,18 @@ class Axis(NamedTuple):
     name: str
     kind: Literal["year", "datetime", "number"]
     value: list[float]  # years; days since 1970-01-01 UTC; the numbers themselves
-    label: list[str]  # how people read it
     rfc3339: list[str] | None  # None for plain numbers, which are no points in time
     notice: str = ""  # how cells were read that may mean something else
+
+    def label(self, row: int) -> str:
+        """Return how people read a time: no clock at midnight, no seconds on the minute."""
+        if self.kind != "datetime" or self.rfc3339 is None:
+            value = self.value[row]
+            return f"{int(value):04d}" if self.kind == "year" else f"{value:g}"
+        moment = datetime.fromisoformat(self.rfc3339[row])
+        if moment.time() == datetime.min.time():
+            return moment.strftime("%Y-%m-%d")
+        return moment.strftime("%Y-%m-%d %H:%M" + (":%S" if moment.second else ""))
 
     def earlier(self) -> int | None:
         """Return the first row that is earlier than the one before it; None: there is none."""
@@ -68,7 +77,6 @@ class Axis(NamedTuple):
         """Return the times of some rows."""
         return self._replace(
             value=[self.value[row] for row in rows],
-            label=[self.label[row] for row in rows],
             rfc3339=self.rfc3339 and [self.rfc3339[row] for row in rows],
         )
 
@@ -128,8 +136,8 @@ def _formatted(cells: Sequence[Any], row: int, time_format: str) -> datetime:
 def _numeric_axis(numbers: list[float], name: str) -> Axis:
     whole = all(value == int(value) for value in numbers)
     if whole and all(1000 <= value < 3000 for value in numbers):
-        years = [f"{int(value):04d}" for value in numbers]
-        return Axis(name, "year", numbers, years, [f"{year}-01-01T00:00:00Z" for year in years])
+        starts = [f"{int(value):04d}-01-01T00:00:00Z" for value in numbers]
+        return Axis(name, "year", numbers, starts)
     if whole and all(_COMPACT[0] <= value <= _COMPACT[1] for value in numbers):
         days = [_tried(datetime.fromisoformat, f"{value:.0f}") for value in numbers]
         if all(day is not None for day in days):
@@ -137,7 +145,7 @@ def _numeric_axis(numbers: list[float], name: str) -> Axis:
     unit_s = unit_of(numbers)
     if unit_s is not None:
         return _datetime_axis([EPOCH + timedelta(seconds=v * unit_s) for v in numbers], name)
-    return Axis(name, "number", numbers, [f"{value:g}" for value in numbers], None)
+    return Axis(name, "number", numbers, None)
 
 
 def unit_of(numbers: Sequence[float]) -> float | None:
@@ -153,7 +161,6 @@ def _datetime_axis(moments: list[datetime], name: str) -> Axis:
         name,
         "datetime",
         [(moment - EPOCH) / timedelta(days=1) for moment in moments],
-        [_written(moment) for moment in moments],
         [rfc3339(moment) for moment in moments],
     )
 
@@ -161,13 +168,6 @@ def _datetime_axis(moments: list[datetime], name: str) -> Axis:
 def rfc3339(moment: datetime) -> str:
     """Return a moment as the service takes it; without an offset it is UTC."""
     return _utc(moment).isoformat().replace("+00:00", "Z")
-
-
-def _written(moment: datetime) -> str:
-    """Write a moment as short as it goes: no clock at midnight, no seconds on the minute."""
-    if moment.time() == datetime.min.time():
-        return moment.strftime("%Y-%m-%d")
-    return moment.strftime("%Y-%m-%d %H:%M" + (":%S" if moment.second else ""))
 
 
 def moment_of(cell: Any) -> datetime | None:

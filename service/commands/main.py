@@ -53,7 +53,7 @@ _PLACES = {
     "backup": CommandPlace("service.commands.backup:backup", OPERATE, True),
     "restore": CommandPlace("service.commands.backup:restore", OPERATE, True),
     "streams": CommandPlace("service.commands.streams:app", STREAMS),
-    "calendar": CommandPlace("service.commands.calendar:app", STREAMS, True),
+    "calendar": CommandPlace("service.commands.streams:calendar", STREAMS, True),
     "snapshot": CommandPlace("service.commands.streams:snapshots", STREAMS, True),
     "keys": CommandPlace("service.commands.keys:app", OPERATE),
     "bench": CommandPlace("service.commands.tools:bench", OPERATE, True),

@@ -355,23 +355,20 @@ def test_pauses_double_for_each_stream_until_it_works(monkeypatch):
     monkeypatch.setattr(outbox, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(retry, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
     pauses = outbox.Pauses()
-    assert (pauses.next_s(), pauses.all_s()) == (None, 0.0)
+    assert pauses.left() == {}
     waits = []
     for _ in range(8):
         pauses.fail("a", None)
-        waits.append(pauses.next_s())
+        waits.append(pauses.left()["a"])
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
     pauses.fail("b", problem_of(429, {}, {"retry-after": "9"}))
-    assert pauses.blocked() == ["a", "b"]
-    assert pauses.next_s() == pytest.approx(5.0)
-    assert pauses.all_s() == 0.0
+    assert pauses.left() == pytest.approx({"a": 5.0, "b": 9.0})
     clock.advance(5.001)
-    assert pauses.blocked() == ["b"]
+    assert pauses.left() == pytest.approx({"b": 3.999})
     pauses.work("b")
     pauses.fail("b", None)
-    assert pauses.next_s() == pytest.approx(0.1)
     pauses.fail("", None)
-    assert pauses.all_s() == pytest.approx(0.1)
+    assert pauses.left() == pytest.approx({"b": 0.1, "": 0.1})
 
 
 def test_a_stream_that_pauses_holds_up_no_other_and_is_not_asked_for_meanwhile(

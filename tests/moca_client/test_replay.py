@@ -64,7 +64,7 @@ def test_columns_of_a_file(tmp_path):
     series = read("y1,y2\n1,\n,NaN\n3,4\nnull,5\n")
     assert series.y == [[1.0, None], None, [3.0, 4.0], [None, 5.0]]
     series = read("when,load,temperature,y\n2020,7,8,9\n", ["load"], ["temperature"], "when")
-    assert (series.y, series.x, series.axis.label) == ([[7.0]], [[8.0]], ["2020"])
+    assert (series.y, series.x, series.axis.label(0)) == ([[7.0]], [[8.0]], "2020")
     file = tmp_path / "series.parquet"
     parquet.write_table(pa.table({"time": [0.5, 1.5], "y": [1, None], "x": [math.pi, 0.0]}), file)
     series = read_series(file)
