@@ -254,13 +254,14 @@ def regime(stored: wire.KnownRegime | None) -> responses.KnownRegime | None:
     return None if stored is None else responses.KnownRegime(*stored)
 
 
-def glance(name: str, head: wire.Head, labels: list[float | None]) -> responses.Glance:
-    """Return a stream's row of the overview."""
+def glance(name: str, head: wire.Head, records: Sequence[wire.Record]) -> responses.Glance:
+    """Return a stream's row of the overview, with the first number of each retained label."""
     at = head.map_run_length
+    labels = [record.y for record in records if record.seq >= head.retained_from]
     return responses.Glance(
         **_of_glance(summary(name, head)),
         regime_length=None if at is None else at + 1,
-        labels=labels,
+        labels=[y[0] if isinstance(y, list) else y for y in labels],
     )
 
 

@@ -28,6 +28,7 @@ from service.store.streams import (
     living_heads,
     state,
     stored_head,
+    tail_has,
     unseal,
 )
 from service.wire import Id
@@ -42,24 +43,19 @@ EVENTS = (
 STAGED_MS = 600_000  # longer than any request waits
 
 
-Label = float | None
 Name = TypeVar("Name", str, bytes)  # of a stream
 
 
-class Row(NamedTuple):
-    """One stream. labels: the first number of each of its last labels; None: a missing one."""
+class Recent(NamedTuple):
+    """One stream and its last records, ascending; fewer than were asked for where it has no more.
+
+    Some may lie before what the stream retains, and go with the next commit; others may have come
+    after the head was read.
+    """
 
     stream: str
     head: wire.Head
-    labels: list[Label]
-
-
-class Last(NamedTuple):
-    """One stream with its last record; None: it has none, or none is retained."""
-
-    stream: str
-    head: wire.Head
-    record: wire.Record | None
+    records: list[wire.Record]
 
 
 class Health(NamedTuple):
@@ -282,50 +278,30 @@ class AsyncStore:
         every = range(self._partitions)
         return sum(await self._client.all(("ZLEXCOUNT", keys.names(p), low, high) for p in every))
 
-    async def overview(
-        self, streams: Sequence[tuple[int, str]], labels: int
-    ) -> tuple[list[Row], list[str]]:
-        """Return heads and last labels of streams that are there, and who cannot be read."""
-        heads, unreadable = _present(streams, await self.heads(streams))
-        if not labels:
-            return [Row(stream, head, []) for _, stream, head in heads], unreadable
-        commands: list[Words] = []
-        for partition, stream, head in heads:
-            # What a commit seals after `head` was read is missing from the tail, then there.
-            first = max(head.retained_from, head.seq - labels)
-            commands.append(("LRANGE", keys.tail(partition, stream), -max(1, head.seq - first), -1))
-            last = max(first, head.seq - 1)
-            chunks = range(chunk_of(stream, first), chunk_of(stream, last) + 1)
-            commands.append(("HMGET", keys.history(partition, stream), *chunks))
-        stored = await self._client.all(commands)
-        rows, more = await asyncio.to_thread(_rows, heads, stored, labels)
-        return rows, sorted(unreadable + more)
-
-    async def last(
-        self, streams: Sequence[tuple[int, str]], heads: Mapping[str, StoredHead | None]
-    ) -> tuple[list[Last], list[str]]:
-        """Return the last record of streams that have a head, and who cannot be read.
+    async def recent(
+        self, streams: Sequence[tuple[int, str]], heads: Mapping[str, StoredHead | None], count: int
+    ) -> tuple[list[Recent], list[str]]:
+        """Return up to `count` last records of streams that have a head, and who cannot be read.
 
         heads: as `heads` returned them.
         """
-        present, unreadable = _present(streams, heads)
+        living, unreadable = living_heads({stream: heads[stream] for _, stream in streams})
+        present = [(partition, name, living[name]) for partition, name in streams if name in living]
+        if not count:
+            return [Recent(stream, head, []) for _, stream, head in present], unreadable
         tails = await self._client.all(
-            ("LINDEX", keys.tail(partition, stream), -1) for partition, stream, _ in present
+            ("LRANGE", keys.tail(partition, stream), -count, -1) for partition, stream, _ in present
         )
-        # Of those that are sealed the tail is trimmed, now or after it was read.
-        sealed = [i for i, blob in enumerate(tails) if blob is None and present[i][2].seq]
-        stored = await self._client.all(
-            ("HGET", keys.history(partition, stream), chunk_of(stream, head.seq - 1))
-            for partition, stream, head in (present[i] for i in sealed)
-        )
-        chunks = dict(zip(sealed, stored, strict=True))
-        rows = []
-        for i, (_, stream, head) in enumerate(present):
-            try:
-                rows.append(Last(stream, head, _last(stream, head, tails[i], chunks.get(i))))
-            except UnreadablePart:
-                unreadable.append(stream)
-        return rows, sorted(unreadable)
+        # What is sealed is trimmed from the tail, now or after the head was read.
+        commands: dict[int, Words] = {}
+        for i, (partition, stream, head) in enumerate(present):
+            first = max(head.retained_from, head.seq - count)
+            if first < head.seq and not tail_has(tails[i], first):
+                chunks = range(chunk_of(stream, first), chunk_of(stream, head.seq - 1) + 1)
+                commands[i] = ("HMGET", keys.history(partition, stream), *chunks)
+        stored = dict(zip(commands, await self._client.all(commands.values()), strict=True))
+        rows, more = await asyncio.to_thread(_recent, present, tails, stored, count)
+        return rows, sorted(unreadable + more)
 
     async def _names_between(self, low: bytes, high: bytes, count: int) -> list[list[bytes]]:
         return await self._client.all(
@@ -491,51 +467,30 @@ def _bounds(prefix: str) -> tuple[bytes, bytes]:
     return b"[" + prefix.encode(), b"(" + prefix.encode() + b"\xff" if prefix else b"+"
 
 
-# --- rows of lists -------------------------------------------------------------------------------
-
-
-def _last(
-    stream: str, head: wire.Head, tail: bytes | None, chunk: bytes | None
-) -> wire.Record | None:
-    seq = head.seq - 1
-    if tail is not None:
-        return in_tail(stream, [tail])[-1]  # or of a later commit
-    if chunk is None:
-        return None
-    records = unseal(stream, chunk_of(stream, seq), chunk)
-    return next((record for record in records if record.seq == seq), None)
-
-
-def _present(
-    streams: Sequence[tuple[int, str]], stored: Mapping[str, StoredHead | None]
-) -> tuple[list[tuple[int, str, wire.Head]], list[str]]:
-    """Return the heads of those that are there, in the order asked for, and who cannot be read."""
-    heads, unreadable = living_heads({stream: stored[stream] for _, stream in streams})
-    present = [(partition, name, heads[name]) for partition, name in streams if name in heads]
-    return present, unreadable
-
-
-def _rows(
-    heads: list[tuple[int, str, wire.Head]], stored: list[Any], labels: int
-) -> tuple[list[Row], list[str]]:
+def _recent(
+    present: Sequence[tuple[int, str, wire.Head]],
+    tails: Sequence[list[bytes]],
+    chunks: Mapping[int, list[bytes | None]],
+    count: int,
+) -> tuple[list[Recent], list[str]]:
+    """Decode what `recent` has read; chunks: by the place of their stream."""
     rows = []
     unreadable = []
-    for i, (_, stream, head) in enumerate(heads):
-        tail, chunks = stored[2 * i : 2 * i + 2]
-        first = max(head.retained_from, head.seq - labels)
-        numbers = count_from(chunk_of(stream, first))
+    for i, (_, stream, head) in enumerate(present):
+        first = head.seq - count
+        numbers = count_from(chunk_of(stream, max(head.retained_from, first)))
         try:
             records = [
                 record
-                for number, blob in zip(numbers, chunks, strict=False)
+                for number, blob in zip(numbers, chunks.get(i, ()), strict=False)
                 if blob
                 for record in unseal(stream, number, blob)
             ]
-            records += in_tail(stream, tail)
+            records += in_tail(stream, tails[i], first)
         except UnreadablePart:
             unreadable.append(stream)
             continue
-        by_seq = {record.seq: record.y for record in records if first <= record.seq < head.seq}
-        last = [by_seq[seq] for seq in sorted(by_seq)]
-        rows.append(Row(stream, head, [y[0] if isinstance(y, list) else y for y in last]))
+        by_seq = {record.seq: record for record in records if record.seq >= first}
+        last = [by_seq[seq] for seq in sorted(by_seq)][-count:]
+        rows.append(Recent(stream, head, last))
     return rows, unreadable

@@ -101,6 +101,11 @@ def in_tail(
     ]
 
 
+def tail_has(blobs: Iterable[bytes], seq: int) -> bool:
+    """Whether a block of `blobs` says that it has the record of a seq."""
+    return any(stored_records.overlaps(b[wire.CHECKSUM_SIZE :], seq, seq + 1) for b in blobs)
+
+
 class StoredHead(NamedTuple):
     """The two parts of a head, as bytes. See `wire.Head`."""
 

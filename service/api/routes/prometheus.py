@@ -30,7 +30,7 @@ from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignmen
 from service.api.routes.calls import Calls
 from service.observability import metrics
 from service.schema.queries import RESULT_SERIES, ResultsQuery
-from service.store.reads import AsyncStore, Last
+from service.store.reads import AsyncStore, Recent
 from service.tasks import apart
 from service.wire import tags
 
@@ -273,20 +273,20 @@ async def results(
         group = selected[first : first + READ_AT_ONCE]
         heads = {row.stream: row.head for row in group}
         streams = [(gateway.partition(row.stream), row.stream) for row in group]
-        rows, unreadable = await from_store(store.last(streams, heads))
+        rows, unreadable = await from_store(store.recent(streams, heads, 1))
         without(unreadable, "results")
         for row in rows:
             result += samples(row, time.time())
     return result
 
 
-def samples(row: Last, now_s: float) -> Iterator[ResultSample]:
+def samples(row: Recent, now_s: float) -> Iterator[ResultSample]:
     """Yield the results of a stream; none of one that is quiet, or has no forecasts yet."""
     head = row.head
-    record = row.record
     quiet_s = max(QUIET_S, QUIET_INTERVALS * (head.settings.interval or 0.0))
-    if record is None or now_s - head.updated_ms / 1000 > quiet_s:
+    if not row.records or now_s - head.updated_ms / 1000 > quiet_s:
         return
+    record = row.records[-1]
     labels = _labels(row.stream, head.settings)
     quantiles = record.quantiles or {}
     forecast = {

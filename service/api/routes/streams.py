@@ -215,8 +215,9 @@ async def overview(request: Request, query: Annotated[OverviewQuery, Query()]) -
         names, cursor = await from_store(store.names(query.prefix, query.cursor, query.limit))
         total = await from_store(store.count(query.prefix))
     pairs = [(context.gateway.partition(name), name) for name in names]
-    rows, unreadable = await from_store(store.overview(pairs, query.labels))
-    streams = [rendering.glance(row.stream, row.head, row.labels) for row in rows]
+    heads = await from_store(store.heads(pairs))
+    rows, unreadable = await from_store(store.recent(pairs, heads, query.labels))
+    streams = [rendering.glance(*row) for row in rows]
     return json_response(
         responses.Overview(streams, total, cursor, without(unreadable, "overview"))
     )
