@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import wraps
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -33,7 +31,6 @@ from training.statistics import (
 )
 
 Floats = NDArray[np.float64]
-P = ParamSpec("P")
 INK = "#1f2933"
 QUIET = "#5f6b7a"
 CURRENT = "#d55e00"  # data of the current task
@@ -64,6 +61,7 @@ STYLE: Any = {
     "axes.titlelocation": "left",
     "axes.titlesize": 9,
     "errorbar.capsize": 3,
+    "figure.constrained_layout.use": True,
     "grid.color": "#e4e7eb",
     "grid.linewidth": 0.6,
     "legend.fontsize": 9,
@@ -71,6 +69,7 @@ STYLE: Any = {
     "lines.linewidth": 1.6,
     "lines.markersize": 5.5,
     "svg.hashsalt": "moca",
+    "text.parse_math": False,
     "xtick.color": QUIET,
     "xtick.labelcolor": INK,
     "xtick.labelsize": 8,
@@ -78,6 +77,7 @@ STYLE: Any = {
     "ytick.labelcolor": INK,
     "ytick.labelsize": 8,
 }
+styled = mpl.rc_context(STYLE)  # of a function that draws: in the look of all charts
 
 
 class Look(TypedDict):
@@ -142,33 +142,9 @@ class Chart(NamedTuple):
         return [vector, picture]
 
 
-def styled(draw: Callable[P, Chart]) -> Callable[P, Chart]:
-    """Draw in the look of all charts."""
-
-    @wraps(draw)
-    def run(*args: P.args, **kwargs: P.kwargs) -> Chart:
-        with mpl.rc_context(STYLE):
-            return draw(*args, **kwargs)
-
-    return run
-
-
-def canvas(width: float, height: float) -> Figure:
-    """An empty figure; inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def row(width: float, height: float, count: int) -> tuple[Figure, list[Axes]]:
-    """A figure of panels side by side; inches."""
-    figure = canvas(width, height)
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
-
-
 def finished(figure: Figure, title: str, description: str) -> Chart:
     """Add the title, and below all panels one legend of all named artists."""
-    figure.suptitle(literal(title), fontsize=11, x=0.02, ha="left", color=INK)
+    figure.suptitle(title, fontsize=11, x=0.02, ha="left", color=INK)
     keys: dict[str, Any] = {}
     for axes in figure.axes:
         for key, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -178,7 +154,7 @@ def finished(figure: Figure, title: str, description: str) -> Chart:
         fitting = int(figure.get_figwidth() / 10 * LEGEND_LETTERS / widest)
         legend = figure.legend(
             list(keys.values()),
-            [literal(name) for name in keys],
+            list(keys),
             loc="outside lower center",
             ncols=max(1, min(fitting, len(keys))),
         )
@@ -203,11 +179,6 @@ def reach(mean: Floats, low: Floats, high: Floats) -> Floats:
     return np.maximum([mean - low, high - mean], 0)
 
 
-def literal(text: str) -> str:
-    """Text that matplotlib does not read as mathematics."""
-    return text.replace("$", r"\$")
-
-
 Curves = Mapping[str, Mapping[float, Estimate]]  # by method, then by x
 
 
@@ -224,7 +195,8 @@ def against(
     setting: str = HAZARD,
 ) -> Chart:
     """Methods against a setting, logarithmic, with error bars."""
-    figure, (axes,) = row(8, 4.3, 1)
+    figure = Figure((8, 4.3))
+    axes = figure.subplots()
     settings = sorted({x for curve in curves.values() for x in curve})
     # A logarithmic axis has no 0: it is drawn a step below the smallest.
     above = [x for x in settings if x > 0]
@@ -256,7 +228,7 @@ def over_time(panels: Mapping[str, Curves], measure: str, title: str) -> Chart:
     """Methods over time with bands of 95 %; a panel for each problem, by its name."""
     across = min(ACROSS, len(panels))
     down = math.ceil(len(panels) / across)
-    figure = canvas(8, 3.6 * down + 0.6)
+    figure = Figure((8, 3.6 * down + 0.6))
     grid = figure.subplots(down, across, squeeze=False).flat
     for axes, (problem, curves) in zip(grid, panels.items(), strict=False):
         for method, look in looks(curves).items():
@@ -286,7 +258,8 @@ def validation(
     panels: Sequence[tuple[str, str]] = BY_ITERATION_AND_TIME,
 ) -> Chart:
     """Validations of each method while it trained; panels: names of x and y in the histories."""
-    figure, places = row(8, 4.0, len(panels))
+    figure = Figure((8, 4.0))
+    places = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (x, y) in zip(places, panels, strict=True):
         for method, look in looks(histories).items():
             history = histories[method]
@@ -321,7 +294,8 @@ def dots(title: str, panels: Sequence[Dots], description: str) -> Chart:
     """Means with their intervals; a method looks the same in all panels, side by side."""
     methods = looks(dict.fromkeys(method for panel in panels for _, method in panel.values))
     most = max(len(panel.values) for panel in panels)
-    figure, places = row(9, 1.6 + max(0.12 * most, 1.2), len(panels))
+    figure = Figure((9, 1.6 + max(0.12 * most, 1.2)))
+    places = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, panel in zip(places, panels, strict=True):
         _draw_dots(axes, panel, methods)
     return finished(figure, title, description)
@@ -373,7 +347,8 @@ def calibration(pits: Floats, title: str = "Calibration of the predictive") -> C
     pits: nan where a label is missing.
     """
     pits = pits[~np.isnan(pits)]
-    figure, (left, right) = row(8, 4.2, 2)
+    figure = Figure((8, 4.2))
+    left, right = figure.subplots(1, 2)
     unit = BINS / len(pits)  # densities do not depend on the number of labels and bins
     heights, edges = np.histogram(pits, BINS, (0, 1))
     low, high = uniform_band(len(pits))
@@ -402,7 +377,7 @@ def calibration(pits: Floats, title: str = "Calibration of the predictive") -> C
 @styled
 def classifier(reliability: Reliability) -> Chart:
     """Accuracy against confidence, above the frequency of each confidence."""
-    figure = canvas(5.6, 5.6)
+    figure = Figure((5.6, 5.6))
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(7, 3))
     count = reliability.count
     bins = len(count)
@@ -471,6 +446,6 @@ def belief_text(switch: NDArray[np.bool_]) -> str:
 @styled
 def heat_map(belief: Floats, switch: NDArray[np.bool_]) -> Chart:
     """Run-length belief over time, with lines where tasks start."""
-    figure, (axes,) = row(8, 4.2, 1)
-    draw_belief(axes, belief, switch)
+    figure = Figure((8, 4.2))
+    draw_belief(figure.subplots(), belief, switch)
     return finished(figure, "Run-length belief", belief_text(switch))

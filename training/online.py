@@ -64,8 +64,7 @@ def follow(
     levels: of the quantiles of predictives; without any these are not summarised. inputs: of a
     model that takes some, (T, x_dim).
     """
-    pipeline = _pipeline(model, settings, levels)
-    observations = _observations(y)
+    pipeline, observations = _begun(model, y, settings, levels)
     if inputs is not None:
         both = zip(observations, np.asarray(inputs, np.float64).tolist(), strict=True)
         observations = [seen._replace(x=tuple(x)) for seen, x in both]
@@ -76,48 +75,42 @@ def follow(
             raise Refused(NOT_FINITE)
         observations[len(taken)] = refused._replace(y=(math.nan,) * model.y_dim)
         taken += pipeline.take_series(0, observations[len(taken) :])
-    nothing = np.full(5, np.nan)
-    numbers = np.array(
-        [
-            nothing
-            if step.readout is None
-            else (
+    numbers = np.full((5, len(taken)), np.nan)
+    for t, step in enumerate(taken):
+        if step.readout is not None:
+            numbers[:, t] = (
                 step.log_score,
                 step.readout.changed_probability,
                 step.readout.recent_change_probability,
                 step.anomaly,
                 step.readout.evidence,
             )
-            for step in taken
-        ]
-    )
+    events = [(moved.seq, moved.event) for step in taken for moved in step.moved]
+    summary = stacked([step.numbers for step in taken], model.y_dim, model.label)
     return Followed(
-        events=[(moved.seq, moved.event) for step in taken for moved in step.moved],
+        events=events,
         pipeline=pipeline,
-        log_score=numbers[:, 0],
-        changed=numbers[:, 1],
-        recent=numbers[:, 2],
-        anomaly=numbers[:, 3],
-        evidence=numbers[:, 4],
-        summary=stacked([step.numbers for step in taken], model.y_dim, model.label),
+        log_score=numbers[0],
+        changed=numbers[1],
+        recent=numbers[2],
+        anomaly=numbers[3],
+        evidence=numbers[4],
+        summary=summary,
     )
 
 
-def _pipeline(
-    model: UnderlyingModel, settings: StreamSettings, levels: Sequence[float] = ()
-) -> LocalPipeline:
+def _begun(
+    model: UnderlyingModel, y: ArrayLike, settings: StreamSettings, levels: Sequence[float] = ()
+) -> tuple[LocalPipeline, list[Observation]]:
+    """The pipeline of a stream that is none yet, and the observations of y (T,) or (T, d)."""
     # An alarm on an anomaly has moments, which may not be summed up; its number says enough.
-    settings = settings._replace(anomaly_alarm=None)
-    wanted = rules(model, settings)
+    wanted = rules(model, settings._replace(anomaly_alarm=None))
     pipeline = LocalPipeline(model, wanted, [0.0], levels, provisional=False)
     pipeline.explains = False
-    return pipeline
-
-
-def _observations(y: ArrayLike) -> list[Observation]:
     labels = np.asarray(y, np.float64)
-    labels = labels[:, None] if labels.ndim == 1 else labels
-    return [Observation(tuple(label)) for label in labels.tolist()]
+    return pipeline, [
+        Observation(tuple(label)) for label in labels.reshape(len(labels), -1).tolist()
+    ]
 
 
 def segmentation(
@@ -127,8 +120,8 @@ def segmentation(
 
     Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
     """
-    pipeline = _pipeline(model, settings)
-    retained = [pipeline.layout.row(seen, 0.0, NOTHING) for seen in _observations(y)]
+    pipeline, observations = _begun(model, y, settings)
+    retained = [pipeline.layout.row(seen, 0.0, NOTHING) for seen in observations]
     past = pipeline.past(pipeline.slab, np.array(retained))
     starts = hindsight.starts(pipeline.slab, past, pipeline.settings, 0)
     return hindsight.outcome(starts)[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from training.figures import Chart, Curves
 from training.meta_training.runs import Run
 from training.results import Table
 from training.statistics import Estimate, estimate, paired
-from training.trained import Protocol, Trained
+from training.trained import Protocol
 
 Values = NDArray[np.float64]
 Charts = list[tuple[str, Chart]]  # by the name of their files
@@ -148,7 +149,7 @@ def ablation_table(comparison: Comparison, question: str) -> Table:
 def show_table(
     comparison: Comparison,
     table: Table,
-    runs: Mapping[tuple[Setting, str], Trained],
+    runs: Mapping[tuple[Setting, str], Run],
     out: Path,
     console: Console,
 ) -> None:
@@ -199,9 +200,9 @@ class Study(NamedTuple):
         """Folder of the runs; an ablation's are kept under its name in place of the preset's."""
         return self.runs / self.experiment / self.preset
 
-    def chosen(self) -> dict[tuple[Setting, str], Trained]:
+    def chosen(self) -> dict[tuple[Setting, str], Run]:
         """The best run of each hazard and method; raises BadRun where nothing is trained."""
-        chosen = trained.best(list(trained.finished(self.folder)))
+        chosen = trained.best(trained.finished(self.folder))
         if not chosen:
             raise BadRun(f"{self.folder}: no finished run; run moca train {self.experiment}")
         return chosen
@@ -211,11 +212,11 @@ class Evaluated(NamedTuple):
     """Runs, data and scores that the figures of an experiment are drawn from."""
 
     wanted: Study
-    chosen: Mapping[tuple[Setting, str], Trained]
+    chosen: Mapping[tuple[Setting, str], Run]
     splits: Mapping[Setting, Splits]
     comparison: Comparison
 
-    def mocas(self) -> list[tuple[Setting, Trained, Splits]]:
+    def mocas(self) -> list[tuple[Setting, Run, Splits]]:
         """Setting, MOCA's run and the data of each setting."""
         return [
             (setting, run, self.splits[setting])
@@ -229,7 +230,7 @@ def evaluate(wanted: Study) -> Comparison:
     torch.set_num_threads(1)
     console = Console()
     chosen = wanted.chosen()
-    first: dict[Setting, Trained] = {}
+    first: dict[Setting, Run] = {}
     for (setting, _), run in chosen.items():
         # Methods are compared on the same sequences, so at a hazard all have the same data.
         other = first.setdefault(setting, run)
@@ -246,11 +247,11 @@ def evaluate(wanted: Study) -> Comparison:
         values[setting, method] = trained.scores(run, splits[setting], protocol)
         if method in CROSSED:
             mode, name = CROSSED[method]
-            try:
-                crossed = trained.scores(run, splits[setting], protocol, Objective(mode=mode))
-            except ValueError:  # the switches of the data are unknown
-                continue
-            values[setting, name] = crossed
+            # Not where the switches of the data are unknown.
+            with suppress(ValueError):
+                values[setting, name] = trained.scores(
+                    run, splits[setting], protocol, Objective(mode=mode)
+                )
     comparison = Comparison(wanted.experiment, protocol.measure, protocol.better, values)
     show_table(comparison, method_table(comparison), chosen, wanted.out, console)
     charts: Charts = []
@@ -271,7 +272,7 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
     ablation = catalogue.ablation(name, wanted.experiment)
     protocol: Protocol = catalogue.module(wanted.experiment).PROTOCOL
     values: dict[tuple[Setting, str], Values] = {}
-    runs: dict[tuple[Setting, str], Trained] = {}
+    runs: dict[tuple[Setting, str], Run] = {}
     shares = ablation.supervision
     pairs = [(variation, share) for variation in ablation.variations for share in shares]
     for variation, share in track(pairs, "testing", console=console, transient=True):
@@ -280,25 +281,22 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
             raise BadRun(
                 f"{run.folder}: not finished; run moca train {wanted.experiment} --ablation {name}"
             )
-        done = Trained(run.folder, run.config(), run.result())
-        splits = catalogue.splits(done.config, wanted.place)
         method = variation.method if len(shares) == 1 else f"told {share:g} in the test"
-        mode = ablation.mode or done.config.objective.mode
-        tested = Objective(mode=mode, supervision=share)
-        values[variation.setting, method] = trained.scores(done, splits, protocol, tested)
-        runs[variation.setting, method] = done
-    unit = protocol.measure
-    comparison = Comparison(name, unit, protocol.better, values, ablation.axis)
+        tested = Objective(mode=ablation.mode or run.config.objective.mode, supervision=share)
+        splits = catalogue.splits(run.config, wanted.place)
+        values[variation.setting, method] = trained.scores(run, splits, protocol, tested)
+        runs[variation.setting, method] = run
+    comparison = Comparison(name, protocol.measure, protocol.better, values, ablation.axis)
     table = ablation_table(comparison, ablation.question)
     show_table(comparison, table, runs, wanted.out, console)
-    chart = figures.against(comparison.curves(), unit, ablation.question, ablation.axis)
+    chart = figures.against(comparison.curves(), protocol.measure, ablation.question, ablation.axis)
     save_charts([(name, chart)], wanted.out, console)
     return comparison
 
 
-def first_sequence(run: Trained, splits: Splits) -> Batch:
+def first_sequence(run: Run, splits: Splits) -> Batch:
     """The first test sequence, as far as its belief is drawn."""
-    return trained.sequences(splits, run.protocol).part(slice(0, 1)).cut(0, STEPS)
+    return trained.sequences(splits, trained.protocol(run)).part(slice(0, 1)).cut(0, STEPS)
 
 
 def classifier_charts(evaluated: Evaluated) -> Charts:

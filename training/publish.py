@@ -28,9 +28,10 @@ from training.data.windows import Batch, Splits
 from training.errors import BadConfig, BadData, BadRun, TrainingError
 from training.experiments import own
 from training.figures import Chart
+from training.meta_training.runs import Run
 from training.results import Table
 from training.statistics import MethodComparison, compared, estimate
-from training.trained import DTYPE, METRICS, Protocol, Trained
+from training.trained import DTYPE, METRICS, Protocol
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"
@@ -95,7 +96,7 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
     if names and (not all(names) or not len(names) == len(set(names)) == priors):
         raise BadConfig(f"--regimes: expected {priors} different names, got {', '.join(names)!r}")
     splits = catalogue.splits(run.config, wanted.place)
-    batch = trained.sequences(splits, run.protocol)
+    batch = trained.sequences(splits, trained.protocol(run))
     report, charts = measured(wanted, run, splits, batch, console)
     temporary = folder / f".publish-{os.getpid()}"
     try:
@@ -125,7 +126,7 @@ def _version(folder: Path, wanted: str) -> int:
 
 
 def _write(
-    folder: Path, wanted: Publication, run: Trained, splits: Splits, report: Mapping[str, Any]
+    folder: Path, wanted: Publication, run: Run, splits: Splits, report: Mapping[str, Any]
 ) -> None:
     learner = trained.load(run, splits, run.config.optimiser.precision)
     description, tensors = learner.artifact()
@@ -187,7 +188,7 @@ def _placed(temporary: Path, folder: Path, version: str) -> Path:
 
 
 def measured(
-    wanted: Publication, run: Trained, splits: Splits, batch: Batch, console: Console
+    wanted: Publication, run: Run, splits: Splits, batch: Batch, console: Console
 ) -> tuple[dict[str, Any], list[Chart]]:
     """Report of a run's model, measured on the test split, whose sequences are the batch.
 
@@ -197,7 +198,7 @@ def measured(
     charts shows.
     """
     untrained = _untrained(wanted, run, splits, console)
-    protocol = run.protocol
+    protocol = trained.protocol(run)
     first = protocol.metric
     other = [metric for metric in METRICS if metric != first and splits.classes]
     values = {
@@ -237,11 +238,11 @@ def measured(
 
 
 def _comparisons(
-    run: Trained, splits: Splits, protocol: Protocol, ours: NDArray[np.float64]
+    run: Run, splits: Splits, protocol: Protocol, ours: NDArray[np.float64]
 ) -> tuple[MethodComparison, ...]:
     """Other methods trained on the same data, of each the run with the best validation."""
 
-    def comparable(one: Trained) -> tuple[Any, ...]:
+    def comparable(one: Run) -> tuple[Any, ...]:
         config = one.config
         # Own files count by their digest, at any path.
         data = {**config.data, "path": ""} if config.experiment == OWN else config.data
@@ -343,7 +344,7 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _untrained(
-    wanted: Publication, run: Trained, splits: Splits, console: Console
+    wanted: Publication, run: Run, splits: Splits, console: Console
 ) -> tuple[MethodComparison, ...]:
     """Built-in models on the run's held-out data; raises BadRun where one is clearly ahead."""
     if run.config.experiment != OWN:

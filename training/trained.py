@@ -24,7 +24,7 @@ from model_core.stream_settings import DEFAULTS
 from model_core.summary import stacked
 from model_core.upm.base import UnderlyingModel
 from training import catalogue, figures
-from training.config import OWN, Config, Objective
+from training.config import OWN, Objective
 from training.data.files import save
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
@@ -42,7 +42,6 @@ CALIBRATION_SEQUENCES = 25  # test sequences on which calibration is measured
 MAX_HYPOTHESES = 100  # of the filter while measuring calibration
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage is measured
 MEDIAN = (0.5,)  # without a level predictives are not summed up
-NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
 METRICS = {"nll": ("test NLL", "nats"), "accuracy": ("test accuracy", "")}  # name and unit
 
 
@@ -67,58 +66,36 @@ class Protocol(NamedTuple):
         return 1 if self.metric == "accuracy" else -1
 
 
-class Trained(NamedTuple):
-    """A finished run."""
-
-    folder: Path
-    config: Config
-    result: dict[str, Any]
-
-    @property
-    def hazard(self) -> float | None:
-        """Hazard of the data, if constant and known."""
-        value = self.config.data.get("hazard")
-        return None if value is None else float(value)
-
-    @property
-    def method(self) -> str:
-        """Name in tables and figures: the mode, followed by the variation's name."""
-        mode = self.config.objective.mode
-        label = NAMES.get(mode, mode.upper())
-        return f"{label} {self.config.name}".strip()
-
-    @property
-    def protocol(self) -> Protocol:
-        """Test protocol of the run; windows of own data are as long as in training."""
-        protocol: Protocol = catalogue.module(self.config.experiment).PROTOCOL
-        if self.config.experiment == OWN:
-            protocol = protocol._replace(length=self.config.optimiser.length)
-        metric = "accuracy" if self.config.model.kind == "pcoc" else "nll"
-        return protocol._replace(metric=metric)
-
-    def kept(
-        self, test: str, protocol: Sequence[str | int], measure: Callable[[], dict[str, Values]]
-    ) -> dict[str, Values]:
-        """What a test measures; kept in the run's folder, by a digest of result and protocol."""
-        key = [VERSION, self.config.model_dump(mode="json"), self.result, protocol]
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-        file = self.folder / f"{test}-{digest}.npz"
-        if not file.exists():
-            save(file, **measure())
-        with np.load(file) as arrays:
-            return dict(arrays)
+def protocol(run: Run) -> Protocol:
+    """Test protocol of a run; windows of own data are as long as in training."""
+    tested: Protocol = catalogue.module(run.config.experiment).PROTOCOL
+    if run.config.experiment == OWN:
+        tested = tested._replace(length=run.config.optimiser.length)
+    metric = "accuracy" if run.config.model.kind == "pcoc" else "nll"
+    return tested._replace(metric=metric)
 
 
-def finished(folder: Path) -> Iterator[Trained]:
-    """Every finished run under a folder, by name; raises BadRun."""
-    for result in sorted(folder.rglob(RESULT)):
-        run = Run(result.parent)
-        yield Trained(run.folder, run.config(), run.result())
+def kept(
+    run: Run, test: str, key: Sequence[str | int], measure: Callable[[], dict[str, Values]]
+) -> dict[str, Values]:
+    """What a test measures; kept in the run's folder, by a digest of result and `key`."""
+    whole = [VERSION, run.config.model_dump(mode="json"), run.result, key]
+    digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+    file = run.folder / f"{test}-{digest}.npz"
+    if not file.exists():
+        save(file, **measure())
+    with np.load(file) as arrays:
+        return dict(arrays)
 
 
-def best(runs: Sequence[Trained]) -> dict[tuple[float | None, str], Trained]:
+def finished(folder: Path) -> list[Run]:
+    """Every finished run under a folder, by name."""
+    return [Run(result.parent) for result in sorted(folder.rglob(RESULT))]
+
+
+def best(runs: Sequence[Run]) -> dict[tuple[float | None, str], Run]:
     """The run with the best validation of each hazard and method, over learning rates."""
-    chosen: dict[tuple[float | None, str], Trained] = {}
+    chosen: dict[tuple[float | None, str], Run] = {}
     for run in runs:
         key = (run.hazard, run.method)
         other = chosen.get(key)
@@ -127,12 +104,11 @@ def best(runs: Sequence[Trained]) -> dict[tuple[float | None, str], Trained]:
     return chosen
 
 
-def load(trained: Trained, splits: Splits, dtype: torch.dtype = DTYPE) -> Learner:
+def load(run: Run, splits: Splits, dtype: torch.dtype = DTYPE) -> Learner:
     """A run's learner with its best parameters, in evaluation mode."""
-    progress, _ = Run(trained.folder).load()
+    progress, _ = run.load()
     # In the precision of the training first: an offset may need it.
-    config = trained.config
-    best_learner = learner(config, splits).to(config.optimiser.precision)
+    best_learner = learner(run.config, splits).to(run.config.optimiser.precision)
     best_learner.load_state_dict(progress.best)
     return best_learner.to(dtype).eval()
 
@@ -144,51 +120,47 @@ def sequences(splits: Splits, protocol: Protocol) -> Batch:
 
 
 def scores(
-    trained: Trained, splits: Splits, protocol: Protocol, objective: Objective | None = None
+    run: Run, splits: Splits, protocol: Protocol, objective: Objective | None = None
 ) -> Values:
     """The metric of each test sequence (sequences,), kept in the run's folder.
 
     objective: conditioning of the test, by default that of the training; its supervision is the
     share of switches that the test reveals. A failed score makes that of its sequence nan.
     """
-    tested = objective or trained.config.objective
+    tested = objective or run.config.objective
+
+    def measure() -> dict[str, Values]:
+        batch = sequences(splits, protocol)
+        supervision = None
+        if tested.supervision:
+            if batch.switch is None:
+                raise BadRun(
+                    "a test with supervision needs the true switches: those of the data are unknown"
+                )
+            generator = torch.Generator().manual_seed(SEED + 1)
+            supervision = reveal(batch.switch, tested.supervision, generator).to(protocol.dtype)
+        batch = batch.to("cpu", protocol.dtype)
+        best_learner = load(run, splits, protocol.dtype)
+        served = None if isinstance(best_learner, Classifier) else best_learner.served()
+        if served is not None and served.believes:  # what it remembers only the filter knows
+            if tested.mode != "moca" or tested.supervision:
+                raise BadRun(f"{run.folder}: a fleet is filtered, which is mode moca alone")
+            metric = -log_scores(served, batch)
+        else:
+            metric = measured(
+                best_learner,
+                batch,
+                tested,
+                supervision,
+                classes=splits.classes,
+                part=protocol.part,
+            )[protocol.metric]
+        present = labelled(best_learner, batch.y)
+        total = torch.where(present, metric.double(), 0.0).sum(-1)
+        return {"score": (total / present.sum(-1)).numpy()}
+
     key: list[str | int] = [str(protocol), tested.model_dump_json(), SEED]
-    kept = trained.kept("test", key, lambda: _scores(trained, splits, protocol, tested))
-    return kept["score"]
-
-
-def _scores(
-    trained: Trained, splits: Splits, protocol: Protocol, tested: Objective
-) -> dict[str, Values]:
-    batch = sequences(splits, protocol)
-    supervision = None
-    if tested.supervision:
-        if batch.switch is None:
-            raise BadRun(
-                "a test with supervision needs the true switches: those of the data are unknown"
-            )
-        generator = torch.Generator().manual_seed(SEED + 1)
-        supervision = reveal(batch.switch, tested.supervision, generator).to(protocol.dtype)
-    batch = batch.to("cpu", protocol.dtype)
-    best_learner = load(trained, splits, protocol.dtype)
-    served = None if isinstance(best_learner, Classifier) else best_learner.served()
-    if served is not None and served.believes:  # what it remembers only the filter knows
-        if tested.mode != "moca" or tested.supervision:
-            raise BadRun(f"{trained.folder}: a fleet is filtered, which is mode moca alone")
-        metric = -log_scores(served, batch)
-    else:
-        metrics = measured(
-            best_learner,
-            batch,
-            tested,
-            supervision,
-            classes=splits.classes,
-            part=protocol.part,
-        )
-        metric = metrics[protocol.metric]
-    present = labelled(best_learner, batch.y)
-    total = torch.where(present, metric.double(), 0.0).sum(-1)
-    return {"score": (total / present.sum(-1)).numpy()}
+    return kept(run, "test", key, measure)["score"]
 
 
 class Trace(NamedTuple):
@@ -297,14 +269,14 @@ def trace(
     return Trace(torch.stack(beliefs, 1), np.stack(pits, 1), probability, states)
 
 
-def calibration(run: Trained, splits: Splits) -> tuple[dict[str, Any], Chart]:
+def calibration(run: Run, splits: Splits) -> tuple[dict[str, Any], Chart]:
     """PITs of numbers or reliability of classes, of the model filtered as in the service.
 
     pit_distance: of the PITs from uniform (Kolmogorov-Smirnov). coverage: (level, share inside) of
     central intervals. class_error: expected calibration error of a classifier. What does not apply
     is None or empty.
     """
-    batch = sequences(splits, run.protocol).part(slice(0, CALIBRATION_SEQUENCES))
+    batch = sequences(splits, protocol(run)).part(slice(0, CALIBRATION_SEQUENCES))
     traced = trace(load(run, splits).served(), batch, max_hypotheses=MAX_HYPOTHESES)
     measures: dict[str, Any] = {"pit_distance": None, "coverage": [], "class_error": None}
     if traced.probability is not None:
@@ -317,7 +289,7 @@ def calibration(run: Trained, splits: Splits) -> tuple[dict[str, Any], Chart]:
     return measures, figures.calibration(traced.pit)
 
 
-def validations(run: Trained) -> Chart:
+def validations(run: Run) -> Chart:
     """Validations of a run while it trained."""
     return figures.validation({run.method: run.result["history"]}, f"{run.method}: validation")
 

@@ -156,8 +156,10 @@ def test_no_two_methods_look_alike():
 
 
 def test_text_is_no_mathematics(charts):
-    assert charts["validation"].title == EVIL
-    assert r"\$x\$" in charts["validation"].figure.get_suptitle()
+    figure = charts["validation"].figure
+    assert charts["validation"].title == figure.get_suptitle() == EVIL
+    texts = [*figure.texts, *figure.legends[0].get_texts()]
+    assert not any(text.get_parse_math() for text in texts)
 
 
 @pytest.fixture

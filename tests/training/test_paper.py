@@ -15,6 +15,7 @@ from training.data.files import Place
 from training.errors import BadConfig, BadRun
 from training.experiments import players, sinusoid
 from training.jobs import Training, train
+from training.meta_training.runs import Run
 from training.paper import (
     SUPERVISED,
     UNSUPERVISED,
@@ -26,7 +27,7 @@ from training.paper import (
     show_table,
 )
 from training.statistics import estimate
-from training.trained import Protocol, Trained
+from training.trained import Protocol
 
 TINY = Protocol(6, 160)
 STEPS = 260
@@ -58,7 +59,9 @@ def test_the_lead_in_a_table_is_paired_and_over_the_best():
 def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path):
     values = {(None, "MOCA"): np.array([-1.5, -1.7]), (None, "oracle"): np.array([-1.0, -2.0])}
     comparison = Comparison("players", "test NLL (nats)", -1, values)
-    run = Trained(None, catalogue.preset("players", "quick", {"seed": 4}), RESULT)
+    run = Run(tmp_path)
+    run.config = catalogue.preset("players", "quick", {"seed": 4})
+    run.result = RESULT
     console = Console(record=True, width=100)
     show_table(comparison, method_table(comparison), {(None, "MOCA"): run}, tmp_path, console)
     words = [line.split() for line in console.export_text().splitlines() if line.strip()]
@@ -95,7 +98,7 @@ def runs(tmp_path_factory, place):
 
 
 def test_the_rate_that_validated_best_is_chosen(runs):
-    all_runs = list(trained.finished(runs / "sinusoid"))
+    all_runs = trained.finished(runs / "sinusoid")
     assert len(all_runs) == 12
     chosen = trained.best(all_runs)
     assert set(chosen) == {(h, m) for h in (0.05, 0.2) for m in ("MOCA", "oracle", "SW5")}
@@ -106,7 +109,7 @@ def test_the_rate_that_validated_best_is_chosen(runs):
 
 
 def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
-    run = next(trained.finished(runs / "sinusoid"))
+    run = next(iter(trained.finished(runs / "sinusoid")))
     splits = catalogue.splits(run.config, place)
     first = trained.scores(run, splits, TINY)
     assert first.shape == (6,)
@@ -114,7 +117,8 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
     assert not np.allclose(first, other)
     monkeypatch.setattr(trained, "load", None)  # nothing is measured again
     np.testing.assert_array_equal(trained.scores(run, splits, TINY), first)
-    anew = run._replace(result={**run.result, "best_metric": 0.0})
+    anew = Run(run.folder)
+    anew.result = {**run.result, "best_metric": 0.0}
     with pytest.raises(TypeError):  # but what was trained anew is
         trained.scores(anew, splits, TINY)
     monkeypatch.setattr(trained, "VERSION", trained.VERSION + 1)
@@ -159,7 +163,7 @@ def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
         evaluate(Study("sinusoid", "quick", tmp_path, place, tmp_path))
     with pytest.raises(BadConfig, match="supervision, prior-weight, length"):
         catalogue.ablation("colour", "sinusoid")
-    run = next(trained.finished(runs / "sinusoid"))
+    run = next(iter(trained.finished(runs / "sinusoid")))
     splits = catalogue.splits(run.config, place)
 
     secret = splits._replace(test=untold(splits.test))
@@ -199,7 +203,7 @@ def test_players_from_runs_to_figures(court, tmp_path):
     written = {file.name for file in tmp_path.iterdir()}
     for name in ("trajectory", "calibration", "losses", "methods"):
         assert {f"{name}.svg", f"{name}.png"} <= written
-    run = next(trained.finished(runs / "players" / "quick-12p5hz"))
+    run = next(iter(trained.finished(runs / "players" / "quick-12p5hz")))
     assert run.config.data["name"] == "nba_12p5hz"  # a preset for each recording
 
 

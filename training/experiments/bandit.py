@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -49,9 +50,10 @@ from training.data.windows import (
 )
 from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart
+from training.meta_training.runs import Run
 from training.paper import Charts, Comparison, Study, method_table, save_charts, show_table
 from training.statistics import estimate
-from training.trained import Filters, Trained
+from training.trained import Filters
 
 LOW = 0.0
 MEDIUM = 1.0
@@ -427,7 +429,7 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
     save_charts(charts, wanted.out, console)
 
 
-def model(run: Trained, wanted: Study) -> Alpaca:
+def model(run: Run, wanted: Study) -> Alpaca:
     """A run's best model; raises BadRun where its kind is not alpaca."""
     best_model = trained.load(run, catalogue.splits(run.config, wanted.place)).model()
     if not isinstance(best_model, Alpaca):
@@ -435,7 +437,7 @@ def model(run: Trained, wanted: Study) -> Alpaca:
     return best_model
 
 
-def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
+def play(run: Run, wanted: Study, trials: int, strategy: str) -> Played:
     """An agent's trials with its own model, kept in the run's folder."""
     hazard = run.hazard
     if hazard is None:
@@ -451,10 +453,10 @@ def play(run: Trained, wanted: Study, trials: int, strategy: str) -> Played:
         percent = 100 * ours.regret.sum(-1) / random.regret.sum(-1)
         return {"percent": percent.numpy(), "cumulative": ours.regret.cumsum(-1).numpy()}
 
-    return Played(**run.kept("regret", [trials, STEPS, strategy, SEED], measure))
+    return Played(**trained.kept(run, "regret", [trials, STEPS, strategy, SEED], measure))
 
 
-def _paper_chart(wanted: Study, run: Trained) -> Chart:
+def _paper_chart(wanted: Study, run: Run) -> Chart:
     """The paper's figure of the bandit: rewards, their posterior mean at t = 135, the belief."""
     whole = world(seeded(), 1, STEPS, PAPER_HAZARD)
     short = BanditWorld(*(value[:, :PAPER_LENGTH] for value in whole))
@@ -479,7 +481,7 @@ def disc_chart(
     mean, belief: as of `follow`. switch: (T,) true switches.
     """
     states, reward = samples
-    figure = figures.canvas(8, 7)
+    figure = Figure((8, 7))
     grid = figure.add_gridspec(2, 2, height_ratios=(4, 3))
     left, right = (figure.add_subplot(grid[0, k]) for k in range(2))
     points = left.scatter(states[:, 0], states[:, 1], c=reward.numpy(), cmap=VALUE, s=14, lw=0)

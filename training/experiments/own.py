@@ -45,7 +45,7 @@ from training.errors import BadConfig, BadData, BadRun
 from training.meta_training.runs import Run
 from training.results import Table
 from training.statistics import Estimate, MethodComparison, compared, estimate
-from training.trained import Protocol, Trained
+from training.trained import Protocol
 
 PROTOCOL = Protocol(200, 100)
 ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
@@ -236,7 +236,7 @@ class HeldOutScores(NamedTuple):
     burn_in: int
 
 
-def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> HeldOutScores:
+def evaluate(run: Run, splits: Splits, out: Path | None = None) -> HeldOutScores:
     """Print the table, and write it as `table.json` and `table.md`; raises TrainingError."""
     torch.set_num_threads(1)
     console = Console()
@@ -253,25 +253,25 @@ def evaluate(run: Trained, splits: Splits, out: Path | None = None) -> HeldOutSc
     return scores
 
 
-def finished(folder: Path, data: Path | None = None) -> Trained:
+def finished(folder: Path, data: Path | None = None) -> Run:
     """A finished run; `data`: where its data are now. Raises BadRun or BadConfig."""
     run = Run(folder)
-    config = run.config()
+    config = run.config
     if data is not None:
         if config.experiment != OWN:
             raise BadConfig(
                 f"--data: the run is of the experiment {config.experiment!r}, which has its own"
             )
-        config = config.model_copy(update={"data": {**config.data, "path": str(data)}})
+        run.config = config.model_copy(update={"data": {**config.data, "path": str(data)}})
     if not run.done:
         raise BadRun(f"{folder}: run is not finished; continue it with moca train ... --resume")
     if config.objective.mode == "toe" and config.model.kind == "pcoc":
         raise BadRun(f"{folder}: a classifier of mode toe never adapts and cannot be served")
-    return Trained(folder, config, run.result())
+    return run
 
 
 def compare(
-    run: Trained,
+    run: Run,
     splits: Splits,
     console: Console | None = None,
     most: int | None = None,
@@ -283,7 +283,7 @@ def compare(
     """
     series = list(splits.held_out)
     if not series:
-        protocol = run.protocol._replace(sequences=GENERATED)
+        protocol = trained.protocol(run)._replace(sequences=GENERATED)
         batch = trained.sequences(splits, protocol)
         series = [
             Series(None if batch.x is None else batch.x[k].double(), y.double(), None, str(k))

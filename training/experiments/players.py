@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.progress import track
 
@@ -289,7 +290,7 @@ def trajectory(position: Floats, belief: Floats, title: str) -> Chart:
     Predicted switches, where the most probable run length of the belief (T, R) falls below `BELOW`,
     are dashed gray lines. A player who stands has no segments.
     """
-    figure = figures.canvas(8, 9)
+    figure = Figure((8, 9))
     court, coordinates, lower = figure.subplots(3, 1, height_ratios=(43, 19, 22))
     likeliest = np.asarray(belief).argmax(-1)
     switch = 1 + np.flatnonzero((likeliest[1:] < BELOW) & (likeliest[:-1] >= BELOW))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from training import figures, paper, trained
 from training.catalogue import Ablation, Variation, at
@@ -165,7 +166,7 @@ def densities_chart(batch: Batch, densities: Mapping[int, Floats], belief: Float
     x = batch.x[0, :, 0].numpy()
     y = batch.y[0, :, 0].numpy()
     switch = batch.switch[0].numpy()
-    figure = figures.canvas(9, 6.4)
+    figure = Figure((9, 6.4))
     grid = figure.add_gridspec(2, len(densities))
     upper: list[Axes] = []
     for k, (now, density) in enumerate(densities.items()):

@@ -9,6 +9,7 @@ import pickle  # noqa: TID251  # what torch.load raises
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ CHECKPOINT = "checkpoint.pt"
 CONFIG = "config.json"
 RESULT = "result.json"
 LOCK = "lock"
+NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
 # Exceptions of reading a file that is not a checkpoint.
 _UNREADABLE = (
     *(OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError),
@@ -51,10 +53,45 @@ class Progress:
 
 
 class Run:
-    """A run's folder: `config.json`, `checkpoint.pt`, and `result.json` once it is finished."""
+    """A run's folder: `config.json`, `checkpoint.pt`, and `result.json` once it is finished.
+
+    config, result: as they are there when they are first read; raise BadRun.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    @cached_property
+    def config(self) -> Config:
+        """Configuration of the run."""
+        if not (self.folder / CONFIG).is_file():
+            raise BadRun(f"{self.folder}: expected the folder of a run, found no {CONFIG} in it")
+        try:
+            return Config.model_validate_json((self.folder / CONFIG).read_text())
+        except (OSError, ValidationError) as error:
+            raise BadRun(f"{self.folder}: {CONFIG}: {error}") from error
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """Result of the run, once it is finished."""
+        try:
+            result: dict[str, Any] = json.loads((self.folder / RESULT).read_text())
+        except (OSError, ValueError) as error:
+            raise BadRun(f"{self.folder}: {RESULT}: {error}") from error
+        return result
+
+    @property
+    def hazard(self) -> float | None:
+        """Hazard of the data, if constant and known."""
+        value = self.config.data.get("hazard")
+        return None if value is None else float(value)
+
+    @property
+    def method(self) -> str:
+        """Name in tables and figures: the mode, followed by the variation's name."""
+        mode = self.config.objective.mode
+        label = NAMES.get(mode, mode.upper())
+        return f"{label} {self.config.name}".strip()
 
     @property
     def done(self) -> bool:
@@ -90,19 +127,11 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
         self._write(CONFIG, config.model_dump_json(indent=2))
-
-    def config(self) -> Config:
-        """Configuration of the run; raises BadRun."""
-        if not (self.folder / CONFIG).is_file():
-            raise BadRun(f"{self.folder}: expected the folder of a run, found no {CONFIG} in it")
-        try:
-            return Config.model_validate_json((self.folder / CONFIG).read_text())
-        except (OSError, ValidationError) as error:
-            raise BadRun(f"{self.folder}: {CONFIG}: {error}") from error
+        self.__dict__.pop("config", None)
 
     def check(self, config: Config) -> None:
         """Raise BadRun if it was begun with other settings."""
-        begun = self.config().model_dump()
+        begun = self.config.model_dump()
         requested = config.model_dump()
         other = [name for name in requested if requested[name] != begun[name]]
         if other:
@@ -130,14 +159,6 @@ class Run:
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, which marks the run as finished."""
         self._write(RESULT, json.dumps(result, indent=2))
-
-    def result(self) -> dict[str, Any]:
-        """Result of the run; raises BadRun where it is not finished."""
-        try:
-            result: dict[str, Any] = json.loads((self.folder / RESULT).read_text())
-        except (OSError, ValueError) as error:
-            raise BadRun(f"{self.folder}: {RESULT}: {error}") from error
-        return result
 
     def _write(self, name: str, text: str) -> None:
         with replacing(self.folder / name) as temporary:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -43,44 +42,35 @@ ALWAYS = "always fire"
 FOCUS = "FOCuS"
 
 
-class NormalForecast(NamedTuple):
-    """Normal forecasts of each observation from those before it: (T,) each, nan where none."""
-
-    mean: Floats
-    sd: Floats
+Normal = tuple[Floats, Floats]  # mean and standard deviation of each forecast (T,), nan where none
 
 
-def last_value(y: Floats) -> NormalForecast:
+def last_value(y: Floats) -> Normal:
     """The last value, with the root mean square of the last differences; y: (T,), nan: missing."""
     at = np.maximum.accumulate(np.where(np.isnan(y), 0, np.arange(len(y))))
     mean = np.append(np.nan, y[at][:-1])  # of missing values the last before them
-    difference = y - mean
-    _, _, square = _rolling(difference)
-    return NormalForecast(mean, np.maximum(np.sqrt(square), LEAST_SD))
+    with warnings.catch_warnings(action="ignore"):  # of windows without two values
+        square = np.nanmean(_before(y - mean) ** 2, 1)
+    return mean, np.maximum(np.sqrt(square), LEAST_SD)
 
 
-def rolling(y: Floats) -> NormalForecast:
+def rolling(y: Floats) -> Normal:
     """Mean and standard deviation of the last observations; y: (T,), nan: missing."""
-    mean, sd, _ = _rolling(y)
-    return NormalForecast(mean, np.maximum(sd, LEAST_SD))
+    windows = _before(y)
+    with warnings.catch_warnings(action="ignore"):  # of windows without two values
+        return np.nanmean(windows, 1), np.maximum(np.nanstd(windows, 1, ddof=1), LEAST_SD)
 
 
-FORECASTERS: dict[str, Callable[[Floats], NormalForecast]] = {
+FORECASTERS: dict[str, Callable[[Floats], Normal]] = {
     "last value": last_value,
     "rolling mean": rolling,
 }
 
 
-def _rolling(y: Floats) -> tuple[Floats, Floats, Floats]:
-    """Mean, deviation and mean square of up to `WINDOW` values before each; nan before two."""
+def _before(y: Floats) -> Floats:
+    """The up to `WINDOW` values before each (T, WINDOW); all nan where there are fewer than two."""
     windows = sliding_window_view(np.append(np.full(WINDOW, np.nan), y)[:-1], WINDOW)
-    with warnings.catch_warnings(action="ignore"):  # of windows without two values
-        mean = np.nanmean(windows, 1)
-        deviation = np.nanstd(windows, 1, ddof=1)
-        square = np.nanmean(windows**2, 1)
-    enough = np.isfinite(windows).sum(1) > 1
-    mean, deviation, square = (np.where(enough, one, np.nan) for one in (mean, deviation, square))
-    return mean, deviation, square
+    return np.where((np.isfinite(windows).sum(1) > 1)[:, None], windows, np.nan)
 
 
 def rolling_z(y: Floats) -> list[int]:
@@ -241,11 +231,11 @@ def detectors() -> tuple[dict[str, Detector], list[str]]:
     return present, missing
 
 
-def scaled(y: Floats) -> tuple[list[float], list[float]]:
-    """Location and scale of each output of a series (T, d), from its own warm-up."""
-    columns = (y[:, k : k + 1].tolist() for k in range(y.shape[1]))
-    moments = [warmup.first(Gaussian(), column, DEFAULTS.warmup)[0] for column in columns]
-    return [location[0] for location, _ in moments], [scale[0] for _, scale in moments]
+def warmed_up(y: Floats) -> tuple[float, float, int]:
+    """Location and scale of a series (T,), nan where missing, from its warm-up, and its length."""
+    moments, length = warmup.first(Gaussian(), y[:, None].tolist(), DEFAULTS.warmup)
+    (location,), (scale,) = moments
+    return location, scale, length
 
 
 def alarms_of(detector: Detector, y: Floats, apart: int = 1) -> list[int]:
@@ -256,7 +246,8 @@ def alarms_of(detector: Detector, y: Floats, apart: int = 1) -> list[int]:
     """
     y = y.reshape(len(y), -1)
     times: set[int] = set()
-    for column, location, scale in zip(y.T, *scaled(y), strict=True):
+    for column in y.T:
+        location, scale, _ = warmed_up(column)
         present = np.flatnonzero(np.isfinite(column))
         times.update(present[detector((column[present] - location) / scale)].tolist())
     kept: list[int] = []

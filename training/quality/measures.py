@@ -31,7 +31,7 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.online import Followed, follow, segmentation
 from training.quality import baselines, scores
-from training.quality.baselines import Detector, alarms_of, scaled
+from training.quality.baselines import Detector, alarms_of, warmed_up
 from training.quality.scores import (
     REPETITIONS,
     ChangeScore,
@@ -472,7 +472,11 @@ def forecasts(study: QualityStudy) -> dict[str, Rows]:
     nab: Rows = []
     vus: Rows = []
     for corpus, everything in study.data.scalars.items():
-        series = [one for one in everything if scores.scorable(one.y)]
+        series = [
+            one
+            for one in everything
+            if np.isfinite(one.y[warmed_up(one.y)[2] :]).sum() >= scores.SHORTEST
+        ]
         advance = study.part(f"forecasts: {corpus}", len(series))
         strange: dict[str, list[Floats]] = {}
         by_method: dict[str, list[SeriesScore]] = {}
@@ -507,8 +511,7 @@ def _forecast_scores(
     study: QualityStudy, one: Scalars, strange: dict[str, list[Floats]]
 ) -> dict[str, SeriesScore]:
     """Scores of every forecaster on one series; strange: gains the probabilities answered."""
-    (location,), (scale,) = scaled(one.y[:, None])
-    first = scores.first_scored(one.y)
+    location, scale, first = warmed_up(one.y)
     by_method = {}
     for name, (model, settings) in study.models.items():
         levels = sorted({*scores.LEVELS, scores.MEDIAN})
@@ -532,7 +535,7 @@ def _forecast_scores(
             strange.setdefault(f"{name}, {kind}", []).append(values)
     z = (one.y - location) / scale
     for name, forecaster in baselines.FORECASTERS.items():
-        forecast = scores.of_normal(z, forecaster(z))
+        forecast = scores.of_normal(z, *forecaster(z))
         by_method[name] = scores.forecast_score(z, forecast, 1.0, first)
     return by_method
 

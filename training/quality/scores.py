@@ -35,10 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from model_core.stream import warmup
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
-from model_core.upm.conjugate import Gaussian
-from training.quality.baselines import NormalForecast
 from training.quality.series import spans
 from training.statistics import Estimate, bootstrap, distance
 
@@ -375,21 +372,11 @@ class SeriesScore(NamedTuple):
     inside: NDArray[np.bool_]
 
 
-def of_normal(y: Floats, normal: NormalForecast) -> Forecast:
+def of_normal(y: Floats, mean: Floats, sd: Floats) -> Forecast:
     """Forecasts of a baseline; y: (T,), nan where missing."""
-    predictive = stats.norm(normal.mean, normal.sd)
+    predictive = stats.norm(mean, sd)
     quantiles = predictive.ppf(np.array(LEVELS)[:, None]).T
-    return Forecast(predictive.logpdf(y), normal.mean, predictive.cdf(y), quantiles)
-
-
-def first_scored(y: Floats) -> int:
-    """Number of observations of the warm-up of a series (T,), nan where missing."""
-    return warmup.first(Gaussian(), y[:, None].tolist(), DEFAULTS.warmup)[1]
-
-
-def scorable(y: Floats) -> bool:
-    """Whether a series has enough labels after its warm-up."""
-    return int(np.isfinite(y[first_scored(y) :]).sum()) >= SHORTEST
+    return Forecast(predictive.logpdf(y), mean, predictive.cdf(y), quantiles)
 
 
 def forecast_score(y: Floats, forecast: Forecast, scale: float, first: int) -> SeriesScore:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -24,6 +24,14 @@ from training.errors import BadData
 
 Floats = NDArray[np.float64]
 TCPD = "TCPD"
+FILES = {
+    "tcpd.json": TCPD,
+    "nab.npz": "NAB",
+    "skab.npz": "SKAB",
+    "beedance.npz": "bees",
+    "hasc.npz": "HASC",
+    "elec2.npz": "elec2",
+}
 VECTOR_MODELS = (DEFAULT_VECTOR_MODEL, "multivariate")  # that vectors are scored by
 ELEC2_COLUMNS = ("nswprice", "nswdemand")  # the others are constant for the first 17,000
 ELEC2_PIECE = 4000  # observations: a series is cut into streams of so many
@@ -78,19 +86,67 @@ class Corpora(NamedTuple):
 def load(folder: Path) -> Corpora:
     """Read what there is; raises FileNotFoundError where none of the files is, and BadData."""
     corpora = Corpora({}, {}, [])
-    for file, read in _READERS.items():
-        if not (folder / file).is_file():
-            corpora.missing.append(file)
+    for name in FILES:
+        file = folder / name
+        if not file.is_file():
+            corpora.missing.append(name)
             continue
         try:
-            read(folder / file, corpora)
+            _read(file, corpora)
         except (KeyError, ValueError, BadZipFile) as error:
-            raise BadData(f"{folder / file}: cannot be read as that corpus: {error}") from error
-    if len(corpora.missing) == len(_READERS):
+            raise BadData(f"{file}: cannot be read as that corpus: {error}") from error
+    if len(corpora.missing) == len(FILES):
         raise FileNotFoundError(
-            f"{folder}: expected at least one of {', '.join(_READERS)}, found none"
+            f"{folder}: expected at least one of {', '.join(FILES)}, found none"
         )
     return corpora
+
+
+def _read(file: Path, into: Corpora) -> None:
+    corpus = FILES[file.name]
+    if corpus == TCPD:
+        into.annotated[TCPD] = [one for one in tcpd(file) if one.y.shape[1] == 1]
+        into.scalars[TCPD] = [Scalars(one.name, one.y[:, 0]) for one in into.annotated[TCPD]]
+        return
+    with np.load(file, allow_pickle=False) as content:
+        arrays = {key: content[key] for key in content.files}
+
+    def named(end: str) -> list[tuple[str, Floats]]:
+        return [
+            (key.removesuffix(end), values.astype(float))
+            for key, values in arrays.items()
+            if key.endswith(end)
+        ]
+
+    columns = [str(name) for name in arrays.get("columns", ())]
+    if corpus == "NAB":
+        into.scalars[corpus] = [
+            Scalars(name, y, arrays[f"{name}__window"].astype(bool)) for name, y in named("__value")
+        ]
+    elif corpus == "elec2":
+        into.scalars[corpus] = [
+            Scalars(f"{name} {first}", y[first : first + ELEC2_PIECE])
+            for name in ELEC2_COLUMNS
+            for y in [arrays["x"][:, columns.index(name)].astype(float)]
+            for first in range(0, len(y) - ELEC2_PIECE + 1, ELEC2_PIECE)
+        ]
+    else:
+        if corpus == "HASC":  # one series without a name
+            arrays = {f"hasc__{key}": values for key, values in arrays.items()}
+        into.annotated[corpus] = [
+            Annotated(
+                name,
+                arrays[f"{name}__x"].astype(float),
+                {"corpus": np.flatnonzero(starts).tolist()},
+            )
+            for name, starts in named("__changepoint")
+        ]
+        if columns:
+            into.scalars[corpus] = [
+                Scalars(f"{run.name} {column}", run.y[:, k])
+                for run in into.annotated[corpus]
+                for k, column in enumerate(columns)
+            ]
 
 
 def tcpd(file: Path) -> list[Annotated]:
@@ -100,88 +156,10 @@ def tcpd(file: Path) -> list[Annotated]:
     positions count from 0.
     """
     content = json.loads(file.read_text())
-    series = []
-    for name in sorted(content):
-        y = np.array(content[name]["values"], np.float64).T
-        series.append(Annotated(name, y, content[name]["annotations"]))
-    return series
-
-
-def _tcpd(file: Path, into: Corpora) -> None:
-    univariate = [one for one in tcpd(file) if one.y.shape[1] == 1]
-    into.annotated[TCPD] = univariate
-    into.scalars[TCPD] = [Scalars(one.name, one.y[:, 0]) for one in univariate]
-
-
-def _nab(file: Path, into: Corpora) -> None:
-    arrays = _arrays(file)
-    names = [key.removesuffix("__value") for key in arrays if key.endswith("__value")]
-    into.scalars["NAB"] = [
-        Scalars(
-            name, arrays[f"{name}__value"].astype(float), arrays[f"{name}__window"].astype(bool)
-        )
-        for name in names
-    ]
-
-
-def _skab(file: Path, into: Corpora) -> None:
-    arrays = _arrays(file)
-    columns = [str(name) for name in arrays["columns"]]
-    into.annotated["SKAB"] = _annotated(arrays)
-    into.scalars["SKAB"] = [
-        Scalars(f"{run.name} {column}", run.y[:, k])
-        for run in into.annotated["SKAB"]
-        for k, column in enumerate(columns)
-    ]
-
-
-def _bees(file: Path, into: Corpora) -> None:
-    into.annotated["bees"] = _annotated(_arrays(file))
-
-
-def _hasc(file: Path, into: Corpora) -> None:
-    into.annotated["HASC"] = _annotated(
-        {f"hasc__{key}": values for key, values in _arrays(file).items()}
-    )
-
-
-def _elec2(file: Path, into: Corpora) -> None:
-    arrays = _arrays(file)
-    columns = [str(name) for name in arrays["columns"]]
-    into.scalars["elec2"] = [
-        Scalars(f"{name} {first}", y[first : first + ELEC2_PIECE])
-        for name in ELEC2_COLUMNS
-        for y in [arrays["x"][:, columns.index(name)].astype(float)]
-        for first in range(0, len(y) - ELEC2_PIECE + 1, ELEC2_PIECE)
-    ]
-
-
-def _annotated(arrays: Mapping[str, NDArray[Any]]) -> list[Annotated]:
-    """Every series that has an array `NAME__changepoint`, its values being `NAME__x`."""
-    names = [key.removesuffix("__changepoint") for key in arrays if key.endswith("__changepoint")]
     return [
-        Annotated(
-            name,
-            arrays[f"{name}__x"].astype(float),
-            {"corpus": np.flatnonzero(arrays[f"{name}__changepoint"]).tolist()},
-        )
-        for name in names
+        Annotated(name, np.array(one["values"], np.float64).T, one["annotations"])
+        for name, one in sorted(content.items())
     ]
-
-
-def _arrays(file: Path) -> dict[str, NDArray[Any]]:
-    with np.load(file, allow_pickle=False) as content:
-        return {key: content[key] for key in content.files}
-
-
-_READERS: dict[str, Callable[[Path, Corpora], None]] = {
-    "tcpd.json": _tcpd,
-    "nab.npz": _nab,
-    "skab.npz": _skab,
-    "beedance.npz": _bees,
-    "hasc.npz": _hasc,
-    "elec2.npz": _elec2,
-}
 
 
 class SeriesFamily(NamedTuple):

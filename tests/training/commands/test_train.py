@@ -147,7 +147,7 @@ def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series, mo
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # it finds its data from any folder
     run = Run(tmp_path / "runs" / "data" / "pumps" / "run")
-    config = run.config()
+    config = run.config
     assert (config.experiment, config.model.kind, config.model.lags) == ("data", "fleet", LAGS)
     assert config.optimiser.length == 15
     assert config.data["digest"] == own.digest(file)
@@ -160,7 +160,7 @@ def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series, mo
     before, after = series[0, held : held + 20], series[0, held + 20 : held + 35]
     torch.testing.assert_close(window, (after - before.quantile(0.5)) / before.std())
     torch.testing.assert_close(splits.held_out[1].y[-1, 0], series[1, -1])
-    assert run.result()["device"] == "cpu"
+    assert run.result["device"] == "cpu"
     assert "done before" in trained(tmp_path, "--data", file).stdout
     file.write_text(file.read_text() + f"s2,{LENGTH},1.5\n")  # other data under the same name
     for result, why in (
@@ -216,7 +216,7 @@ def test_options_name_columns_lengths_and_folders(tmp_path, series):
     assert result.exit_code == 0, result.stderr
     runs = sorted(path.name for path in (tmp_path / "runs" / "data" / "mine").iterdir())
     assert runs == ["seed-1", "seed-2"]
-    config = Run(tmp_path / "runs" / "data" / "mine" / "seed-2").config()
+    config = Run(tmp_path / "runs" / "data" / "mine" / "seed-2").config
     assert (config.model.kind, config.model.lags, config.seed) == ("lstm", 0, 2)
     assert config.model.hazard == 0.3
     assert config.optimiser.length == 15  # the option, not the setting
@@ -254,8 +254,8 @@ def test_a_file_of_a_plant_is_trained_on_or_refused_with_the_way_out(tmp_path, p
     assert result.exit_code == 0, result.stderr
     assert "1 of 3 streams for training, 'short'" in result.stderr
     run = Run(tmp_path / "runs" / "data" / "plant" / "run")
-    assert run.result()["skipped"] == 0
-    splits = own.splits(run.config())
+    assert run.result["skipped"] == 0
+    splits = own.splits(run.config)
     batch = splits.train(torch.Generator(), 200, 15)
     lacks = batch.y.isnan()
     assert (lacks[..., 1] & ~lacks[..., 0]).any()
@@ -307,7 +307,7 @@ def test_a_fleet_learns_labels_of_any_location_and_scale(tmp_path, series):
         file = write(tmp_path / f"{name}.csv", ["y"], table)
         result = trained(tmp_path, "--data", file, *SINGLE)
         assert result.exit_code == 0, result.stderr
-        losses.append(Run(tmp_path / "runs" / "data" / name / "run").result()["best_metric"])
+        losses.append(Run(tmp_path / "runs" / "data" / name / "run").result["best_metric"])
     assert losses[1:] == pytest.approx(losses[:1] * 2, abs=1e-4)
 
 
@@ -324,7 +324,7 @@ def test_a_folder_is_one_data_set_that_may_be_moved(tmp_path, monkeypatch):
     assert len(own.splits(own.finished(run, elsewhere).config).held_out) == 2
     (elsewhere / "b.csv").rename(elsewhere / "c.csv")
     assert own.digest(elsewhere) != before
-    config = Run(run).config().model_copy(update={"experiment": "sinusoid"})
-    monkeypatch.setattr(Run, "config", lambda _: config)
+    config = Run(run).config.model_copy(update={"experiment": "sinusoid"})
+    monkeypatch.setattr(Run, "config", config)
     with pytest.raises(BadConfig, match="has its own"):
         own.finished(run, elsewhere)

@@ -52,7 +52,7 @@ def test_the_best_parameters_are_kept_and_patience_ends_it(tmp_path, monkeypatch
     measuring(monkeypatch, [3.0, 2.0, 2.0, 2.4, 1.0])
     config = tiny(optimiser={"iterations": 30}, validation={"patience": 2})
     run = train(config, tmp_path / "a")
-    progress, result = run.progress, run.run.result()
+    progress, result = run.progress, run.run.result
     assert (progress.iteration, progress.best_iteration, progress.best_metric) == (12, 6, 2.0)
     assert [record["nll"] for record in progress.history] == [3.0, 2.0, 2.0, 2.4]
     assert (result["iterations"], result["best_iteration"], result["best_metric"]) == (12, 6, 2.0)
@@ -89,7 +89,7 @@ def test_gradients_that_are_not_finite_are_skipped_up_to_a_limit(tmp_path, monke
     moved = [not same(a, b) for a, b in zip(run.states, run.states[1:], strict=False)]
     assert [i + 1 for i, has_moved in enumerate(moved) if not has_moved] == [2, 7]
     assert all(torch.isfinite(value).all() for value in run.states[-1].values())
-    assert run.run.result()["skipped"] == 2
+    assert run.run.result["skipped"] == 2
     monkeypatch.setattr(loop, "MAX_SKIPPED", 9)
     config = tiny(optimiser={"iterations": 50, "batch": 1, "length": 2})
     with pytest.raises(BadConfig, match="10 gradients were not finite"):
@@ -208,7 +208,7 @@ def test_settings_are_those_that_were_asked(tmp_path):
     config = tiny(objective={"mode": "sw7"}, seed=3, name="x")
     run = Run(tmp_path / "a")
     run.begin(config)
-    assert run.config() == config
+    assert run.config == config
     run.check(config)
     with pytest.raises(BadRun, match="other settings of optimiser, seed"):
         run.check(tiny(objective={"mode": "sw7"}, seed=4, name="x", optimiser={"clip": 1.0}))
@@ -232,13 +232,13 @@ def test_only_what_is_done_is_found_and_what_cannot_be_read_is_named(tmp_path):
         if name != "c":
             run.finish({"best_metric": 0.5})
     assert [run.folder.name for run in finished(tmp_path)] == ["a", "b"]
-    assert Run(tmp_path / "grid" / "a").result() == {"best_metric": 0.5}
+    assert Run(tmp_path / "grid" / "a").result == {"best_metric": 0.5}
     with pytest.raises(BadRun, match="result.json"):
-        Run(tmp_path / "grid" / "c").result()
+        _ = Run(tmp_path / "grid" / "c").result
     for text in ("", "{", '{"experiment": "sinusoid", "sed": 1}'):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(BadRun, match="config.json"):
-            Run(tmp_path).config()
+            _ = Run(tmp_path).config
 
 
 def validated(settings, learned=None):

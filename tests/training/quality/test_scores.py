@@ -9,7 +9,7 @@ import torch
 from rich.progress import Progress
 
 from training.quality import baselines, measures, scores, series
-from training.quality.baselines import NormalForecast, windowed_gaussian
+from training.quality.baselines import windowed_gaussian
 from training.quality.scores import (
     SeriesScore,
     alarm_curve,
@@ -183,7 +183,7 @@ def test_the_windowed_gaussian_by_hand():
 
 def standard(n):
     y = np.random.default_rng(0).normal(size=n)
-    return y, scores.of_normal(y, NormalForecast(np.zeros(n), np.ones(n)))
+    return y, scores.of_normal(y, np.zeros(n), np.ones(n))
 
 
 def test_crps_of_a_normal_and_of_a_point():
