@@ -3,7 +3,7 @@
 `RequestMiddleware` gives a request its id, refuses it before its body is read if this process has
 no room for it, and measures it. `Route` admits its key and turns errors into problem documents.
 Endpoints read bodies, bounded in size and time, and build their answers by the functions below.
-Nearly all posts of one observation pass nothing of this: see `routes.observations.PlainPosts`.
+Nearly all posts of one observation pass nothing of this: see `server.PlainPosts`.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ from service.problems import (
     UnsupportedEncoding,
     UnsupportedMediaType,
 )
+from service.schema import rendering
 from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream, is_stream
 from service.settings import Settings
 from service.store.reads import AsyncStore
 from service.tasks import apart
-from service.wire import Command, Outcome
+from service.wire import Command, Observe, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -646,6 +647,14 @@ def outcome_response(outcome: Outcome) -> Response:
     if not content:
         return Response(status_code=outcome.status)
     return Rendered(content, outcome.status, JSON)
+
+
+def answer_response(command: Observe, outcome: Outcome) -> Response:
+    """Return the answer to one observation, or the problem document of its refusal."""
+    if outcome.status >= 400:
+        return outcome_response(outcome)
+    (answer,) = rendering.answers(command, outcome)
+    return json_response(answer)
 
 
 def problem(error: ServiceError, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,4 +1,6 @@
-"""The HTTP server: uvicorn, with a start that a signal cancels and a stop that drains streams.
+"""The HTTP server: uvicorn, and plain posts of one observation, which pass nothing else of it.
+
+Its start is cancelled by a signal, its stop drains streams.
 
 It bounds neither the size of a request's head nor the time that it takes: a reverse proxy does.
 """
@@ -8,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import resource
 import socket
+import time
 from collections.abc import Callable
+from functools import lru_cache, partial
 from math import ceil
 from types import FrameType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -27,10 +32,31 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from service.api.http import CLOSE, Context, RequestMiddleware
-from service.api.routes.observations import PlainPosts
+from service import wire
+from service.api.gateway.gateway import PendingCommand
+from service.api.http import (
+    CLOSE,
+    Admission,
+    Context,
+    RequestMiddleware,
+    Route,
+    answer_response,
+    checked_key,
+    defect_problem,
+    is_json,
+    is_light,
+    load_shed,
+    problem,
+    request_duration,
+    request_id_of,
+)
+from service.api.parsing.observations import digest
+from service.api.routes.observations import template_of
 from service.observability import metrics
+from service.observability.metrics import Gathered
+from service.problems import ServiceError
 from service.runtime.process import BACKLOG, STOP_WAIT_S, limit_stop
+from service.schema.observations import STREAM_CHARACTERS
 from service.settings import Settings
 from service.tasks import end
 
@@ -38,6 +64,185 @@ log = logging.getLogger(__name__)
 
 ACCEPT_PAUSE_S = 1.0  # after an error that another try at once would meet again: too many files
 RESERVED_FILES = 256  # the store's connections, logs, and connections being refused
+
+
+LONGEST_HEAD = 4096  # bytes
+HEADS = 1024  # that are kept: those of one client hardly differ
+# Headers that change how a request is read or answered.
+OTHERS = frozenset(
+    {
+        b"content-encoding",
+        b"expect",
+        b"origin",
+        b"proxy-connection",  # by which the parser ends connections
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_line = re.compile(
+    rb"POST /v1/(?:streams/((?!\.\.?/)[%b]{1,200})/)?observations(?:\?([\w=&.,-]*))? HTTP/1\.1"
+    % STREAM_CHARACTERS.encode()
+).fullmatch
+_header = re.compile(rb"([A-Za-z0-9-]+): ([\x20-\x7e]*)").fullmatch
+_length = re.compile(rb"\d{1,7}").fullmatch
+Sender = Callable[[Response], None]  # of the answer to a plain post
+
+
+# --- plain posts ----------------------------------------------------------------------------------
+
+# Nearly all requests are a post of one observation, whole in one piece, with headers that change
+# nothing about how it is read or answered. Parser, scope, middleware, route and task would cost
+# more than all that is done for the observation. So those go from the bytes on the connection to
+# those of the answer. What is not plain, and what has to wait for anything but its outcome, is left
+# to the route `observe`, which answers the same.
+
+
+class PlainHead(NamedTuple):
+    """What the headers of a plain post say."""
+
+    length: int  # of the body
+    hosts: list[bytes]  # at most one
+    authorization: bytes | None
+    key: bytes | None  # for idempotency
+    request_id: bytes | None
+
+
+@lru_cache(HEADS)
+def plain_head(lines: bytes) -> PlainHead | None:
+    """Read headers; None where one of them makes a request other than plain."""
+    headers: dict[bytes, bytes] = {}
+    for line in lines.split(b"\r\n"):
+        match = _header(line)
+        if match is None or match[1].lower() in headers:
+            return None
+        headers[match[1].lower()] = match[2].strip()
+    length = headers.get(b"content-length", b"")
+    ends = headers.get(b"connection", b"keep-alive").lower() != b"keep-alive"
+    if ends or not OTHERS.isdisjoint(headers) or not _length(length):
+        return None
+    if not is_json(headers.get(b"content-type", b"")):
+        return None
+    return PlainHead(
+        int(length),
+        [headers[b"host"]] if b"host" in headers else [],
+        headers.get(b"authorization"),
+        headers.get(b"idempotency-key"),
+        headers.get(b"x-request-id"),
+    )
+
+
+class PlainPosts:
+    """Answers the plain posts of one process, which has neither an access log nor traces."""
+
+    def __init__(self, app: FastAPI, context: Context) -> None:
+        self._context = context
+        self._longest = context.settings.max_body_bytes
+        self._admission: Admission = app.state.admission
+        self._gathered: Gathered = app.state.gathered
+        routes = {route.name: route for route in app.routes if isinstance(route, Route)}
+        self._one = routes["observe"]
+        self._many = routes["observe_many"]
+        # As the layer of CORS has it, where there is one: answers are other ones for other origins.
+        self._added = [(b"vary", b"Origin")] if app.user_middleware else []
+
+    def take(self, data: bytes, send: Sender) -> bool:
+        """Answer a plain post, now or later; whether this is one.
+
+        Under overload, lists and posts of many streams are refused here as well: to parse a request
+        costs three times what it takes to refuse it.
+        """
+        last = data.find(b"\r\n\r\n", 0, LONGEST_HEAD)
+        first = data.find(b"\r\n")
+        line = _line(data[:first])
+        if line is None or last < 0:
+            return False
+        head = plain_head(data[first + 2 : last])
+        beyond = last + 4
+        if head is None or len(data) != beyond + head.length or self._admission.crowded:
+            return False
+        began = time.perf_counter()
+        stream, query = line.groups()
+        route = self._many if stream is None else self._one
+        end = partial(self._end, route, began, request_id_of(head.request_id), send)
+        refusal = self._admission.refusal("POST")
+        if refusal is not None:
+            load_shed(refusal.reason).inc()
+            end(refusal)
+            return True
+        body = data[beyond:]
+        if stream is None or body[:1] != b"{" or head.length > self._longest or not is_light(body):
+            return False
+        try:
+            pending = self._submit(stream.decode(), query or b"", head, body)
+        except Exception as error:  # noqa: BLE001, a defect is answered as well
+            end(error)
+            return True
+        if pending is None:
+            return False
+        self._admission.plain_posts += 1
+        pending.group.future.add_done_callback(partial(self._done, pending, end))
+        return True
+
+    def _submit(
+        self, stream: str, query: bytes, head: PlainHead, body: bytes
+    ) -> PendingCommand | None:
+        """Submit an observation; None where its post is not plain after all."""
+        context = self._context
+        authenticator = context.authenticator
+        if authenticator.stale:
+            return None
+        key = authenticator.check(head.authorization, head.hosts, self._one.needs)
+        if key is not None and authenticator.rates.of(key) is not None:  # the store counts them
+            return None
+        command = wire.Observe(stream, [])
+        if query:
+            command, layout = template_of(query, stream)
+            if layout != "objects":
+                return None
+        command.key = checked_key(head.key)
+        form = context.observation_parser.observations(body)
+        command.seq = form.seq
+        command.observations = form.observations
+        if command.key is not None:
+            command.digest = digest(body)
+        return context.gateway.begin(command)
+
+    def _done(
+        self,
+        pending: PendingCommand,
+        end: Callable[[Response | Exception], None],
+        _: asyncio.Future[None],
+    ) -> None:
+        """Answer with the outcome of an observation."""
+        self._admission.plain_posts -= 1
+        result: Response | Exception
+        try:
+            outcome = self._context.gateway.end(pending)
+            result = answer_response(cast(wire.Observe, pending.envelope.command), outcome)
+        except Exception as error:  # noqa: BLE001
+            result = error
+        end(result)
+
+    def _end(
+        self,
+        route: Route,
+        began: float,
+        request_id: bytes,
+        send: Sender,
+        result: Response | Exception,
+    ) -> None:
+        """Send an answer, or that to an error, and record it."""
+        if isinstance(result, ServiceError):
+            result = problem(result)
+        elif isinstance(result, Exception):
+            result = defect_problem(result, request_id.decode())
+        result.raw_headers += [*self._added, (b"x-request-id", request_id)]
+        send(result)
+        seconds = time.perf_counter() - began
+        self._gathered.add(request_duration(route.path, "POST", result.status_code), seconds)
+
+
+# --- connections ----------------------------------------------------------------------------------
 
 
 class HttpProtocol(HttpToolsProtocol):

@@ -50,7 +50,7 @@ from service.store.append import Appended, Appender, Queued, entry_of
 from service.store.keys import partition_of
 from service.store.reads import AsyncStore
 from service.store.shards import UNREACHABLE, AsyncStoreClient
-from service.store.streams import UnreadablePart, decoded
+from service.store.streams import UNREADABLE
 from service.store.subscription import Subscriptions
 from service.tasks import end, forget, is_cancelled
 from service.wire import Id, rows, timestamps
@@ -908,12 +908,10 @@ class Replies:
     def _decoded(self, id_: Id, blob: bytes) -> list[wire.Outcome]:
         """Outcomes of a piece; none of one that is damaged: their requests may be repeated."""
         try:
-            return cast(
-                list[wire.Outcome],
-                decoded(wire.decode_results, blob, "results", self._incarnation, id_),
-            )
-        except UnreadablePart as error:
-            log.error("replies: %s", error)
+            return wire.decode_results(wire.checked(blob, "results", self._incarnation, id_))
+        except UNREADABLE as error:
+            owner = self._incarnation
+            log.error("replies: cannot read the stored results %s of %r: %s", id_, owner, error)
             metrics.CORRUPT_STATES.inc()
             return []
 

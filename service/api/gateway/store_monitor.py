@@ -35,13 +35,8 @@ class StoreMonitor:
         self.memory_short = False
         self.canaries: dict[str, Canary] = {}
         self.calendar = Calendar()
-        self._streams = 0  # 0: none, or not known yet
-
-    @property
-    def quiet_days(self) -> float | None:
-        """Days between two false alarms of one stream, as of `Envelope`."""
-        rate = self._settings.false_alarms_per_day
-        return None if rate is None else self._streams / rate
+        # Days between two false alarms of one stream, as of `Envelope`; 0: no stream is known yet.
+        self.quiet_days = None if settings.false_alarms_per_day is None else 0.0
 
     async def watch(self) -> None:
         """Poll the store once a second, forever."""
@@ -71,7 +66,8 @@ class StoreMonitor:
         if self.down_since:
             log.warning("store reachable again")
         self.down_since = 0.0
-        self._streams = health.streams
+        if self._settings.false_alarms_per_day is not None:
+            self.quiet_days = health.streams / self._settings.false_alarms_per_day
         share = health.used_memory / health.maxmemory if health.maxmemory else 0.0
         self.memory_short = share > self._settings.memory_shed_fraction
         metrics.REDIS_UP.set(1)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import msgspec
-from fastapi import FastAPI
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -21,28 +18,17 @@ from moca_client.responses import Answer
 from moca_client.tables import Columns
 from service import wire
 from service.api import openapi, tables
-from service.api.gateway.gateway import PendingCommand
 from service.api.gateway.waves import StreamCommands, submit_waves
 from service.api.http import (
-    Admission,
     Context,
     ListResponse,
     Rendered,
-    Route,
-    checked_key,
+    answer_response,
     checked_stream,
     context_of,
-    defect_problem,
-    is_json,
-    is_light,
     key_of,
-    load_shed,
-    outcome_response,
     parse_body,
-    problem,
     read_json,
-    request_duration,
-    request_id_of,
 )
 from service.api.parsing.bodies import ARROW, JSON, NDJSON
 from service.api.parsing.observations import (
@@ -55,7 +41,6 @@ from service.api.parsing.observations import (
 )
 from service.api.routes.calls import CHANGE, STREAM, UNFIT, Calls
 from service.api.tables import Document, TableLimits
-from service.observability.metrics import Gathered
 from service.problems import (
     PROBLEM_JSON,
     ApiBusy,
@@ -71,33 +56,13 @@ from service.problems import (
     WaitTooLong,
 )
 from service.schema import rendering
-from service.schema.observations import STREAM_CHARACTERS, ItemForm, ObservationForm
+from service.schema.observations import ItemForm, ObservationForm
 from service.schema.queries import ObserveQuery
 from service.tasks import apart
 
 OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 AT_ONCE = 1000  # items grouped by stream, or refused, before the event loop does something else
-LONGEST_HEAD = 4096  # bytes
-HEADS = 1024  # that are kept: those of one client hardly differ
-# Headers that change how a request is read or answered.
-OTHERS = frozenset(
-    {
-        b"content-encoding",
-        b"expect",
-        b"origin",
-        b"proxy-connection",  # by which the parser ends connections
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
-_line = re.compile(
-    rb"POST /v1/(?:streams/((?!\.\.?/)[%b]{1,200})/)?observations(?:\?([\w=&.,-]*))? HTTP/1\.1"
-    % STREAM_CHARACTERS.encode()
-).fullmatch
-_header = re.compile(rb"([A-Za-z0-9-]+): ([\x20-\x7e]*)").fullmatch
-_length = re.compile(rb"\d{1,7}").fullmatch
-Sender = Callable[[Response], None]  # of the answer to a plain post
 _encode = msgspec.json.Encoder().encode
 _STATUS_200 = b'{"status":200,'
 calls = Calls("observations")
@@ -125,7 +90,9 @@ async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
     scope = request.scope
     context = context_of(request)
-    command, layout = _asked(scope["query_string"], checked_stream(scope["path_params"]["stream"]))
+    command, layout = template_of(
+        scope["query_string"], checked_stream(scope["path_params"]["stream"])
+    )
     command.key = key_of(scope)
     body, kind = await read_json(scope, request.receive, others=(ARROW,))
     if kind == ARROW:
@@ -140,7 +107,7 @@ async def observe(request: Request) -> Response:
         command.digest = await parse_body(context, digest, body)
     outcome = await context.gateway.submit(command)
     if layout == "objects" or outcome.status >= 400:
-        return _answered(command, outcome)
+        return answer_response(command, outcome)
     columns = partial(tables.answer_columns, rendering.answers(command, outcome), command.full)
     return await _table(context, columns, layout)
 
@@ -161,7 +128,7 @@ async def observe_many(request: Request) -> Response:
         # Ignored, it would promise a safe retry that is none.
         detail = "not allowed for many streams: give each item its own `key`"
         raise InvalidField.at("header.idempotency-key", detail)
-    template, layout = _asked(request.scope["query_string"])
+    template, layout = template_of(request.scope["query_string"])
     body, kind = await read_json(request.scope, request.receive, others=(NDJSON, ARROW))
     lines = kind == NDJSON
     if kind == ARROW:
@@ -181,10 +148,8 @@ def _query(query: bytes) -> ObserveQuery:
     return observe_query(QueryParams(query.decode("latin-1")).multi_items())
 
 
-def _asked(query: bytes, stream: str = "") -> tuple[wire.Observe, str]:
+def template_of(query: bytes, stream: str = "") -> tuple[wire.Observe, str]:
     """Return a command without observations, with the answer options of the query; and `format`."""
-    if not query:
-        return wire.Observe(stream, []), "objects"
     form = _query(query)
     if form.format == "arrow":
         tables.pyarrow()  # what was applied could not be answered without it
@@ -197,14 +162,6 @@ def _asked(query: bytes, stream: str = "") -> tuple[wire.Observe, str]:
         quantiles=form.quantiles,
     )
     return command, form.format
-
-
-def _answered(command: wire.Observe, outcome: wire.Outcome) -> Response:
-    """Return the answer to one observation, or the problem document of its refusal."""
-    if outcome.status >= 400:
-        return outcome_response(outcome)
-    (answer,) = rendering.answers(command, outcome)
-    return Rendered(_encode(answer), 200, JSON)
 
 
 async def _forms(context: Context, body: bytes, names: Sequence[str]) -> bytes:
@@ -299,158 +256,6 @@ async def _observe_list(
             return await answers.stopped(outcome.status, msgspec.json.decode(outcome.body[-1]))
         await asyncio.sleep(0)
     return await answers.response()
-
-
-# --- plain posts ----------------------------------------------------------------------------------
-
-# Nearly all requests are a post of one observation, whole in one piece, with headers that change
-# nothing about how it is read or answered. Parser, scope, middleware, route and task would cost
-# more than all that is done for the observation. So those go from the bytes on the connection to
-# those of the answer. What is not plain, and what has to wait for anything but its outcome, is left
-# to `observe`, which answers the same.
-
-
-class PlainHead(NamedTuple):
-    """What the headers of a plain post say."""
-
-    length: int  # of the body
-    hosts: list[bytes]  # at most one
-    authorization: bytes | None
-    key: bytes | None  # for idempotency
-    request_id: bytes | None
-
-
-@lru_cache(HEADS)
-def plain_head(lines: bytes) -> PlainHead | None:
-    """Read headers; None where one of them makes a request other than plain."""
-    headers: dict[bytes, bytes] = {}
-    for line in lines.split(b"\r\n"):
-        match = _header(line)
-        if match is None or match[1].lower() in headers:
-            return None
-        headers[match[1].lower()] = match[2].strip()
-    length = headers.get(b"content-length", b"")
-    ends = headers.get(b"connection", b"keep-alive").lower() != b"keep-alive"
-    if ends or not OTHERS.isdisjoint(headers) or not _length(length):
-        return None
-    if not is_json(headers.get(b"content-type", b"")):
-        return None
-    return PlainHead(
-        int(length),
-        [headers[b"host"]] if b"host" in headers else [],
-        headers.get(b"authorization"),
-        headers.get(b"idempotency-key"),
-        headers.get(b"x-request-id"),
-    )
-
-
-class PlainPosts:
-    """Answers the plain posts of one process, which has neither an access log nor traces."""
-
-    def __init__(self, app: FastAPI, context: Context) -> None:
-        self._context = context
-        self._longest = context.settings.max_body_bytes
-        self._admission: Admission = app.state.admission
-        self._gathered: Gathered = app.state.gathered
-        routes = {route.name: route for route in app.routes if isinstance(route, Route)}
-        self._one = routes["observe"]
-        self._many = routes["observe_many"]
-        # As the layer of CORS has it, where there is one: answers are other ones for other origins.
-        self._added = [(b"vary", b"Origin")] if app.user_middleware else []
-
-    def take(self, data: bytes, send: Sender) -> bool:
-        """Answer a plain post, now or later; whether this is one.
-
-        Under overload, lists and posts of many streams are refused here as well: to parse a request
-        costs three times what it takes to refuse it.
-        """
-        last = data.find(b"\r\n\r\n", 0, LONGEST_HEAD)
-        first = data.find(b"\r\n")
-        line = _line(data[:first])
-        if line is None or last < 0:
-            return False
-        head = plain_head(data[first + 2 : last])
-        beyond = last + 4
-        if head is None or len(data) != beyond + head.length or self._admission.crowded:
-            return False
-        began = time.perf_counter()
-        stream, query = line.groups()
-        route = self._many if stream is None else self._one
-        end = partial(self._end, route, began, request_id_of(head.request_id), send)
-        refusal = self._admission.refusal("POST")
-        if refusal is not None:
-            load_shed(refusal.reason).inc()
-            end(refusal)
-            return True
-        body = data[beyond:]
-        if stream is None or body[:1] != b"{" or head.length > self._longest or not is_light(body):
-            return False
-        try:
-            pending = self._submit(stream.decode(), query or b"", head, body)
-        except Exception as error:  # noqa: BLE001, a defect is answered as well
-            end(error)
-            return True
-        if pending is None:
-            return False
-        self._admission.plain_posts += 1
-        pending.group.future.add_done_callback(partial(self._done, pending, end))
-        return True
-
-    def _submit(
-        self, stream: str, query: bytes, head: PlainHead, body: bytes
-    ) -> PendingCommand | None:
-        """Submit an observation; None where its post is not plain after all."""
-        context = self._context
-        authenticator = context.authenticator
-        if authenticator.stale:
-            return None
-        key = authenticator.check(head.authorization, head.hosts, self._one.needs)
-        if key is not None and authenticator.rates.of(key) is not None:  # the store counts them
-            return None
-        command, layout = _asked(query, stream)
-        if layout != "objects":
-            return None
-        command.key = checked_key(head.key)
-        form = context.observation_parser.observations(body)
-        command.seq = form.seq
-        command.observations = form.observations
-        if command.key is not None:
-            command.digest = digest(body)
-        return context.gateway.begin(command)
-
-    def _done(
-        self,
-        pending: PendingCommand,
-        end: Callable[[Response | Exception], None],
-        _: asyncio.Future[None],
-    ) -> None:
-        """Answer with the outcome of an observation."""
-        self._admission.plain_posts -= 1
-        result: Response | Exception
-        try:
-            outcome = self._context.gateway.end(pending)
-            result = _answered(cast(wire.Observe, pending.envelope.command), outcome)
-        except Exception as error:  # noqa: BLE001
-            result = error
-        end(result)
-
-    def _end(
-        self,
-        route: Route,
-        began: float,
-        request_id: bytes,
-        send: Sender,
-        result: Response | Exception,
-    ) -> None:
-        """Send an answer, or that to an error, and record it."""
-        if isinstance(result, ServiceError):
-            result = problem(result)
-        elif isinstance(result, Exception):
-            result = defect_problem(result, request_id.decode())
-        result.raw_headers += [*self._added, (b"x-request-id", request_id)]
-        send(result)
-        seconds = time.perf_counter() - began
-        self._gathered.add(request_duration(route.path, "POST", result.status_code), seconds)
 
 
 # --- observations of many streams -----------------------------------------------------------------

@@ -180,7 +180,7 @@ async def test_envelopes_say_how_rarely_a_stream_may_alarm(api, worker, store, m
     monitor = api.app.state.context.monitor
     rate = monitor._settings.model_copy(update={"false_alarms_per_day": 0.5})
     monkeypatch.setattr(monitor, "_settings", rate)
-    monkeypatch.setattr(monitor, "_streams", 0)
+    monkeypatch.setattr(monitor, "quiet_days", 0.0)
     await api.post(POST, json={"y": 2})
     for p, names in enumerate((["a", "b"], ["c"])):
         store.zadd(keys.names(p), dict.fromkeys(names, 0))

@@ -23,7 +23,6 @@ from service.api import http, server
 from service.api.app import create_app
 from service.api.gateway import gateway
 from service.api.parsing.bodies import JSON
-from service.api.routes import observations
 from service.api.server import JoiningTransport, open_connections
 from service.observability import metrics
 from service.problems import StartupError, WaitTooLong
@@ -426,9 +425,9 @@ def test_a_plain_post_of_a_client_that_left_is_applied(served, worker, caplog):
 def test_a_defect_is_an_answer_to_a_plain_post(served, monkeypatch, caplog):
     api = served()
     with Connection(api) as connection:
-        for name in ("_asked", "_answered"):
+        for name in ("checked_key", "answer_response"):
             with monkeypatch.context() as patch:
-                patch.setattr(observations, name, Mock(side_effect=ZeroDivisionError("why")))
+                patch.setattr(server, name, Mock(side_effect=ZeroDivisionError("why")))
                 connection.write(sent(b"s", b'{"y": 1}'))
                 status, headers, document = connection.answer()
             assert (status, document["request_id"]) == (500, headers["x-request-id"])
@@ -562,7 +561,7 @@ def test_a_plain_post_is_refused_without_being_parsed_and_any_other_as_well(shed
         PLAIN + b"Origin: https://a.example\r\n" + length,
         PLAIN + b"X-A: \xe9\r\n" + length,
         PLAIN.replace(b"/s/", b"/%73/") + length,
-        PLAIN + length + b"X-A: %s\r\n" % (b"b" * observations.LONGEST_HEAD),
+        PLAIN + length + b"X-A: %s\r\n" % (b"b" * server.LONGEST_HEAD),
     )
     logged = shedding.app.state.access_log is not None
     answers = []
