@@ -37,7 +37,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model_core import hazard as hazards
-from model_core import stated_hazard
 from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.encoder import ACTIVATIONS, Conv, ConvBlock, Encoder, Identity, Mlp, Time
 from model_core.errors import BadArtifact
@@ -172,11 +171,11 @@ class Parts:
         if value is None:
             return hazards.BY_STREAM
         try:
-            hazard = stated_hazard.stated(value)
+            hazard = hazards.stated(value)
         except ValueError as error:
             raise BadArtifact(f"{DESCRIPTION}: hazard: {error}") from error
         if isinstance(hazard, dict):
-            return tuple(stated_hazard.table(hazard).tolist())
+            return tuple(hazards.table_of(hazard).tolist())
         return hazard
 
     def defaults(self) -> dict[str, Any]:

@@ -351,33 +351,4 @@ def finite(state: FilterState) -> Tensor:
 
 def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterState:
     """Rows of `chosen` where `mask` (B,), else of `otherwise`."""
-    pairs = zip(leaves(chosen), leaves(otherwise), strict=True)
-    return rebuild(chosen, [torch.where(over(mask, a), a, b) for a, b in pairs])
-
-
-def leaves(state: FilterState) -> list[Tensor]:
-    """Every tensor of a state, each (B, ...), in a fixed order."""
-    own = [*state.belief, *state[1:-2], *state.stats]
-    memory = state.memory
-    if memory is None:
-        return own
-    begun = memory.origin, memory.returns, *memory.stored
-    return [*own, *begun, memory.ended_origin, *memory.ended, memory.numbers]
-
-
-def rebuild(like: FilterState, tensors: list[Tensor]) -> FilterState:
-    """State of the same model from the tensors of `leaves`."""
-    belief = Belief(*tensors[: len(Belief._fields)])
-    left = iter(tensors[len(Belief._fields) :])
-    seq, steps, totals, at_start, context = (next(left) for _ in range(5))
-    memory = like.memory
-
-    def statistics() -> Stats:
-        return type(like.stats)(*(next(left) for _ in like.stats))
-
-    stats = statistics()
-    if memory is not None:
-        origin = next(left)
-        returns = next(left)
-        memory = Memory(origin, returns, statistics(), next(left), statistics(), next(left))
-    return FilterState(belief, seq, steps, totals, at_start, context, stats, memory)
+    return tree_map(lambda a, b: torch.where(over(mask, a), a, b), chosen, otherwise)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from model_core import compiled as places
 from model_core.filter import Inputs
+from model_core.hazard import table_of
 from model_core.lazy import Tensor, torch
-from model_core.stated_hazard import table
 from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.stream_settings import Hazard, StreamSettings
 from model_core.transfer import to_device
@@ -125,10 +125,10 @@ def hazard_table(model: UnderlyingModel, stated: Sequence[Hazard | None]) -> Flo
     """
     own = [model.hazard if hazard is None else hazard for hazard in stated]
     if own and own.count(own[0]) == len(own):
-        return of_all(table(own[0]), len(own))
+        return of_all(table_of(own[0]), len(own))
     if {*map(type, own)} <= {float}:
         return np.array(own, dtype=np.float64)[:, None]
-    rows = [table(hazard)[None] for hazard in own]
+    rows = [table_of(hazard)[None] for hazard in own]
     longest = max(row.shape[1] for row in rows)
     return np.concatenate([longer(row, longest) for row in rows])
 

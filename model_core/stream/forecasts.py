@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from model_core import correction, summary
-from model_core.belief import Belief, by_run_length
-from model_core.filter import FilterState, Inputs, Prior, grow, leaves, predict, rebuild, step
+from model_core.belief import by_run_length
+from model_core.filter import FilterState, Inputs, Prior, grow, predict, step
 from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture, alike
 from model_core.stream import columns
@@ -185,7 +185,7 @@ def ordered(state: FilterState) -> FilterState:
             ended=tree_map(moved, memory.ended),
         )
     return state._replace(
-        belief=Belief(*map(moved, state.belief)),
+        belief=tree_map(moved, state.belief),
         totals_at_start=moved(state.totals_at_start),
         stats=tree_map(moved, state.stats),
         memory=memory,
@@ -215,6 +215,8 @@ def later(inputs: Inputs) -> Inputs:
 
 def repeated(state: FilterState, prior: Prior, count: int) -> Held:
     """One stream (batch 1) as `count` rows."""
-    rows = rebuild(state, [leaf.expand(count, *leaf.shape[1:]) for leaf in leaves(state)])
-    stats = tree_map(lambda leaf: leaf.expand(count, *leaf.shape[1:]), prior.stats)
-    return rows, Prior(stats, *(leaf.expand(count, -1) for leaf in prior[1:]))
+
+    def copied(numbers: Tensor) -> Tensor:
+        return numbers.expand(count, *numbers.shape[1:])
+
+    return tree_map(copied, state), tree_map(copied, prior)

@@ -13,7 +13,7 @@ import numpy as np
 
 from model_core.artifact_digest import digest
 from model_core.errors import BadInput
-from model_core.stated_hazard import stated
+from model_core.hazard import stated
 from model_core.stream import checks, columns
 from model_core.stream.local import Rules
 from model_core.stream_settings import TABLE, Setting, StreamSettings

@@ -45,8 +45,8 @@ class Alpaca(Learned, Regression):
     noise_variance: Tensor | None = None
     noise_prior: NoisePrior | None = None
     partial: bool = False
-    kind: str = "alpaca"
-    recalls: bool = True
+    kind = "alpaca"
+    recalls = True
 
     def __post_init__(self) -> None:
         if (self.noise_variance is None) == (self.noise_prior is None):

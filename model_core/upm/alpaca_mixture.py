@@ -20,7 +20,7 @@ from torch import Tensor
 
 from model_core.components import Choice
 from model_core.upm.alpaca import Alpaca, AlpacaStats, NoisePrior
-from model_core.upm.base import OUTLIER_SPREAD, Starts, Stats, tree_map
+from model_core.upm.base import Starts, Stats, tree_map, widened
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats
 
@@ -64,8 +64,8 @@ class AlpacaMixture(Learned):
     noise_variance: Tensor | None = None
     noise_prior: NoisePrior | None = None
     names: tuple[str, ...] = ()
-    kind: str = "alpaca-mixture"
-    symmetric: tuple[str, ...] = ("cov",)
+    kind = "alpaca-mixture"
+    symmetric = ("cov",)
 
     def __post_init__(self) -> None:
         if (self.noise_variance is None) == (self.noise_prior is None):
@@ -127,9 +127,7 @@ class AlpacaMixture(Learned):
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Choice:
         """The prior predictive with ten times its squared scales."""
-        wide = self.predictive(prior, phi)
-        widened = wide.parts._replace(scale=wide.parts.scale * OUTLIER_SPREAD**0.5)
-        return wide._replace(parts=widened)
+        return widened(self.predictive(prior, phi))
 
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
         """Absorb one row in every regression, and weigh them by how well they forecast it."""

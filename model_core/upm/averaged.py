@@ -54,19 +54,17 @@ learned from labels close together may lead anywhere when they jump.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from model_core.components import Blend, SkewedT
-from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm import walk
 from model_core.upm.base import (
-    OUTLIER_SPREAD,
     Beside,
     ClosedForm,
     Floats,
@@ -74,6 +72,7 @@ from model_core.upm.base import (
     Stats,
     log_gamma,
     of_arrays,
+    widened,
 )
 
 _CONTEXT = maths("context")
@@ -174,18 +173,15 @@ class Averaged(ClosedForm):
     smoothness: float = 100.0
     alpha: float = 4.0
     beta: float = 2.1
-    hazard: float | tuple[float, ...] = BY_STREAM
-    outlier_rate: float = 0.001
+    outlier_rate: float = field(default=0.001, kw_only=True)
     skews: ClassVar[tuple[float, ...]] = tuple(expert.skew for expert in EXPERTS)
     parts = len(skews) * len(SCALES)
-    kind: str = "averaged"
-    partial: bool = True
-    believes: bool = True
-    needs_scale: bool = True
-    recalls: bool = True
+    kind = "averaged"
+    partial = True
+    believes = True
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
-        """Prior centred on the location."""
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
+        """Prior centred on the location; see `_begun` for the context."""
         shape = (len(location), 1, self.y_dim, len(EXPERTS))
         precisions = {
             LEVEL: 1.0,
@@ -202,7 +198,7 @@ class Averaged(ClosedForm):
         precision[..., 2] = [precisions[expert.feature] for expert in EXPERTS]
         weights = np.array([expert.weight for expert in EXPERTS])
         one = np.ones((len(location), 1, 1))
-        return of_arrays(
+        stats = of_arrays(
             AveragedStats,
             mean,
             precision,
@@ -211,8 +207,9 @@ class Averaged(ClosedForm):
             np.broadcast_to(np.log(weights / weights.sum()), shape),
             -one,
         )
+        return stats, self._begun(location, scale)
 
-    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
+    def _begun(self, location: Floats, scale: Floats) -> Floats:
         """Time, location, scale, least and greatest lag and the latest, labels by scale of noise.
 
         (B, 3 + 15 d); lags are in the stream's units. The labels (3 of each output) are those that
@@ -290,9 +287,7 @@ class Averaged(ClosedForm):
     def outlier(self, prior: AveragedStats, phi: Tensor | None) -> Blend:
         """The level's prior predictive with ten times its squared scale."""
         location, variance = _regression(prior, torch.zeros_like(prior.beta))
-        mixture = self._mixture(prior, self.required(phi), location, variance)
-        wide = mixture.parts._replace(scale=mixture.parts.scale * OUTLIER_SPREAD**0.5)
-        return mixture._replace(parts=wide)
+        return widened(self._mixture(prior, self.required(phi), location, variance))
 
     def update(
         self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor

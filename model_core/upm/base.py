@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from model_core.lazy import Tensor, torch
 Stats = Any  # a NamedTuple of tensors; each model has its own
 Floats = NDArray[np.float64]
 S = TypeVar("S")
+C = TypeVar("C")
 OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
 
 
@@ -264,28 +266,30 @@ class UnderlyingModel(ABC):
         return self.y_dim + (self.x_dim if self.scales_inputs else 0)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ClosedForm(UnderlyingModel):
     """A model whose prior is a formula of location and scale: numbers of the host, no torch."""
 
-    @abstractmethod
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
-        """`prior` in arrays."""
+    hazard: float | tuple[float, ...] = BY_STREAM
+    outlier_rate: float = 0.01
+    needs_scale = True
+    recalls = True
 
-    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """`context` as an array."""
-        return np.empty((len(location), 0))
+    @abstractmethod
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
+        """`prior` and `context` in arrays."""
 
     def prior(self, location: Tensor, scale: Tensor) -> Stats:
-        """`fresh` in tensors."""
-        return tree_map(location.new_tensor, self.fresh(array_of(location), array_of(scale)))
+        """The first of `fresh` in tensors."""
+        return tree_map(location.new_tensor, self.fresh(array_of(location), array_of(scale))[0])
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
-        """`fresh_context` as a tensor."""
-        return location.new_tensor(self.fresh_context(array_of(location), array_of(scale)))
+        """The second of `fresh` as a tensor."""
+        return location.new_tensor(self.fresh(array_of(location), array_of(scale))[1])
 
     def start(self, location: Floats, scale: Floats, device: str = "cpu") -> tuple[Stats, Floats]:
-        """What these two say."""
-        return self.fresh(location, scale), self.fresh_context(location, scale)
+        """As `fresh`."""
+        return self.fresh(location, scale)
 
 
 class Summed(ABC):
@@ -336,6 +340,18 @@ class Summed(ABC):
         return factor - apart, both
 
 
+def widened(components: C) -> C:
+    """Predictives with `OUTLIER_SPREAD` times their squared scales, as outliers are drawn from."""
+    every: Any = components
+    if "parts" in every._fields:
+        wide = {"parts": widened(every.parts)}
+    else:
+        name = "factor" if "factor" in every._fields else "scale"
+        wide = {name: getattr(every, name) * OUTLIER_SPREAD**0.5}
+    replaced: C = every._replace(**wide)
+    return replaced
+
+
 def log_gamma(x: Any) -> Floats:
     """Log of the gamma function of a few numbers, an array."""
     return np.array([math.lgamma(value) for value in np.ravel(x)]).reshape(np.shape(x))
@@ -351,10 +367,16 @@ def array_of(value: Tensor) -> Floats:
     return np.asarray(value.detach().cpu().numpy())
 
 
-def tree_map(function: Callable[..., Tensor], stats: S, *others: S) -> S:
-    """Apply a function to each tensor of a NamedTuple (and its mates); returns the same type."""
-    rows = zip(stats, *others, strict=True)  # type: ignore[call-overload]
-    return type(stats)(*(function(*tensors) for tensors in rows))
+def tree_map(function: Callable[..., Tensor], tree: S, *others: S) -> S:
+    """Apply a function to each tensor of a NamedTuple, and of those in it (and to its mates).
+
+    Returns the same type; None stays.
+    """
+    if tree is None:
+        return tree
+    if not isinstance(tree, tuple):
+        return function(tree, *others)  # type: ignore[return-value]
+    return type(tree)(*(tree_map(function, *parts) for parts in zip(tree, *others, strict=True)))
 
 
 def over(mask: Tensor, like: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,6 @@ from model_core.components import (
     NegativeBinomial,
     StudentT,
 )
-from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.maths import counterpart
 from model_core.maths.ops import log1p
@@ -75,7 +74,7 @@ class Conjugate(Summed, ClosedForm):
     def mixture(self) -> tuple[tuple[float, ...], ...]:
         """What the equations need of each part of a prior that is a mixture; else empty.
 
-        Such a model has its location in its features, and shapes (B, S, 1) of its statistics.
+        Such a model has its location in its context, and shapes (B, S, 1) of its statistics.
         """
         return ()
 
@@ -92,6 +91,10 @@ class Conjugate(Summed, ClosedForm):
         """Conjugate update with a weighted observation."""
         update = counterpart(self.equations.update, maths)
         return self.statistics(*update(stats, self.labels(y).unsqueeze(1), weight.unsqueeze(-1)))
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:
+        """Of a mixture the location (B, 1), which is its context."""
+        return context if self.mixture else x
 
     def labels(self, y: Tensor) -> Tensor:
         """Labels (B, d) as the equations have them."""
@@ -115,18 +118,6 @@ class Conjugate(Summed, ClosedForm):
             return stated
         *parameters, log_weight = parameters
         return Blend(self.family.stated(*parameters), torch.log_softmax(log_weight, -1))
-
-
-class ConjugateMixture(Conjugate):
-    """A model whose prior is a mixture of parts around the stream's location, its one feature."""
-
-    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """The location (B, 1)."""
-        return location
-
-    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """The location (B, 1)."""
-        return context
 
 
 class GaussianStats(NamedTuple):
@@ -173,22 +164,19 @@ class Gaussian(Conjugate):
     kappa: float = 0.3
     alpha: float = 2.0
     beta: float = 1.0
-    hazard: float | tuple[float, ...] = BY_STREAM
-    outlier_rate: float = 0.01
-    kind: str = "gaussian"
-    needs_scale: bool = True
-    recalls: bool = True
+    kind = "gaussian"
     equations = Equations(gaussian, update_gaussian, wide_gaussian)
     statistics = GaussianStats
     shared = ("kappa", "alpha")
     family = StudentT
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
         """Prior centred on the location, its expected variance in units of the scale."""
         mean = location[:, None]
         ones = np.ones_like(mean[..., :1])
         beta = self.beta * scale[:, None] ** 2
-        return of_arrays(GaussianStats, mean, self.kappa * ones, self.alpha * ones, beta)
+        stats = of_arrays(GaussianStats, mean, self.kappa * ones, self.alpha * ones, beta)
+        return stats, location[:, :0]
 
     def natural(self, stats: GaussianStats, prior: GaussianStats) -> GaussianStats:
         """Kappa times the mean's distance from the prior's, and beta about that mean."""
@@ -255,20 +243,16 @@ class Exponential(Conjugate):
     """
 
     shape: float = 2.5
-    hazard: float | tuple[float, ...] = BY_STREAM
-    outlier_rate: float = 0.01
-    kind: str = "exponential"
-    label: str = "positive"
-    needs_scale: bool = True
-    recalls: bool = True
+    kind = "exponential"
+    label = "positive"
     equations = Equations(exponential, update_exponential, wide_exponential)
     statistics = GammaStats
     family = Lomax
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
         """Gamma over the rate, under which a duration's mean is the location."""
         shape = np.full_like(location[:, None], self.shape)
-        return of_arrays(GammaStats, shape, (shape - 1) * location[:, None])
+        return of_arrays(GammaStats, shape, (shape - 1) * location[:, None]), location[:, :0]
 
     def log_evidence(self, stats: GammaStats, context: Floats) -> float:
         """Of the gamma."""
@@ -307,18 +291,19 @@ class BernoulliModel(Conjugate):
 
     ones: float = 1.0
     zeros: float = 1.0
-    hazard: float | tuple[float, ...] = BY_STREAM
-    kind: str = "bernoulli"
-    label: str = "binary"
-    recalls: bool = True
+    outlier_rate: float = field(default=0.0, kw_only=True)
+    kind = "bernoulli"
+    label = "binary"
+    needs_scale = False
     equations = Equations(bernoulli, update_bernoulli)
     statistics = BetaStats
     family = Bernoulli
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
         """Beta(ones, zeros) for every stream."""
         like = location[:, None]
-        return of_arrays(BetaStats, np.full_like(like, self.ones), np.full_like(like, self.zeros))
+        ones = np.full_like(like, self.ones)
+        return of_arrays(BetaStats, ones, np.full_like(like, self.zeros)), location[:, :0]
 
     def log_evidence(self, stats: BetaStats, context: Floats) -> float:
         """Of the beta."""
@@ -358,19 +343,18 @@ class CategoricalModel(Conjugate):
 
     classes: int = 2
     concentration: float = 1.0
-    hazard: float | tuple[float, ...] = BY_STREAM
-    kind: str = "categorical"
-    label: str = "class"
-    recalls: bool = True
+    outlier_rate: float = field(default=0.0, kw_only=True)
+    kind = "categorical"
+    label = "class"
+    needs_scale = False
     equations = Equations(categorical, update_categorical)
     statistics = DirichletStats
     family = Categorical
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
         """The same pseudo-count of every class for every stream."""
-        return of_arrays(
-            DirichletStats, np.full((len(location), 1, self.classes), self.concentration)
-        )
+        counts = np.full((len(location), 1, self.classes), self.concentration)
+        return of_arrays(DirichletStats, counts), location[:, :0]
 
     def log_evidence(self, stats: DirichletStats, context: Floats) -> float:
         """Of the Dirichlet."""
@@ -426,7 +410,7 @@ def wide_poisson(parameters: Numbers, part: Numbers) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Poisson(ConjugateMixture):
+class Poisson(Conjugate):
     """Counts whose rate may jump by a large factor, and stay there: a mixture of gammas as prior.
 
     `factors` (ascending) are the means of the gammas in locations, `shape` is that of all.
@@ -444,12 +428,8 @@ class Poisson(ConjugateMixture):
     factors: tuple[float, ...] = (0.01, 1.0, 100.0)
     weights: tuple[float, ...] = (0.01, 0.98, 0.01)
     outlier_weights: tuple[float, ...] = (0.02, 0.96, 0.02)
-    hazard: float | tuple[float, ...] = BY_STREAM
-    outlier_rate: float = 0.01
-    kind: str = "poisson"
-    label: str = "count"
-    needs_scale: bool = True
-    recalls: bool = True
+    kind = "poisson"
+    label = "count"
     equations = Equations(poisson, update_poisson, wide_poisson)
     statistics = CountStats
     family = NegativeBinomial
@@ -469,10 +449,10 @@ class Poisson(ConjugateMixture):
             for factor, weight, strange in gammas
         )
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
         """Nothing seen."""
         shape = np.full_like(location[:, None], self.shape)
-        return of_arrays(CountStats, shape, np.zeros_like(shape))
+        return of_arrays(CountStats, shape, np.zeros_like(shape)), location
 
     def log_evidence(self, stats: CountStats, context: Floats) -> float:
         """Of the mixture of gammas."""

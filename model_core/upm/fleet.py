@@ -26,13 +26,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from model_core.components import Blend
-from model_core.encoder import Encoder
-from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm.averaged import Averaged, AveragedStats, ExpertsReading, mixed
 from model_core.upm.base import Beside, Reading, UnderlyingModel
+from model_core.upm.learned import Encoded
 
 _REGRESSION = maths("regression")
 
@@ -61,7 +60,7 @@ class FleetStats(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet(Averaged):
+class Fleet(Encoded, Averaged):
     """As `Averaged`, with a learned expert.
 
     encoder: of scaled inputs, then of the last `lags` labels as believed, in the stream's units,
@@ -69,32 +68,23 @@ class Fleet(Averaged):
     noise_alpha, noise_beta: (d,). chance: prior probability of the learned expert, below 1.
     """
 
-    encoder: Encoder
-    x_offset: Tensor
-    x_scale: Tensor
     prior_mean: Tensor
     prior_cov: Tensor
     noise_alpha: Tensor
     noise_beta: Tensor
     lags: int = 0
     chance: float = 0.5
-    hazard: float | tuple[float, ...] = BY_STREAM
-    kind: str = "fleet"
-    recalls: bool = False
+    kind = "fleet"
+    recalls = False
     skews = (*Averaged.skews, 1.0)
     parts = len(skews) * len(SCALES)
-    symmetric: tuple[str, ...] = ("cov",)
-    in_place: tuple[str, ...] = ("cov",)
+    symmetric = ("cov",)
+    in_place = ("cov",)
 
     @property
     def seasonal(self) -> bool:
         """What the fleet taught may have the seasons."""
         return False
-
-    @property
-    def x_dim(self) -> int:  # type: ignore[override]
-        """Numbers in an input."""
-        return len(self.x_offset)
 
     def prior(self, location: Tensor, scale: Tensor) -> FleetStats:
         """That of `averaged`, and the learned one, the same for every stream."""
@@ -140,9 +130,7 @@ class Fleet(Averaged):
 
     def features(self, x: Tensor | None, context: Tensor) -> Tensor:
         """Learned features (B, n)."""
-        _, lags = self._split(context)
-        parts = [(self.required(x) - self.x_offset) / self.x_scale] if self.x_dim else []
-        return self.encoder(torch.cat((*parts, lags), -1))
+        return self.encoded(x, self._split(context)[1] if self.lags else None)
 
     def outlier(self, prior: FleetStats, phi: Tensor | None) -> Blend:  # type: ignore[override]
         """As in `averaged`, of which the learned expert is none."""

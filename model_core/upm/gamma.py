@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from model_core.components import Positive, PositiveFunctions
-from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.maths.ops import exp, log, log1p, maximum, where
 from model_core.maths.special import ROOT_2_PI, stirling_error
 from model_core.upm.base import OUTLIER_SPREAD, Floats, Stats, of_arrays
-from model_core.upm.conjugate import ConjugateMixture, Equations, Numbers
+from model_core.upm.conjugate import Conjugate, Equations, Numbers
 
 LARGEST_SHAPE = 16  # as many masses does `reached` add up
 TINY = 1e-300  # whose logarithm is still finite
@@ -168,7 +167,7 @@ def update(stats: Numbers, y: float, weight: float) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Gamma(ConjugateMixture):
+class Gamma(Conjugate):
     """Positive durations with an unknown rate and an unknown shape, one of `shapes`.
 
     These are whole numbers. `prior_shape` is that of the prior of the rate, above 2 so that a
@@ -177,13 +176,9 @@ class Gamma(ConjugateMixture):
 
     shapes: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
     prior_shape: float = 2.5
-    hazard: float | tuple[float, ...] = BY_STREAM
-    outlier_rate: float = 0.01
-    kind: str = "gamma"
-    label: str = "positive"
-    takes_zero: bool = False
-    needs_scale: bool = True
-    recalls: bool = True
+    kind = "gamma"
+    label = "positive"
+    takes_zero = False
     equations = Equations(predictive, update, wide)
     statistics = DurationStats
     family = BetaPrime
@@ -200,10 +195,10 @@ class Gamma(ConjugateMixture):
         log_weight = -math.log(len(self.shapes))
         return tuple((k, math.lgamma(k), log_weight, self.prior_shape) for k in self.shapes)
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
         """Nothing seen."""
         nothing = np.zeros_like(location[:, None])
-        return of_arrays(DurationStats, nothing, nothing, nothing)
+        return of_arrays(DurationStats, nothing, nothing, nothing), location
 
     def log_evidence(self, stats: DurationStats, context: Floats) -> float:
         """Of the grid of shapes, each with a gamma over the rate; see `predictive`."""

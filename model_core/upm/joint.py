@@ -47,13 +47,13 @@ from model_core.lazy import Tensor, torch
 from model_core.maths.context import BEFORE
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
-from model_core.upm import wishart
 from model_core.upm.averaged import Averaged, AveragedStats, mixed, normalised
 from model_core.upm.base import Beside, Floats, Reading, Stats, of_arrays
+from model_core.upm.multivariate import Posterior, Vectors, grown, student_t
 
 _CONTEXT = maths("context")
 _REGRESSION = maths("regression")
-_VECTORS = wishart.Vectors()
+_VECTORS = Vectors()
 WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
 
 
@@ -83,9 +83,9 @@ class JointStats(NamedTuple):
         return AveragedStats(*self[:6])
 
     @property
-    def together(self) -> wishart.Posterior:
+    def together(self) -> Posterior:
         """Of the vector autoregression; arrays."""
-        return wishart.Posterior(self.matrix, self.inverse, self.psi, self.nu)
+        return Posterior(self.matrix, self.inverse, self.psi, self.nu)
 
 
 class _JointReading(NamedTuple):
@@ -114,34 +114,34 @@ class Joint(Averaged):
     """
 
     y_dim: int = 2
-    kind: str = "joint"
-    symmetric: tuple[str, ...] = ("inverse", "psi")
+    kind = "joint"
+    symmetric = ("inverse", "psi")
     parts = Averaged.parts + len(SCALES)
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
-        """A random walk about the location; the two are equally probable."""
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
+        """A random walk about the location; the two are equally probable.
+
+        The context is that of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 19 d).
+        """
+        alone, context = super().fresh(location, scale)
         batch, d = location.shape
         matrix = np.empty((batch, 1, 1 + d, d))
         matrix[..., 0, :] = location[:, None]
         matrix[..., 1:, :] = _diagonal(scale)[:, None]
         features = np.diag([self.kappa] + d * [self.autoregression])
         psi = _diagonal(2 * self.beta * scale**2)
-        return of_arrays(
+        stats = of_arrays(
             JointStats,
-            *super().fresh(location, scale),
+            *alone,
             matrix,
             np.broadcast_to(features, (batch, 1, 1 + d, 1 + d)),
             psi[:, None],
             np.full((batch, 1, 1), 2 * self.alpha + d - 1),
             np.full((batch, 1, 2), -math.log(2)),
         )
-
-    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """That of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 19 d)."""
         one = np.ones_like(location)
         nothing = np.zeros_like(location)
-        watched = one, BEFORE * one, nothing, nothing
-        return np.hstack((super().fresh_context(location, scale), *watched))
+        return stats, np.hstack((context, one, BEFORE * one, nothing, nothing))
 
     def remember(
         self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
@@ -221,7 +221,7 @@ class Joint(Averaged):
             *alone,
             stats.matrix + gain[..., None, None] * solved * error.unsqueeze(2),
             stats.inverse + share[..., None, None] * (f.unsqueeze(-1) * f.unsqueeze(-2)),
-            wishart.grown(stats.psi, error, gain, lacking),
+            grown(stats.psi, error, gain, lacking),
             stats.nu + weight.unsqueeze(-1),
             mixed(weight.unsqueeze(-1), reading.log_posterior, stats.log_choice),
         )
@@ -272,7 +272,7 @@ class Joint(Averaged):
         scales = df.new_tensor(SCALES)
         spread = _REGRESSION.squared_scale(1 / df, certain.unsqueeze(-1), scales)
         shape = *spread.shape, self.y_dim
-        together = wishart.student_t(
+        together = student_t(
             df.unsqueeze(-1).expand(*spread.shape, 1),
             location.expand(shape),
             stats.psi.unsqueeze(2),

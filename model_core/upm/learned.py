@@ -11,26 +11,39 @@ from model_core.upm.base import Reading, UnderlyingModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned(UnderlyingModel):
-    """Features of scaled inputs, and of the last `lags` labels of the stream.
-
-    Inputs and labels are scaled by `(value - offset) / scale`. The encoder takes the inputs, then
-    the labels, the latest first; 0 stands for those before the first.
-    """
+class Encoded(UnderlyingModel):
+    """A model of features of inputs that are scaled by `(x - x_offset) / x_scale`."""
 
     encoder: Encoder
     x_offset: Tensor
     x_scale: Tensor
-    y_offset: Tensor
-    y_scale: Tensor
-    lags: int = 0
-    hazard: float | tuple[float, ...] = 0.01
-    outlier_rate: float = 0.0
 
     @property
     def x_dim(self) -> int:  # type: ignore[override]
         """Numbers in an input."""
         return len(self.x_offset)
+
+    def encoded(self, x: Tensor | None, before: Tensor | None = None) -> Tensor:
+        """Features (B, n) of inputs (B, x_dim), and of labels before (B, k) as they are."""
+        parts = [] if before is None else [before]
+        if self.x_dim > 0 or before is None:
+            parts.insert(0, (self.required(x) - self.x_offset) / self.x_scale)
+        return self.encoder(parts[0] if len(parts) == 1 else torch.cat(parts, -1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(Encoded):
+    """Features of scaled inputs, and of the last `lags` labels of the stream.
+
+    Labels are scaled likewise. The encoder takes the inputs, then the labels, the latest first; 0
+    stands for those before the first.
+    """
+
+    y_offset: Tensor
+    y_scale: Tensor
+    lags: int = 0
+    hazard: float | tuple[float, ...] = 0.01
+    outlier_rate: float = 0.0
 
     @property
     def y_dim(self) -> int:  # type: ignore[override]
@@ -54,9 +67,5 @@ class Learned(UnderlyingModel):
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """Features (B, n) of inputs (B, x_dim), or None where that is 0, in a context."""
-        parts = []
-        if self.x_dim > 0 or self.lags == 0:
-            parts.append((self.required(x) - self.x_offset) / self.x_scale)
-        if self.lags > 0:
-            parts.append(memory.read(context, self.y_dim)[1])
-        return self.encoder(parts[0] if len(parts) == 1 else torch.cat(parts, -1))
+        before = memory.read(context, self.y_dim)[1] if self.lags > 0 else None
+        return self.encoded(x, before)

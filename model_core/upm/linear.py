@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_core.hazard import BY_STREAM
 from model_core.lazy import Tensor, torch
 from model_core.tensor_ops import maths
 from model_core.upm import lags
@@ -47,10 +46,6 @@ class ZeroTraining(ClosedForm, Regression):
     level: float = 10.0
     alpha: float = 1.5
     beta: float = 0.5
-    hazard: float | tuple[float, ...] = BY_STREAM
-    outlier_rate: float = 0.01
-    needs_scale: bool = True
-    recalls: bool = True
 
     def _fresh(self, variances: Sequence[float], location: Floats, scale: Floats) -> Stats:
         """Independent coefficients of the given variances after the intercept."""
@@ -74,16 +69,16 @@ class Linear(ZeroTraining):
 
     x_dim: int = 1
     slope: float = 4.0
-    kind: str = "linear"
-    scales_inputs: bool = True
+    kind = "linear"
+    scales_inputs = True
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
-        """Intercept at the labels' location; slopes 0."""
-        return self._fresh([self.slope] * self.x_dim, location, scale)
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
+        """Intercept at the labels' location, slopes 0; location and scale of the inputs.
 
-    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """Location and scale of the inputs (B, 2 x_dim); it never changes."""
-        return np.hstack((location[:, self.y_dim :], scale[:, self.y_dim :]))
+        The context (B, 2 x_dim) never changes.
+        """
+        units = np.hstack((location[:, self.y_dim :], scale[:, self.y_dim :]))
+        return self._fresh([self.slope] * self.x_dim, location, scale), units
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """One and the scaled inputs (B, 1 + x_dim)."""
@@ -113,7 +108,7 @@ class Autoregressive(ZeroTraining):
     lag: float = 1.0
     slope: float = 1.0
     swing: float = 1.0
-    kind: str = "autoregressive"
+    kind = "autoregressive"
 
     def __post_init__(self) -> None:
         if self.order < 0:
@@ -126,18 +121,15 @@ class Autoregressive(ZeroTraining):
         """Whether its streams look for seasons by default: not beside one that was stated."""
         return super().seasonal and not self.season
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
-        """Intercept at the location; all else 0."""
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
+        """Intercept at the location, all else 0; context as of `lags`."""
+        context = lags.begin(location, scale, self.order)
         variances = [self.lag / self.y_dim] * (self.order * self.y_dim)
         variances += [self.swing] * len(self.sines())
         if not self.trend:
-            return self._fresh(variances, location, scale)
+            return self._fresh(variances, location, scale), context
         stats = self._fresh([*variances, self.slope], location, scale)
-        return of_arrays(TrendStats, *stats, np.full_like(location[:, None, :1], -1.0))
-
-    def fresh_context(self, location: Floats, scale: Floats) -> Floats:
-        """Time, location, scale, the two labels before, and lags (B, 1 + (4 + order) y_dim)."""
-        return lags.begin(location, scale, self.order)
+        return of_arrays(TrendStats, *stats, np.full_like(location[:, None, :1], -1.0)), context
 
     def remember(
         self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None

@@ -1,20 +1,92 @@
-"""Several outputs with a full covariance. Murphy, *Conjugate Bayesian analysis* (2007), sec. 9."""
+"""Several outputs with a full covariance. Murphy, *Conjugate Bayesian analysis* (2007), sec. 9.
+
+With what `joint` shares: an unknown covariance of all outputs is inverse Wishart.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from model_core.components import MultivariateStudentT
-from model_core.hazard import BY_STREAM
-from model_core.lazy import Tensor
-from model_core.upm import wishart
-from model_core.upm.base import OUTLIER_SPREAD, ClosedForm, Floats, Stats, of_arrays
+from model_core.lazy import Tensor, torch
+from model_core.upm.base import ClosedForm, Floats, Stats, Summed, log_gamma, of_arrays, widened
 from model_core.upm.conjugate import Gaussian
 
-_VECTORS = wishart.Vectors()
+
+class Posterior(NamedTuple):
+    """Of a regression of d outputs on p features, matrix-normal-inverse-Wishart; arrays.
+
+    matrix: (..., p, d) its mean. inverse: (..., p, p) `Lambda`. psi: (..., d, d). nu: (..., 1).
+    """
+
+    matrix: Any
+    inverse: Any
+    psi: Any
+    nu: Any
+
+
+class Vectors(Summed):
+    """Regimes of such regressions."""
+
+    def natural(self, stats: Posterior, prior: Posterior) -> Posterior:
+        """Lambda times the mean's distance from the prior's, and psi about the prior's mean."""
+        error = stats.matrix - prior.matrix
+        moved = stats.inverse @ error
+        return stats._replace(matrix=moved, psi=stats.psi + np.swapaxes(error, -1, -2) @ moved)
+
+    def from_natural(self, stats: Posterior, prior: Posterior) -> Posterior:
+        """Mean, and psi about it, symmetric to the bit."""
+        error = np.linalg.solve(stats.inverse, stats.matrix)
+        half = 0.5 * (stats.psi - np.swapaxes(error, -1, -2) @ stats.matrix)
+        return stats._replace(matrix=prior.matrix + error, psi=half + np.swapaxes(half, -1, -2))
+
+    def log_evidence(self, stats: Posterior, context: Floats) -> float:
+        """Of the matrix-normal-inverse-Wishart (Murphy, eq. 266, for one feature)."""
+        outputs = stats.psi.shape[-1]
+        half = 0.5 * stats.nu.item()
+        _, log_precision = np.linalg.slogdet(stats.inverse[0, 0])
+        _, log_scale = np.linalg.slogdet(stats.psi[0, 0])
+        # A factor of 2 for each degree of freedom is linear in the labels.
+        gammas = log_gamma(half - 0.5 * np.arange(outputs)).sum()
+        return float(gammas - half * log_scale - 0.5 * outputs * log_precision)
+
+    def count(self, stats: Posterior, prior: Posterior) -> float:
+        """By the degrees of freedom."""
+        return float((stats.nu - prior.nu).item())
+
+
+_VECTORS = Vectors()
+
+
+def student_t(df: Tensor, location: Tensor, psi: Tensor, spread: Tensor) -> MultivariateStudentT:
+    """Student-t of all outputs with the scale matrix `psi spread`.
+
+    df: (..., 1). location: (..., d). psi: (..., d, d). spread: (...). A row whose psi is not
+    positive definite is nan, so that its step is refused and no other's.
+    """
+    factor, failed = torch.linalg.cholesky_ex(psi)
+    scale = torch.where(failed > 0, torch.nan, spread).sqrt()
+    return MultivariateStudentT(df, location, factor * scale[..., None, None])
+
+
+def grown(psi: Tensor, error: Tensor, gain: Tensor, lacking: Tensor | None = None) -> Tensor:
+    """`psi + gain e e' + lacking`, positive definite.
+
+    psi: (..., d, d). error: (..., d). gain: (...), 0 leaves psi as it is. psi only grows, so it is
+    never below the prior's. Rounding could still make it indefinite where observations are
+    collinear and far larger than the scale; it is at most a few eps of the diagonal a step, and the
+    diagonal is raised by more than that.
+    """
+    outputs = error.shape[-1]
+    after = psi + gain[..., None, None] * (error.unsqueeze(-1) * error.unsqueeze(-2))
+    if lacking is not None:
+        after = after + lacking
+    rounding = outputs * (outputs + 3) * torch.finfo(error.dtype).eps * (gain > 0)
+    diagonal = rounding.unsqueeze(-1) * after.diagonal(dim1=-2, dim2=-1)
+    return after + torch.diag_embed(diagonal)
 
 
 class MultivariateStats(NamedTuple):
@@ -39,15 +111,11 @@ class Multivariate(ClosedForm):
     kappa: float = Gaussian.kappa
     alpha: float = Gaussian.alpha
     beta: float = Gaussian.beta
-    hazard: float | tuple[float, ...] = BY_STREAM
-    outlier_rate: float = 0.01
     exchangeable = True
-    kind: str = "multivariate"
-    needs_scale: bool = True
-    symmetric: tuple[str, ...] = ("psi",)
-    recalls: bool = True
+    kind = "multivariate"
+    symmetric = ("psi",)
 
-    def fresh(self, location: Floats, scale: Floats) -> Stats:
+    def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
         """Centred on the location; expected covariance diagonal, in units of the scale.
 
         `nu = 2 alpha + d - 1` leaves every output `2 alpha` degrees of freedom.
@@ -55,24 +123,18 @@ class Multivariate(ClosedForm):
         mean = location[:, None]
         ones = np.ones_like(mean[..., :1])
         psi = (2 * self.beta * scale[:, None] ** 2)[..., None] * np.eye(self.y_dim)
-        return of_arrays(
-            MultivariateStats,
-            mean,
-            self.kappa * ones,
-            (2 * self.alpha + self.y_dim - 1) * ones,
-            psi,
-        )
+        nu = (2 * self.alpha + self.y_dim - 1) * ones
+        return of_arrays(MultivariateStats, mean, self.kappa * ones, nu, psi), location[:, :0]
 
     def predictive(self, stats: MultivariateStats, phi: Tensor | None) -> MultivariateStudentT:
         """Student-t, `nu - d + 1` degrees of freedom, scale `psi (kappa + 1) / (kappa df)`."""
         mean, kappa, nu, psi = stats
         df = nu - (self.y_dim - 1)
-        return wishart.student_t(df, mean, psi, ((kappa + 1) / (kappa * df)).squeeze(-1))
+        return student_t(df, mean, psi, ((kappa + 1) / (kappa * df)).squeeze(-1))
 
     def outlier(self, prior: MultivariateStats, phi: Tensor | None) -> MultivariateStudentT:
         """The prior predictive with ten times its scale matrix."""
-        wide = self.predictive(prior, phi)
-        return wide._replace(factor=wide.factor * OUTLIER_SPREAD**0.5)
+        return widened(self.predictive(prior, phi))
 
     def update(
         self, stats: MultivariateStats, phi: Tensor | None, y: Tensor, weight: Tensor
@@ -82,7 +144,7 @@ class Multivariate(ClosedForm):
         w = weight.unsqueeze(-1)
         error = y.unsqueeze(1) - mean
         gain = w / (kappa + w)
-        psi = wishart.grown(psi, error, (kappa * gain).squeeze(-1))
+        psi = grown(psi, error, (kappa * gain).squeeze(-1))
         return MultivariateStats(mean + gain * error, kappa + w, nu + w, psi)
 
     def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
@@ -106,12 +168,12 @@ class Multivariate(ClosedForm):
         return prior._replace(kappa=np.minimum(prior.kappa, kappa))
 
 
-def _posterior(stats: Stats) -> wishart.Posterior:
+def _posterior(stats: Stats) -> Posterior:
     mean, kappa, nu, psi = stats
-    return wishart.Posterior(mean[..., None, :], kappa[..., None], psi, nu)
+    return Posterior(mean[..., None, :], kappa[..., None], psi, nu)
 
 
-def _of_posterior(posterior: wishart.Posterior) -> MultivariateStats:
+def _of_posterior(posterior: Posterior) -> MultivariateStats:
     matrix, inverse, psi, nu = posterior
     stats: MultivariateStats = of_arrays(
         MultivariateStats, matrix[..., 0, :], inverse[..., 0], nu, psi

@@ -16,13 +16,13 @@ import numpy as np
 from model_core.components import Normal, StudentT
 from model_core.lazy import Tensor, torch
 from model_core.upm.base import (
-    OUTLIER_SPREAD,
     Block,
     Floats,
     Stats,
     UnderlyingModel,
     array_of,
     log_gamma,
+    widened,
 )
 
 # Share of what a regime knows more than the prior that it has lost when it returns: regimes drift.
@@ -162,8 +162,8 @@ class Regression(UnderlyingModel):
     y_offset: Tensor | float = 0.0
     y_scale: Tensor | float = 1.0
     noise_variance: Tensor | None = None  # (y,); None: unknown
-    symmetric: tuple[str, ...] = ("cov",)
-    in_place: tuple[str, ...] = ("cov",)
+    symmetric = ("cov",)
+    in_place = ("cov",)
 
     def design(self, stats: Stats, phi: Tensor, weight: Tensor) -> tuple[Tensor, Stats]:
         """Features (B, 1 or S, c, n) of rows phi (B, c, m), and statistics ready to absorb them."""
@@ -180,8 +180,7 @@ class Regression(UnderlyingModel):
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Normal | StudentT:
         """The prior predictive with ten times its squared scale."""
-        wide = self.predictive(prior, phi)
-        return wide._replace(scale=wide.scale * OUTLIER_SPREAD**0.5)
+        return widened(self.predictive(prior, phi))
 
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
         """Absorb one row; its noise variance is `sigma^2 / weight`, so 0 changes nothing."""

@@ -16,6 +16,13 @@ from tests.model_core.references import Series
 from tests.model_core.registry import Case, tensor
 
 
+def leaves(tree) -> list[torch.Tensor]:
+    """Every tensor of a state, in order."""
+    if isinstance(tree, tuple):
+        return [leaf for part in tree for leaf in leaves(part)]
+    return [] if tree is None else [tree]
+
+
 def series(
     case: Case, seed: int, steps: int, hazard: float | tuple[float, ...] = 0.1, **told
 ) -> Series:

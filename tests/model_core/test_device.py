@@ -14,7 +14,7 @@ from model_core.filter import Inputs
 from model_core.stream.slab import Slab
 from model_core.transfer import moved
 from tests.guarded import guarded, no_waiting
-from tests.model_core.cases import inputs, run, series
+from tests.model_core.cases import inputs, leaves, run, series
 from tests.model_core.registry import NAMES, PROVEN, case, tensor
 
 STEPS, ROOM = 6, 3  # half of the steps prune
@@ -101,7 +101,7 @@ def test_a_label_that_is_refused_leaves_a_state_on_a_device_as_it_was(device):
     with no_waiting():
         new, info = moca.step(one.model, state, prior, there(now, device))
     assert info.ok.tolist() == [True, False]
-    for first, other in zip(moca.leaves(new), moca.leaves(state), strict=True):
+    for first, other in zip(leaves(new), leaves(state), strict=True):
         assert first[1].tolist() == other[1].tolist()
 
 

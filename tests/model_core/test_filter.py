@@ -16,7 +16,7 @@ from model_core.filter import FilterState, Inputs
 from model_core.stream.beliefs import restate
 from model_core.table import LOG_PROB, RUN_LENGTH, SCORE, Layout
 from model_core.upm.builtin import BUILTIN
-from tests.model_core.cases import belief_of, by_start, inputs, run, series
+from tests.model_core.cases import belief_of, by_start, inputs, leaves, run, series
 from tests.model_core.enumeration import OPTIONS, STEPS, segmentations, streams, truths
 from tests.model_core.references import Series
 from tests.model_core.registry import NAMES, PROVEN, case, tensor
@@ -47,7 +47,7 @@ def close_to(first: torch.Tensor, second: torch.Tensor) -> None:
 
 
 def leaf_bytes(state: FilterState, rows=slice(None)) -> list[bytes]:
-    return [each[rows].numpy().tobytes() for each in moca.leaves(state)]
+    return [each[rows].numpy().tobytes() for each in leaves(state)]
 
 
 def test_every_built_in_model_has_a_case():
@@ -109,8 +109,8 @@ def check_batch_mates(name: str, steps, batch: list[Series], rows: list[int]) ->
     """rows: in another order, or some of them alone, each is what it is among the others."""
     for a, b in zip(steps, run(case(name), [batch[i] for i in rows], 4), strict=True):
         pairs = zip(
-            [*moca.leaves(a.state), *a.info[1:], a.info.predictive.mean()],
-            [*moca.leaves(b.state), *b.info[1:], b.info.predictive.mean()],
+            [*leaves(a.state), *a.info[1:], a.info.predictive.mean()],
+            [*leaves(b.state), *b.info[1:], b.info.predictive.mean()],
             strict=True,
         )
         for first, second in pairs:
@@ -151,7 +151,7 @@ def test_a_step_that_is_not_finite_keeps_its_stream_and_no_other(name):
     for row, (part, value) in zip(bad, spoilt, strict=True):
         getattr(wrong, part)[row] = value
     for start in (run(one, batch, 5)[6].state, moca.init(prior, 5)):
-        given_numbers = [*moca.leaves(start), *prior.stats, *prior[1:]]
+        given_numbers = [*leaves(start), *prior.stats, *prior[1:]]
         before = [each.numpy().tobytes() for each in given_numbers]
         good, _ = moca.step(one.model, start, prior, now)
         state, info = moca.step(one.model, start, prior, wrong)
@@ -200,7 +200,7 @@ def test_the_mass_reported_is_the_mass_lost(name):
     for t, (_, state, info) in enumerate(steps):
         assert torch.isfinite(state.belief.log_prob).sum() == min(t + 1, 6)
         assert (info.pruned_mass.item() > 0) == (t >= 6)
-        pairs = zip(moca.leaves(state), moca.leaves(blank), strict=True)
+        pairs = zip(leaves(state), leaves(blank), strict=True)
         assert all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
     for t in range(8, 13):
         roomy = resized(case(name).model, steps[t].state, prior, 7)

@@ -8,7 +8,9 @@ from scipy import stats
 from model_core import Detector
 from model_core import filter as moca
 from model_core.stream import forecasts
+from model_core.upm.base import tree_map
 from model_core.upm.builtin import BUILTIN, Options
+from tests.model_core.cases import leaves
 
 PATHS = 2000
 RNG = np.random.default_rng(7)
@@ -98,18 +100,17 @@ def test_a_seed_means_the_same_paths_whatever_slots_hypotheses_are_in(name):
     slots = state.belief.log_prob.shape[1]
     turned = torch.randperm(slots, generator=torch.Generator().manual_seed(3))
     per_slot = {id(each) for each in (*state.belief, state.totals_at_start, *state.stats)}
-    leaves = moca.leaves(state)
-    other = [each[:, turned] if id(each) in per_slot else each for each in leaves]
+    other = tree_map(lambda leaf: leaf[:, turned] if id(leaf) in per_slot else leaf, state)
     expected = drawn(model, state, prior, 4, 20)
-    assert torch.equal(drawn(model, moca.rebuild(state, other), prior, 4, 20), expected)
+    assert torch.equal(drawn(model, other, prior, 4, 20), expected)
 
 
 def test_the_first_marginal_is_the_next_predictive_and_the_state_stays_as_it_is():
     model, state, prior = filtered("gaussian", [0.1, 0.5, 2.0])
-    before = [each.clone() for each in moca.leaves(state)]
+    before = [each.clone() for each in leaves(state)]
     first, second = forecasts.mixtures(model, state, prior, inputs(1), 2)
     drawn(model, state, prior, 3, 5)
-    assert all(map(torch.equal, before, moca.leaves(state)))
+    assert all(map(torch.equal, before, leaves(state)))
     expected = moca.step(model, state, prior, inputs(1))[1].predictive
     assert torch.equal(first.mean(), expected.mean())
     # What is told of the first of them, supervision and time, is not told of the others.

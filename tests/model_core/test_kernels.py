@@ -40,8 +40,9 @@ from model_core.filter import FilterState, label_likelihood
 from model_core.stream import columns
 from model_core.table import Layout, Rows, statistics_line
 from model_core.upm import conjugate, linear, untrained
-from model_core.upm.base import UnderlyingModel
+from model_core.upm.base import UnderlyingModel, tree_map
 from model_core.upm.builtin import BUILTIN
+from tests.model_core.cases import leaves
 from tests.model_core.registry import NAMES, case
 
 # Of the default model, of regressions with an encoder, and of labels of two kinds.
@@ -181,7 +182,7 @@ class Pair:
 
     def among(self, rows: slice) -> FilterState:
         """Eager state of some of the streams."""
-        return moca.rebuild(self.eager, [leaf[rows] for leaf in moca.leaves(self.eager)])
+        return tree_map(lambda leaf: leaf[rows], self.eager)
 
     def broke_a_tie(self) -> bool:
         """Whether another of equals is kept: rounding decides on those."""
@@ -200,8 +201,8 @@ class Pair:
         names = [*self.eager.belief._fields, "seq", "steps"]
         names += ["totals", "totals_at_start", "context"]
         names += self.eager.stats._fields
-        leaves = zip(names, moca.leaves(state), moca.leaves(self.eager), strict=True)
-        for name, own, eager in leaves:
+        pairs = zip(names, leaves(state), leaves(self.eager), strict=True)
+        for name, own, eager in pairs:
             if eager.dim() > 1 and eager.shape[:2] == alive.shape and name != "context":
                 own, eager = own[alive], eager[alive]  # what an empty slot holds does not matter
             if self.model.kind == "joint" and name in ("log_weight", "log_choice"):
@@ -609,7 +610,7 @@ def test_a_row_that_is_not_finite_stays_as_it_was(name):
             pair.advance(observed(model, rng, 3, at))
         seen = observed(model, rng, 3, 8, labelled=np.ones(3, bool))
         if wrong == "state":
-            moca.leaves(pair.own)[-1][1] = torch.inf
+            leaves(pair.own)[-1][1] = torch.inf
             pair.own.stats[0][1] = torch.inf
         elif wrong == "input":
             if not model.x_dim or model.kind in ("linear", "fleet"):
@@ -639,7 +640,7 @@ def test_a_row_that_is_named_again_is_stepped_again(name):
         close(table[at], own[0], 1e-12)
         close(summary.numbers[at], known.numbers[0], 1e-12)
         close(beliefs[at], [each[row].numpy() for each in alone.own.belief[:2]], 1e-12)
-    for one, other in zip(moca.leaves(together.own), moca.leaves(alone.own), strict=True):
+    for one, other in zip(leaves(together.own), leaves(alone.own), strict=True):
         close(one, other, 1e-12)
 
 

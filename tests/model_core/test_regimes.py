@@ -30,7 +30,7 @@ from model_core.table import (
     context_place,
 )
 from model_core.table import STEPS as BEHIND
-from model_core.upm import wishart
+from model_core.upm import multivariate
 from model_core.upm.regression import FORGOTTEN, Regression
 from tests.model_core.references import Window
 from tests.model_core.registry import Case, case
@@ -449,15 +449,15 @@ def test_vectors_are_pooled_by_their_evidence():
     """Against the log predictive densities of the labels of one regime after those of the other."""
     rng = np.random.default_rng(6)
     d, p = 2, 3
-    prior = wishart.Posterior(
+    prior = multivariate.Posterior(
         rng.normal(size=(1, 1, p, d)),
         np.diag([0.3, 1.0, 2.0])[None, None],
         np.diag([1.5, 0.4])[None, None],
         np.full((1, 1, 1), 4.0),
     )
-    family = wishart.Vectors()
+    family = multivariate.Vectors()
 
-    def after(stats: wishart.Posterior, rows) -> tuple[wishart.Posterior, float]:
+    def after(stats: multivariate.Posterior, rows) -> tuple[multivariate.Posterior, float]:
         total = 0.0
         for f, y in rows:
             matrix, inverse, psi, nu = (part[0, 0] for part in stats)
@@ -470,7 +470,7 @@ def test_vectors_are_pooled_by_their_evidence():
             error = y - f @ matrix
             psi = psi + np.outer(error, error) / (1 + variance)
             parts = mean, grown, psi, nu + 1
-            stats = wishart.Posterior(*(part[None, None] for part in parts))
+            stats = multivariate.Posterior(*(part[None, None] for part in parts))
         return stats, total
 
     first, second = (

@@ -16,7 +16,7 @@ from model_core.upm.alpaca_mixture import AlpacaMixture
 from model_core.upm.builtin import Options, build
 from model_core.upm.lags import push
 from model_core.upm.linear import Autoregressive, Linear
-from tests.model_core.cases import inputs, of_labels, run, series, walk
+from tests.model_core.cases import inputs, leaves, of_labels, run, series, walk
 from tests.model_core.references import lags_of
 from tests.model_core.registry import case, tensor
 
@@ -143,7 +143,7 @@ def test_class_probabilities_sum_to_one_and_what_is_no_class_is_refused():
         wrong = inputs([series(one, 5, 30)], 29)._replace(y=tensor([[label]]))
         state, info = moca.step(one.model, steps[28].state, one.prior(), wrong)
         assert not info.ok.item()
-        pairs = zip(moca.leaves(state), moca.leaves(steps[28].state), strict=True)
+        pairs = zip(leaves(state), leaves(steps[28].state), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
     # An input far from every class still gets probabilities.
     phi = one.model.encode(tensor([[1e8, -1e8, 1e8]]), tensor([]))

@@ -13,7 +13,7 @@ from model_core import filter as moca
 from model_core import segments as seg
 from model_core.encoder import Mlp
 from model_core.segments import Changes, Sequences
-from model_core.upm import alpaca_mixture, discriminant
+from model_core.upm import alpaca_mixture, pcoc
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.model_core import enumeration
 from tests.model_core.cases import run, series
@@ -121,7 +121,7 @@ def test_the_size_of_what_is_computed_at_once_does_not_matter(monkeypatch):
         batch = [series(case(name), i, 13) for i in range(2)]
         whole = matrix(case(name), batch)
         with monkeypatch.context() as patch:
-            patch.setattr(discriminant, "ROWS", 7)
+            patch.setattr(pcoc, "ROWS", 7)
             patch.setattr("model_core.upm.pcoc.COLUMNS", 5)
             patch.setattr(alpaca_mixture, "TOGETHER", 1)
             close(matrix(case(name), batch).label, whole.label, 1e-11)

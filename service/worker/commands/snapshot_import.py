@@ -16,7 +16,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from moca_client.responses import StreamSummary
-from model_core import stated_hazard
+from model_core import hazard as hazards
 from model_core.belief import GREATEST
 from model_core.errors import BadState
 from model_core.labels import LARGEST
@@ -342,7 +342,7 @@ def _check_pending(seen: Observation) -> None:
 def _check_hazard(hazard: Hazard | None) -> None:
     try:
         if hazard is not None:
-            stated_hazard.stated(hazard)
+            hazards.stated(hazard)
     except ValueError as error:
         raise BadSnapshot(f"hazard: {error}") from None
 
