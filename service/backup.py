@@ -47,12 +47,11 @@ from service.store.shards import Argument, StoreClient, Words
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
-    all_decoded,
     decoded,
     head_of,
     idempotency_of,
-    state,
     stored_head,
+    values_of,
 )
 from service.worker.worker import Leases
 
@@ -304,14 +303,6 @@ def _damage() -> Iterator[None]:
 # --- taking one ----------------------------------------------------------------------------------
 
 FEED_PAGE = 500
-# Hashes, what each of their values is, and its decoder; idempotency records have their own.
-PARTS = (
-    ("checkpoint", "checkpoint", state),
-    ("history", "history", wire.decode_columns),
-    ("events", "event", wire.decode_event),
-    ("changes", "change", wire.decode_change),
-    ("anomalies", "anomaly", wire.decode_event),
-)
 
 
 def take(
@@ -411,9 +402,11 @@ def _taken(client: StoreClient, partition: int, stored_name: bytes) -> tuple[Kep
     kept.hashes["checkpoint"] = {field: blob for field, blob in states.items() if field == named}
     for blob in tail:
         decoded(wire.decode_block, blob, "tail", name)
-    for of, what, decode in PARTS:
-        all_decoded(decode, kept.hashes[of], what, name)
-    idempotency_of(name, kept.hashes["idempotency"])
+    for of, stored_hash in kept.hashes.items():
+        if of == "idempotency":
+            idempotency_of(name, stored_hash)
+        else:
+            values_of(of, name, stored_hash)
     return kept, head
 
 

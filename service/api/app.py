@@ -60,7 +60,6 @@ from service.problems import (
 from service.runtime.access_policy import describe, keys_required
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring, Keyring
-from service.store.append import Appender
 from service.store.connection import (
     START_TIMEOUT_S,
     START_WAIT_S,
@@ -70,6 +69,7 @@ from service.store.connection import (
 )
 from service.store.feed import ChangeFeed, Feeds, IncidentFeed
 from service.store.health import check_server, fix_partitions
+from service.store.log import Appender
 from service.store.reads import AsyncStore
 from service.tasks import bounded, happened
 

@@ -17,7 +17,6 @@ from service.store.shards import LOST, AsyncStoreClient, Words, script
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
-    all_decoded,
     chunk_of,
     decoded,
     first_of,
@@ -30,16 +29,14 @@ from service.store.streams import (
     stored_head,
     tail_has,
     unseal,
+    values_of,
 )
 from service.wire import Id
 from service.wire.event_entries import START, kind_of
 from service.wire.snapshot import StreamSnapshot
 
-# Of kinds of events: the key, and the name of its parts.
-EVENTS = (
-    (frozenset({"change", "returned"}), keys.events, "event"),
-    (frozenset({"anomaly"}), keys.anomalies, "anomaly"),
-)
+# Hashes of events, by the kinds that each has.
+EVENTS = {frozenset({"change", "returned"}): "events", frozenset({"anomaly"}): "anomalies"}
 STAGED_MS = 600_000  # longer than any request waits
 
 
@@ -97,12 +94,11 @@ class AsyncStore:
         Raises UnreadablePart.
         """
         listed: list[wire.Event] = []
-        for own, key, part in EVENTS:
+        for own, name in EVENTS.items():
             if own.isdisjoint(kinds):
                 continue
-            blobs = await cast(Any, self._client.hgetall(key(partition, stream)))
-            events = all_decoded(wire.decode_event, blobs, part, stream)
-            events = [event for event in events if kind_of(event) in kinds]
+            blobs = await cast(Any, self._client.hgetall(keys.HASHES[name](partition, stream)))
+            events = [e for e in values_of(name, stream, blobs) if kind_of(e) in kinds]
             listed += sorted(events, key=lambda event: event.id)
         return listed
 
@@ -146,11 +142,11 @@ class AsyncStore:
             head,
             None if held is None else decoded(state, held, "checkpoint", stream, named),
             [by_seq[seq] for seq in sorted(by_seq)],
-            all_decoded(wire.decode_event, events, "event", stream),
+            values_of("events", stream, events),
             # Without checksums: they may get another stream.
             {f: wire.encode(r) for f, r in idempotency_of(stream, idempotency).items()},
-            all_decoded(wire.decode_change, changes, "change", stream),
-            all_decoded(wire.decode_event, anomalies, "anomaly", stream),
+            values_of("changes", stream, changes),
+            values_of("anomalies", stream, anomalies),
         )
 
     async def records(
@@ -317,7 +313,7 @@ class AsyncStore:
         Raises UnreadablePart, also for one that belongs elsewhere.
         """
         stored = await cast(Any, self._client.hgetall(keys.changes(partition, stream)))
-        every = all_decoded(wire.decode_change, stored, "change", stream)
+        every = values_of("changes", stream, stored)
         inside = [change for change in every if start <= change.seq < stop]
         inside.sort(key=lambda change: (change.seq, change.number, change.time_ms))
         return inside

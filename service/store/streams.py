@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -206,9 +206,7 @@ class Store:
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
         """Read the committed events of a stream; raises UnreadablePart."""
         stored = cast(dict[bytes, bytes], self._client.hgetall(keys.events(partition, stream)))
-        return {
-            event.id: event for event in all_decoded(wire.decode_event, stored, "event", stream)
-        }
+        return {event.id: event for event in values_of("events", stream, stored)}
 
     def hindsight(self, partition: int, stream: str) -> wire.StoredHindsight | None:
         """Read a stream's segmentation in hindsight; None without one. Raises UnreadablePart."""
@@ -300,8 +298,20 @@ def _unreadable(part: str, owner: str, error: Exception) -> UnreadablePart:
     return UnreadablePart(f"cannot read the stored {part} of {owner!r}: {error}")
 
 
-def all_decoded(decode: Any, stored: Mapping[bytes, bytes], part: str, owner: str) -> list[Any]:
+# Hashes of a stream by their names in `keys.HASHES`: what each of their values is, and its decoder.
+# Idempotency records have `idempotency_of`.
+_VALUES: dict[str, tuple[str, Callable[[bytes], Any]]] = {
+    "checkpoint": ("checkpoint", state),
+    "history": ("history", wire.decode_columns),
+    "events": ("event", wire.decode_event),
+    "changes": ("change", wire.decode_change),
+    "anomalies": ("anomaly", wire.decode_event),
+}
+
+
+def values_of(name: str, stream: str, stored: Mapping[bytes, bytes]) -> list[Any]:
     """Decode the values of a hash; raises UnreadablePart where one of them cannot be read."""
+    part, decode = _VALUES[name]
     return [
-        decoded(decode, blob, part, owner, keys.text_of(field)) for field, blob in stored.items()
+        decoded(decode, blob, part, stream, keys.text_of(field)) for field, blob in stored.items()
     ]

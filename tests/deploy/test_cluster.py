@@ -12,11 +12,10 @@ import pytest
 import redis
 
 from service.store import keys, subscription
-from service.store.append import Appender
 from service.store.connection import READ_TIMEOUT_S, connect, connect_async
 from service.store.feed import Feeds
 from service.store.health import check_server
-from service.store.log import DONE, START, Commit, Log, Offset
+from service.store.log import DONE, START, Appender, Commit, Log, Offset
 from service.store.shards import slot_of
 from tests.clusters import SlotMove, running_cluster, running_sentinels
 from tests.e2e.deployment import (

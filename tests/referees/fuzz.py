@@ -54,12 +54,12 @@ from service.settings import Settings
 from service.store.log import START, Entry
 from service.store.streams import (
     UnreadablePart,
-    all_decoded,
     decoded,
     in_tail,
     reading,
     unseal,
     unseal_rows,
+    values_of,
 )
 from service.wire import snapshot, stored_records
 from service.wire.snapshot import BadSnapshot
@@ -151,7 +151,7 @@ def read_stored(body: bytes) -> None:
             decoded(decode, blob, "part", "s", "1")
     for fields in ({b"1": body}, {body[:64]: blob}):
         with contextlib.suppress(UnreadablePart):
-            all_decoded(wire.decode_event, fields, "part", "s")
+            values_of("events", "s", fields)
     chunk = wire.checksummed(stored_records.compressed(body), "history", "s", 1)
     with contextlib.suppress(UnreadablePart):
         unseal("s", 1, chunk)

@@ -45,9 +45,10 @@ from service.problems import (
     TooManyWaiting,
 )
 from service.settings import Settings
-from service.store import append, keys
-from service.store.append import Appended, Appender, Queued, entry_of
+from service.store import keys
+from service.store import log as logs
 from service.store.keys import partition_of
+from service.store.log import Appended, Appender, Queued, entry_of
 from service.store.reads import AsyncStore
 from service.store.shards import UNREACHABLE, AsyncStoreClient
 from service.store.streams import UNREADABLE
@@ -460,7 +461,7 @@ class Gateway:
             planned=self._planned(command, group.accepted_ms),
         )
         payload = wire.encode(envelope)
-        too_large = len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
+        too_large = len(payload) > logs.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
         if too_large and len(places) > 1:
             half = len(places) // 2
             return [
@@ -469,7 +470,7 @@ class Gateway:
             ]
         pending = PendingCommand(group, places, number, envelope, payload, trace)
         if too_large:
-            limit = append.MAX_ENTRY_BYTES
+            limit = logs.MAX_ENTRY_BYTES
             detail = f"the command is too large: {len(payload)} bytes, at most {limit}"
             pending.fail(BodyTooLarge(detail))
         else:
@@ -642,7 +643,7 @@ class PartitionQueue:
     def _take(self) -> list[PendingCommand]:
         """Take the commands that fit in one entry, without those that were cancelled."""
         batch: list[PendingCommand] = []
-        room = append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
+        room = logs.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
         while self._waiting:
             pending = self._waiting[0]
             if not pending.done:

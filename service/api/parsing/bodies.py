@@ -18,7 +18,7 @@ import msgspec
 from model_core import wording
 from service.problems import MAX_ERRORS, FieldError, InvalidField, MalformedBody
 from service.schema.observations import STREAM_ID_RULE, UNKNOWN
-from service.store import append
+from service.store import log as logs
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -67,8 +67,8 @@ class JsonLimits(NamedTuple):
 def command_limits(hypotheses: int = 0) -> JsonLimits:
     """Return the limits of a command that fits an entry; a belief has two fields a hypothesis."""
     return JsonLimits(
-        SENT_BYTES * append.MAX_ENTRY_BYTES,
-        append.MAX_ENTRY_BYTES // VALUE_BYTES,
+        SENT_BYTES * logs.MAX_ENTRY_BYTES,
+        logs.MAX_ENTRY_BYTES // VALUE_BYTES,
         MORE + 2 * hypotheses,
         MAX_POINTS + MORE,
     )

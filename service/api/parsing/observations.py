@@ -39,7 +39,7 @@ from service.schema.observations import (
 )
 from service.schema.queries import ObserveQuery
 from service.settings import Settings
-from service.store import append
+from service.store import log as logs
 
 OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
@@ -171,7 +171,7 @@ class ObservationParser:
         """
         longest = max((_numbers(observation) for observation in observations), default=1)
         observation_bytes = OBSERVATION_OVERHEAD + NUMBER_BYTES * longest
-        fit = (append.MAX_ENTRY_BYTES // 2) // observation_bytes
+        fit = (logs.MAX_ENTRY_BYTES // 2) // observation_bytes
         widest = max(
             (len(observation.y) for observation in observations if isinstance(observation.y, list)),
             default=1,

@@ -16,7 +16,8 @@ from service.models.catalogue import Canary
 from service.observability import metrics
 from service.problems import PartitionFull, ReadTimeout, WaitTooLong
 from service.schema.observations import COMMAND_OBSERVATIONS
-from service.store import append, keys
+from service.store import keys
+from service.store import log as logs
 from service.store.keys import partition_of
 from service.wire import Id, rows
 from service.wire.event_entries import START
@@ -145,7 +146,7 @@ async def test_what_comes_during_an_append_goes_in_the_next_entry(api, worker):
 
 
 async def test_entries_are_bounded(api, worker, monkeypatch):
-    monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 4096)
+    monkeypatch.setattr(logs, "MAX_ENTRY_BYTES", 4096)
     appender = api.app.state.context.gateway._queues[P]._appender
     append_entry = Mock(wraps=appender.append)
     monkeypatch.setattr(appender, "append", append_entry)
@@ -346,7 +347,7 @@ async def test_a_group_that_goes_away_while_it_is_encoded_never_counts_as_waitin
 async def test_a_group_goes_in_several_entries_without_what_is_too_large(
     settings, worker, start, monkeypatch
 ):
-    monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 2048)
+    monkeypatch.setattr(logs, "MAX_ENTRY_BYTES", 2048)
     async with start(settings) as api:
         items = bulk_of(250)
         items[7]["x"] = [0.5] * 250
@@ -764,7 +765,7 @@ async def test_a_full_partition_takes_what_fits(settings, worker, start):
 async def test_a_partition_that_has_room_again_refuses_one_rather_than_try_for_ever(
     api, monkeypatch
 ):
-    append_by(api, monkeypatch, lambda _: AsyncMock(return_value=append.Appended(None, 0)))
+    append_by(api, monkeypatch, lambda _: AsyncMock(return_value=logs.Appended(None, 0)))
     responses = await asyncio.gather(*(api.post(POST, json={"y": i}) for i in range(3)))
     assert [slug(response) for response in responses] == ["partition-full"] * 3
 

@@ -6,7 +6,7 @@ import pytest
 
 from service.api.parsing.bodies import NDJSON
 from service.api.parsing.observations import LONGEST, digest, list_digest
-from service.store import append
+from service.store import log as logs
 from tests.service.api.conftest import BAD_LABEL, MISFIT, located, post_raw, slug
 
 POST = "/v1/streams/s/observations"
@@ -152,7 +152,7 @@ async def test_lists_are_bounded_in_number(settings, worker, start):
 
 
 async def test_wide_observations_go_in_smaller_parts(settings, worker, start, monkeypatch):
-    monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 16384)
+    monkeypatch.setattr(logs, "MAX_ENTRY_BYTES", 16384)
     async with start(settings) as api:
         body = [{"x": [0.1] * 200} for _ in range(20)]
         assert len((await api.post(POST, json=body)).json()) == 20

@@ -3,9 +3,8 @@
 import pytest
 
 from service.store import keys
-from service.store.append import Appender
 from service.store.connection import connect_async
-from service.store.log import Commit, Log
+from service.store.log import Appender, Commit, Log
 
 P = 3
 TTL_MS = 600_000

@@ -13,8 +13,7 @@ from redis.exceptions import ConnectionError as Unreachable
 
 from service.store import keys
 from service.store import log as logs
-from service.store.append import REMEMBER_MS, Appended, Appender
-from service.store.log import DONE, START, Log, Offset
+from service.store.log import DONE, REMEMBER_MS, START, Appended, Appender, Log, Offset
 from tests.service.store.conftest import TTL_MS, P
 from tests.waiting import until, until_async
 

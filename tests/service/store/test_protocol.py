@@ -9,9 +9,8 @@ import redis
 
 from service.store import keys
 from service.store import log as real
-from service.store.append import Appender
 from service.store.connection import connect_async
-from service.store.log import Log
+from service.store.log import Appender, Log
 from tests.service.store.conftest import TTL_MS, P
 from tests.service.store.protocol import (
     Acquire,

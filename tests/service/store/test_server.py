@@ -18,7 +18,6 @@ from service.problems import StartupError
 from service.settings import Settings
 from service.store import keys
 from service.store import log as logs
-from service.store.append import Appended, Appender
 from service.store.connection import (
     READ_TIMEOUT_S,
     connect,
@@ -34,7 +33,7 @@ from service.store.health import (
     fix_partitions,
     stored_partitions,
 )
-from service.store.log import DONE, START, Log, Offset, Pipe
+from service.store.log import DONE, START, Appended, Appender, Log, Offset, Pipe
 from service.store.reads import Health
 from service.store.shards import send_async
 from service.wire import FORMAT

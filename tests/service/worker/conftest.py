@@ -21,18 +21,18 @@ from service.models.catalogue import Catalogue
 from service.schema import rendering
 from service.settings import Settings
 from service.store import feed, keys
-from service.store.append import Queued, entry_of
 from service.store.connection import connect, connect_async
 from service.store.health import fix_partitions
+from service.store.log import Queued, entry_of
 from service.store.reads import AsyncStore
 from service.store.shards import script
 from service.store.streams import (
-    all_decoded,
     decoded,
     head_of,
     in_tail,
     stored_head,
     unseal,
+    values_of,
 )
 from service.wire import Import, Observation, Observe, ObserveMany, RunLength, rows, snapshot
 from service.worker import worker as loop
@@ -303,13 +303,13 @@ class Bench:
 
     def events(self, stream):
         blobs = self.client.hgetall(keys.events(self.partition(stream), stream))
-        events = all_decoded(wire.decode_event, blobs, "event", stream)
+        events = values_of("events", stream, blobs)
         return sorted(events, key=lambda event: event.id)
 
     def anomalies(self, stream):
         """Anomaly events as stored."""
         blobs = self.client.hgetall(keys.anomalies(self.partition(stream), stream))
-        anomalies = all_decoded(wire.decode_event, blobs, "anomaly", stream)
+        anomalies = values_of("anomalies", stream, blobs)
         return sorted(anomalies, key=lambda event: event.id)
 
     def feed(self, stream=None):
