@@ -627,9 +627,6 @@ class Mover(Response):
         return " and ".join(f"{tag}={value}" for tag, value in tags.items())
 
 
-Movers = Annotated[list[Mover], doc("values of tags with an unlikely share of these streams")]
-
-
 class ChangesPage(Response):
     """A page of changes of all streams."""
 
@@ -669,7 +666,9 @@ class Incident(Response, kw_only=True):
     down: Annotated[int, doc("streams that went down")] = sent(0)
     size: Annotated[float | None, doc("median, up or down, in standard deviations")] = NULL
     by_chance: ByChance
-    movers: Movers = sent([])
+    movers: Annotated[
+        list[Mover], doc("values of tags with an unlikely share of these streams")
+    ] = sent([])
     names: Annotated[list[str], doc("streams of the largest changes, ten at most")] = sent([])
 
 

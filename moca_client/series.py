@@ -490,11 +490,11 @@ def numbered(columns: Iterable[str], letter: str) -> list[str]:
 def numeric(table: Table, taken: Collection[str | None]) -> list[str]:
     """Return the columns of numbers alone, beside missing cells, of which not all are."""
 
-    def fits(cells: Sequence[Any]) -> bool:
-        present = [cell for cell in cells if not is_missing(cell)]
+    def fits(name: str) -> bool:
+        present = [cell for cell in table.columns[name] if not is_missing(cell)]
         return bool(present) and all(finite(cell) is not None for cell in present)
 
-    return [name for name, cells in table.columns.items() if name not in taken and fits(cells)]
+    return [name for name in table.columns if name not in taken and fits(name)]
 
 
 def _find_labels(table: Table, taken: set[str | None]) -> list[str]:
@@ -514,16 +514,14 @@ def _find_labels(table: Table, taken: set[str | None]) -> list[str]:
 
 
 def _whys(table: Table, names: Iterable[str]) -> str:
-    """Return why columns are no labels, each by its categories or its first cell."""
-    return "".join(_categories(table, name) or _first_text(table, name) for name in names)
-
-
-def _first_text(table: Table, name: str) -> str:
-    """Return the first cell that keeps a column from being a label; empty: all are missing."""
-    for row, cell in enumerate(table.columns[name]):
-        if not is_missing(cell) and finite(cell) is None:
-            return f"; {table.where(row, name)}: {str(cell)!r} is not a number"
-    return ""
+    """Return why columns are no labels, each by its first cell that is no number."""
+    reasons = []
+    for name in names:
+        try:
+            _numbers(table, name)
+        except SeriesError as error:
+            reasons.append(f"; {error}")
+    return "".join(reasons)
 
 
 def listed(names: Iterable[str]) -> str:
