@@ -1,12 +1,11 @@
-"""Experiments by name: presets, sources, grids of runs, and ablations: grids of one question."""
+"""Experiments by name: presets, sources, and ablations: the runs of one question."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.resources import files
-from itertools import product
 from types import ModuleType
 from typing import NamedTuple
 
@@ -23,18 +22,13 @@ def preset(experiment: str, name: str, *overrides: Options) -> Config:
     if experiment not in (*EXPERIMENTS, OWN):
         expected = ", ".join(EXPERIMENTS)
         raise BadConfig(f"unknown experiment {experiment!r}: expected one of {expected}")
-    tables = _tables(experiment)
+    text = (files("training") / "presets" / f"{experiment}.toml").read_text()
+    tables = {"quick": {}, **tomllib.loads(text)}  # `quick` always exists
     base = tables.pop("all")
     if name not in tables:
         expected = ", ".join(tables)
         raise BadConfig(f"unknown preset {name!r} of {experiment}: expected one of {expected}")
     return checked(Config, merged(base, tables[name], *overrides))
-
-
-def _tables(experiment: str) -> dict[str, Options]:
-    """Settings by preset; `all` is the base of the others, and `quick` always exists."""
-    text = (files("training") / "presets" / f"{experiment}.toml").read_text()
-    return {"quick": {}, **tomllib.loads(text)}
 
 
 def module(experiment: str) -> ModuleType:
@@ -76,15 +70,6 @@ class Variation(NamedTuple):
         return f"{self.method}_{self.setting:g}".replace(", ", "-").replace(" ", "-")
 
 
-class Axes(NamedTuple):
-    """Axes of a grid; an empty one keeps the preset's value."""
-
-    hazards: Sequence[float] = ()
-    modes: Sequence[str] = ()
-    rates: Sequence[float] = ()
-    seeds: Sequence[int] = ()
-
-
 class Ablation(NamedTuple):
     """A question, and the runs that answer it.
 
@@ -97,25 +82,6 @@ class Ablation(NamedTuple):
     variations: Sequence[Variation]
     supervision: Sequence[float] = (0.0,)
     mode: str | None = None
-
-
-def cells(wanted: Axes, common: Options) -> Iterator[tuple[str, Options]]:
-    """Folder name and settings of every run; an empty axis adds nothing to either."""
-    name = common.get("name")
-    axes: tuple[list[tuple[Options, str]], ...] = (
-        [
-            ({"data": {"hazard": h}, "model": {"hazard": h}}, f"hazard-{h:g}")
-            for h in wanted.hazards
-        ],
-        [({"objective": {"mode": m}}, m) for m in wanted.modes],
-        [({"optimiser": {"learning_rate": r}}, f"rate-{r:g}") for r in wanted.rates],
-        [({"seed": s}, f"seed-{s}") for s in wanted.seeds],
-        [({"name": name}, name)] if name else [],
-    )
-    unset: list[tuple[Options, str]] = [({}, "")]
-    for chosen in product(*(axis or unset for axis in axes)):
-        parts = [part for _, part in chosen if part]
-        yield "_".join(parts) or "run", merged(common, *(setting for setting, _ in chosen))
 
 
 def ablation(name: str, experiment: str) -> Ablation:

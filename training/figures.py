@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from numpy.typing import ArrayLike, NDArray
 
-from training.statistics import (
+from training.results import (
     BINS,
     Estimate,
     Reliability,
@@ -80,24 +80,18 @@ STYLE: Any = {
 styled = mpl.rc_context(STYLE)  # of a function that draws: in the look of all charts
 
 
-class Look(TypedDict):
-    """Look of a method: colour, marker and line style each identify it."""
+Look = dict[str, Any]  # of a method: colour, marker and line style each identify it
 
-    color: str
-    marker: str
-    ls: str
-
-
-METHODS = {
-    "MOCA": Look(color="#0072b2", marker="o", ls="-"),
-    "oracle": Look(color="#1f2933", marker="D", ls="--"),
-    "SW5": Look(color="#e69f00", marker="s", ls="-"),
-    "SW10": Look(color="#d55e00", marker="^", ls="-"),
-    "SW50": Look(color="#cc79a7", marker="v", ls="-"),
-    "TOE": Look(color="#009e73", marker="X", ls=":"),
-    "COE": Look(color="#56b4e9", marker="P", ls=":"),
+METHODS: dict[str, Look] = {
+    "MOCA": {"color": "#0072b2", "marker": "o", "ls": "-"},
+    "oracle": {"color": "#1f2933", "marker": "D", "ls": "--"},
+    "SW5": {"color": "#e69f00", "marker": "s", "ls": "-"},
+    "SW10": {"color": "#d55e00", "marker": "^", "ls": "-"},
+    "SW50": {"color": "#cc79a7", "marker": "v", "ls": "-"},
+    "TOE": {"color": "#009e73", "marker": "X", "ls": ":"},
+    "COE": {"color": "#56b4e9", "marker": "P", "ls": ":"},
 }
-MOCA = METHODS["MOCA"]["color"]
+MOCA: str = METHODS["MOCA"]["color"]
 
 
 def looks(methods: Collection[str]) -> dict[str, Look]:
@@ -110,9 +104,11 @@ def looks(methods: Collection[str]) -> dict[str, Look]:
     known = {method: look for method, look in METHODS.items() if method in methods}
     count = len(SEGMENTS)
     return known | {
-        method: Look(
-            color=SEGMENTS[-1 - k % count], marker=MARKERS[(k + k // count) % count], ls="--"
-        )
+        method: {
+            "color": SEGMENTS[-1 - k % count],
+            "marker": MARKERS[(k + k // count) % count],
+            "ls": "--",
+        }
         for k, method in enumerate(others)
     }
 

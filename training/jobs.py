@@ -6,6 +6,7 @@ import contextlib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,6 @@ from rich.table import Column
 from torch.utils.tensorboard import SummaryWriter
 
 from training import catalogue
-from training.catalogue import Axes
 from training.config import FOLDER, OWN, Config, Options, checked, merged
 from training.data.files import Place
 from training.data.tables import DataSource
@@ -34,7 +34,10 @@ LAGS = 5  # default number of lagged labels where there are no inputs
 
 
 class Training(NamedTuple):
-    """What to train and how: the options of `moca train` that are no settings of a run."""
+    """What to train and how: the options of `moca train` that are no settings of a run.
+
+    hazards, modes, rates, seeds: axes of a grid; an empty one keeps the preset's value.
+    """
 
     experiment: str
     preset: str
@@ -43,6 +46,24 @@ class Training(NamedTuple):
     resume: bool = False
     threads: int = 1
     ablation: str | None = None
+    hazards: Sequence[float] = ()
+    modes: Sequence[str] = ()
+    rates: Sequence[float] = ()
+    seeds: Sequence[int] = ()
+
+    def cells(self, common: Options) -> Iterator[tuple[str, Options]]:
+        """Folder name and settings of every run of the grid."""
+        name = common.get("name")
+        axes: tuple[list[tuple[str, Options]], ...] = (
+            [(f"hazard-{h:g}", catalogue.at(h)) for h in self.hazards],
+            [(m, {"objective": {"mode": m}}) for m in self.modes],
+            [(f"rate-{r:g}", {"optimiser": {"learning_rate": r}}) for r in self.rates],
+            [(f"seed-{s}", {"seed": s}) for s in self.seeds],
+            [(name, {"name": name})] if name else [],
+        )
+        for chosen in product(*filter(None, axes)):
+            settings = merged(common, *(setting for _, setting in chosen))
+            yield "_".join(part for part, _ in chosen) or "run", settings
 
 
 def overrides(config: Path | None, settings: Sequence[str]) -> Options:
@@ -62,11 +83,11 @@ def overrides(config: Path | None, settings: Sequence[str]) -> Options:
     return options
 
 
-def train(wanted: Training, common: Options, place: Place, axes: Axes) -> list[Run]:
+def train(wanted: Training, common: Options, place: Place) -> list[Run]:
     """Train the runs of a grid or ablation that are not done; raises TrainingError."""
-    cells: Iterable[tuple[str, Options]] = catalogue.cells(axes, common)
+    cells: Iterable[tuple[str, Options]] = wanted.cells(common)
     if wanted.ablation is not None:
-        if any(axes):
+        if wanted.hazards or wanted.modes or wanted.rates or wanted.seeds:
             raise BadConfig(
                 f"--ablation {wanted.ablation} sets its own hazards, modes, learning rates and "
                 "seeds: omit these options"
@@ -81,9 +102,7 @@ def train(wanted: Training, common: Options, place: Place, axes: Axes) -> list[R
     return fit(wanted, tasks, lambda config: catalogue.splits(config, place))
 
 
-def train_own(
-    wanted: Training, settings: Options, axes: Axes, warn: Callable[[str], None]
-) -> list[Run]:
+def train_own(wanted: Training, settings: Options, warn: Callable[[str], None]) -> list[Run]:
     """Train on `settings["data"]["path"]`; what is too short is reported to `warn` first.
 
     Runs are kept in RUNS/data/PRESET/, `wanted.preset` being a name. Raises TrainingError.
@@ -108,7 +127,7 @@ def train_own(
     folder = wanted.runs / OWN / wanted.preset
     tasks = [
         (catalogue.preset(OWN, "quick", cell), Run(folder / name))
-        for name, cell in catalogue.cells(axes, settings)
+        for name, cell in wanted.cells(settings)
     ]
     # The axes do not change the data, but those of an oracle are checked for switches.
     *_, (splits, short) = [own.split(source, series, config) for config, _ in tasks]
@@ -145,7 +164,11 @@ def fit(
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise BadConfig(f"device {wanted.device!r} cannot be used: {reason}") from error
-    with world(wanted.device) as processes, _no_denormals():
+    with world(wanted.device) as processes, contextlib.ExitStack() as after:
+        # Numbers below 1e-38 count as 0: gradients through hypotheses that are ruled out. A
+        # processor takes many times longer over them: half the time of an iteration.
+        torch.set_flush_denormal(True)
+        after.callback(torch.set_flush_denormal, False)
         console = Console(quiet=not processes.leads)
         for config, run in tasks:
             name = run.folder.name
@@ -169,19 +192,6 @@ def fit(
                 f"{progress.best_iteration} of {progress.iteration}, {progress.elapsed_s:.0f} s"
             )
     return [run for _, run in tasks]
-
-
-@contextlib.contextmanager
-def _no_denormals() -> Iterator[None]:
-    """Flush numbers below 1e-38 to 0: gradients through hypotheses that are ruled out.
-
-    A processor takes many times longer over them: half the time of an iteration.
-    """
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 # --- what a run shows while it trains -----------------------------------------------------------

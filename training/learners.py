@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -27,43 +28,29 @@ IMAGES = 32  # evaluated together: intermediate results stay in the processor's 
 class MlpEncoder(nn.ModuleList):
     """Layers `activation(W x + b)`, the last one with `output_activation`.
 
-    linear: number of features after them that are linear in the inputs.
+    spec: the field `encoder` of a `model.json`, but for its type. linear: number of features after
+    the others that are linear in the inputs.
     """
 
-    def __init__(
-        self, layers: list[int], activation: str, output_activation: str, linear: int = 0
-    ) -> None:
-        pairs = zip(layers[:-1], layers[1:], strict=True)
-        super().__init__(nn.Linear(into, out) for into, out in pairs)
+    def __init__(self, **spec: Any) -> None:
+        self.spec = {"type": "mlp", **spec}
+        layers: list[int] = spec["layers"]
+        super().__init__(nn.Linear(into, out) for into, out in pairwise(layers))
+        linear = spec.get("linear", 0)
         self.linear = nn.Linear(layers[0], linear) if linear else None
-        self.layers = layers
         self.features = layers[-1] + linear
-        self.activation = activation
-        self.output_activation = output_activation
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (..., n) of inputs (..., x_dim)."""
-        layers = [cast(nn.Linear, self[i]) for i in range(len(self.layers) - 1)]
-        linear = None if self.linear is None else (self.linear.weight, self.linear.bias)
+        layers = [cast(nn.Linear, self[i]) for i in range(len(self.spec["layers"]) - 1)]
         network = Mlp(
             weights=tuple(layer.weight for layer in layers),
             biases=tuple(layer.bias for layer in layers),
-            activation=self.activation,
-            output_activation=self.output_activation,
-            linear=linear,
+            activation=self.spec["activation"],
+            output_activation=self.spec["output_activation"],
+            linear=None if self.linear is None else (self.linear.weight, self.linear.bias),
         )
         return network(x)
-
-    def spec(self) -> dict[str, Any]:
-        """The field `encoder` of a `model.json`."""
-        linear = {} if self.linear is None else {"linear": self.linear.out_features}
-        return {
-            "type": "mlp",
-            "layers": self.layers,
-            "activation": self.activation,
-            "output_activation": self.output_activation,
-            **linear,
-        }
 
 
 class _ConvBlock(nn.Module):
@@ -87,27 +74,29 @@ class ConvEncoder(nn.ModuleList):
     """Blocks on images given as channels * height * width numbers (paper, app. C).
 
     In training the norms use the moments of all images of a batch; in evaluation, running ones.
-    mixed: in training, images and kernels are rounded to bfloat16, which takes half the time where
-    the processor has such products (AMX, tensor cores).
+    spec: the field `encoder` of a `model.json`, but for its type. mixed: in training, images and
+    kernels are rounded to bfloat16, which takes half the time where the processor has such products
+    (AMX, tensor cores).
     """
 
-    def __init__(
-        self, channels: int, height: int, width: int, blocks: list[int], *, mixed: bool = False
-    ) -> None:
-        into = [channels, *blocks[:-1]]
+    def __init__(self, *, mixed: bool = False, **spec: Any) -> None:
+        self.spec = {"type": "conv", **spec}
+        self.shape = (spec["channels"], spec["height"], spec["width"])
+        blocks: list[int] = spec["blocks"]
         last = len(blocks) - 1
         super().__init__(
-            _ConvBlock(a, b, last=i == last)
-            for i, (a, b) in enumerate(zip(into, blocks, strict=True))
+            _ConvBlock(into, out, last=i == last)
+            for i, (into, out) in enumerate(pairwise((spec["channels"], *blocks)))
         )
         # With channels last, convolutions, norms and pooling take half the time on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.shape = (channels, height, width)
-        self.blocks = blocks
         self.mixed = mixed
-        self.features = blocks[-1] * (height >> len(blocks)) * (width >> len(blocks))
+        height, width = (size >> len(blocks) for size in self.shape[1:])
+        self.features = blocks[-1] * height * width
         if self.features == 0:
-            raise ValueError(f"{len(blocks)} blocks leave nothing of {height} x {width} images")
+            raise ValueError(
+                f"{len(blocks)} blocks leave nothing of {spec['height']} x {spec['width']} images"
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (..., n) of images (..., channels * height * width)."""
@@ -115,25 +104,13 @@ class ConvEncoder(nn.ModuleList):
         # In training, the images of a batch share moments.
         parts = [image] if self.training else torch.split(image, IMAGES)
         rounded = self.mixed and self.training
+        features = []
         with torch.autocast(image.device.type, torch.bfloat16, enabled=rounded):
-            features = torch.cat([self._blocks(part) for part in parts])
-        return features.to(x.dtype).reshape(*x.shape[:-1], -1)
-
-    def _blocks(self, image: Tensor) -> Tensor:
-        for block in self:
-            image = block(image)
-        return image
-
-    def spec(self) -> dict[str, Any]:
-        """The field `encoder` of a `model.json`."""
-        channels, height, width = self.shape
-        return {
-            "type": "conv",
-            "channels": channels,
-            "height": height,
-            "width": width,
-            "blocks": self.blocks,
-        }
+            for part in parts:
+                for block in self:
+                    part = block(part)
+                features.append(part)
+        return torch.cat(features).to(x.dtype).reshape(*x.shape[:-1], -1)
 
 
 EncoderModule = MlpEncoder | ConvEncoder
@@ -195,7 +172,7 @@ class Learner(nn.Module):
             "x_dim": len(self.x_offset),
             "y_dim": len(self.y_offset),
             "feature_dim": self.encoder.features,
-            "encoder": self.encoder.spec(),
+            "encoder": self.encoder.spec,
             **self.fields,
         }
 
@@ -395,10 +372,6 @@ class Classifier(Learner):
         log_probability: Tensor = self.last(features).log_softmax(-1)
         return log_probability
 
-    def model(self) -> UnderlyingModel:
-        """Not available; raises TypeError."""
-        raise TypeError("a classifier has no model that adapts: use log_probabilities")
-
 
 class LstmLearner(Learner):
     """Parameters of `Lstm`."""
@@ -418,20 +391,6 @@ class LstmLearner(Learner):
 
 def learner(config: Config, splits: Splits) -> Learner:
     """A run's learner with its initial parameters; raises BadConfig."""
-    _check_alike(config, splits)
-    scaling = splits.scaling or Scaling.none(splits.x_dim, splits.y_dim)
-    adapts = config.objective.mode != "toe"
-    try:
-        built = build(config.model, scaling, splits.classes, config.seed, adapts=adapts)
-    except ValueError as error:
-        raise BadConfig(f"model: {error}") from error
-    if config.objective.mode != "moca":
-        built.hazard_logit.requires_grad_(False)  # no other objective depends on it
-    return built
-
-
-def _check_alike(config: Config, splits: Splits) -> None:
-    """Raise BadConfig where model and data do not go together."""
     kind = config.model.kind
     image = config.model.image
     if (kind == "pcoc") != (splits.classes > 0):
@@ -441,6 +400,15 @@ def _check_alike(config: Config, splits: Splits) -> None:
         raise BadConfig(f"model.image: inputs are of {splits.x_dim} numbers, not {image}")
     if config.validation.metric == "accuracy" and not splits.classes:
         raise BadConfig("validation.metric: accuracy needs labels that are classes; use nll")
+    scaling = splits.scaling or Scaling.none(splits.x_dim, splits.y_dim)
+    adapts = config.objective.mode != "toe"
+    try:
+        built = build(config.model, scaling, splits.classes, config.seed, adapts=adapts)
+    except ValueError as error:
+        raise BadConfig(f"model: {error}") from error
+    if config.objective.mode != "moca":
+        built.hazard_logit.requires_grad_(False)  # no other objective depends on it
+    return built
 
 
 def build(
@@ -455,13 +423,22 @@ def build(
         outputs = len(scaling.y_offset)
         encoder: EncoderModule
         if config.image is not None:
-            mixed = config.mixed_precision
-            encoder = ConvEncoder(*config.image, list(config.blocks), mixed=mixed)
+            channels, height, width = config.image
+            encoder = ConvEncoder(
+                channels=channels,
+                height=height,
+                width=width,
+                blocks=list(config.blocks),
+                mixed=config.mixed_precision,
+            )
         else:
             into = len(scaling.x_offset) + config.lags * outputs
-            layers = [into, *config.widths, config.features]
-            linear = outputs if config.kind == "fleet" else 0
-            encoder = MlpEncoder(layers, config.activation, config.output_activation, linear)
+            encoder = MlpEncoder(
+                layers=[into, *config.widths, config.features],
+                activation=config.activation,
+                output_activation=config.output_activation,
+                **({"linear": outputs} if config.kind == "fleet" else {}),
+            )
         if config.kind == "pcoc":
             of_classes = PcocLearner if adapts else Classifier
             return of_classes(encoder, scaling, config, classes)

@@ -1,30 +1,64 @@
-"""`moca evaluate EXPERIMENT`: trained runs on the paper's test protocol, tables and ablations."""
+"""Trained runs on the paper's test protocol: `moca evaluate EXPERIMENT`.
+
+First of one run: its scores on the test sequences, and traces of the filter over them. Then of all
+runs of an experiment or an ablation: tables and figures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
+from torch import Tensor
 
-from training import catalogue, figures, trained
-from training.config import Objective
-from training.data.files import Place
+from model_core import filter as moca
+from model_core.filter import FilterState, Inputs, Prior
+from model_core.stream import forecasts
+from model_core.stream.columns import Columns, of_all
+from model_core.stream.events import NOTHING_WATCHED
+from model_core.stream.slab import Slab, SlabMemory, Step
+from model_core.stream.warmup import Moments
+from model_core.stream_settings import DEFAULTS
+from model_core.summary import stacked
+from model_core.upm.base import UnderlyingModel
+from training import catalogue, figures
+from training.config import OWN, Objective
+from training.data.files import Place, save
 from training.data.windows import Batch, Splits
 from training.errors import BadRun
 from training.figures import Chart, Curves
-from training.meta_training.runs import Run
-from training.results import Table
-from training.statistics import Estimate, estimate, paired
-from training.trained import Protocol
+from training.learners import Classifier, Learner, learner
+from training.meta_training.objective import labelled, measured, reveal
+from training.meta_training.runs import RESULT, Run
+from training.results import (
+    Estimate,
+    Table,
+    calibration_error,
+    coverage,
+    distance,
+    estimate,
+    paired,
+    reliability,
+)
 
+SEED = 20_200_107  # of test sequences, whatever the seed of the run
+VERSION = 2  # of what test sequences are drawn from and how they are scored; more with each change
 Values = NDArray[np.float64]
+DTYPE = torch.float64
+CALIBRATION_SEQUENCES = 25  # test sequences on which calibration is measured
+MAX_HYPOTHESES = 100  # of the filter while measuring calibration
+LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage is measured
+MEDIAN = (0.5,)  # without a level predictives are not summed up
+METRICS = {"nll": ("test NLL", "nats"), "accuracy": ("test accuracy", "")}  # name and unit
 Charts = list[tuple[str, Chart]]  # by the name of their files
 Setting = float | None  # the hazard; None if that of the data is unknown
 
@@ -45,7 +79,285 @@ PAPERS = {
         "COE": (-3.044, 0.059),
     }
 }
-STEPS = 150  # of a sequence whose belief is drawn
+DRAWN = 150  # observations of a sequence whose belief is drawn
+
+
+class Protocol(NamedTuple):
+    """Test protocol (paper, app. C): number and length of sequences, and the metric."""
+
+    sequences: int
+    length: int
+    metric: str = "nll"
+    dtype: torch.dtype = DTYPE
+    part: int = 10  # sequences measured at once
+
+    @property
+    def measure(self) -> str:
+        """Name of the metric, with its unit."""
+        name, unit = METRICS[self.metric]
+        return f"{name} ({unit})" if unit else name
+
+    @property
+    def better(self) -> int:
+        """Sign of an improvement."""
+        return 1 if self.metric == "accuracy" else -1
+
+
+def protocol_of(run: Run) -> Protocol:
+    """Test protocol of a run; windows of own data are as long as in training."""
+    tested: Protocol = catalogue.module(run.config.experiment).PROTOCOL
+    if run.config.experiment == OWN:
+        tested = tested._replace(length=run.config.optimiser.length)
+    metric = "accuracy" if run.config.model.kind == "pcoc" else "nll"
+    return tested._replace(metric=metric)
+
+
+def kept(
+    run: Run, test: str, key: Sequence[str | int], measure: Callable[[], dict[str, Values]]
+) -> dict[str, Values]:
+    """What a test measures; kept in the run's folder, by a digest of result and `key`."""
+    whole = [VERSION, run.config.model_dump(mode="json"), run.result, key]
+    digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+    file = run.folder / f"{test}-{digest}.npz"
+    if not file.exists():
+        save(file, **measure())
+    with np.load(file) as arrays:
+        return dict(arrays)
+
+
+def finished(folder: Path) -> list[Run]:
+    """Every finished run under a folder, by name."""
+    return [Run(result.parent) for result in sorted(folder.rglob(RESULT))]
+
+
+def best(runs: Sequence[Run]) -> dict[tuple[float | None, str], Run]:
+    """The run with the best validation of each hazard and method, over learning rates."""
+    chosen: dict[tuple[float | None, str], Run] = {}
+    for run in runs:
+        key = (run.hazard, run.method)
+        other = chosen.get(key)
+        if other is None or run.result["best_metric"] < other.result["best_metric"]:
+            chosen[key] = run
+    return chosen
+
+
+def load(run: Run, splits: Splits, dtype: torch.dtype = DTYPE) -> Learner:
+    """A run's learner with its best parameters, in evaluation mode."""
+    progress, _ = run.load()
+    # In the precision of the training first: an offset may need it.
+    best_learner = learner(run.config, splits).to(run.config.optimiser.precision)
+    best_learner.load_state_dict(progress.best)
+    return best_learner.to(dtype).eval()
+
+
+def sequences(splits: Splits, protocol: Protocol) -> Batch:
+    """The test sequences: the same for every method."""
+    generator = torch.Generator().manual_seed(SEED)
+    return splits.test(generator, protocol.sequences, protocol.length)
+
+
+def scores(
+    run: Run, splits: Splits, protocol: Protocol, objective: Objective | None = None
+) -> Values:
+    """The metric of each test sequence (sequences,), kept in the run's folder.
+
+    objective: conditioning of the test, by default that of the training; its supervision is the
+    share of switches that the test reveals. A failed score makes that of its sequence nan.
+    """
+    tested = objective or run.config.objective
+
+    def measure() -> dict[str, Values]:
+        batch = sequences(splits, protocol)
+        supervision = None
+        if tested.supervision:
+            if batch.switch is None:
+                raise BadRun(
+                    "a test with supervision needs the true switches: those of the data are unknown"
+                )
+            generator = torch.Generator().manual_seed(SEED + 1)
+            supervision = reveal(batch.switch, tested.supervision, generator).to(protocol.dtype)
+        batch = batch.to("cpu", protocol.dtype)
+        best_learner = load(run, splits, protocol.dtype)
+        served = None if isinstance(best_learner, Classifier) else best_learner.served()
+        if served is not None and served.believes:  # what it remembers only the filter knows
+            if tested.mode != "moca" or tested.supervision:
+                raise BadRun(f"{run.folder}: a fleet is filtered, which is mode moca alone")
+            metric = -log_scores(served, batch)
+        else:
+            metric = measured(
+                best_learner,
+                batch,
+                tested,
+                supervision,
+                classes=splits.classes,
+                part=protocol.part,
+            )[protocol.metric]
+        present = labelled(best_learner, batch.y)
+        total = torch.where(present, metric.double(), 0.0).sum(-1)
+        return {"score": (total / present.sum(-1)).numpy()}
+
+    key: list[str | int] = [str(protocol), tested.model_dump_json(), SEED]
+    return kept(run, "test", key, measure)["score"]
+
+
+class Trace(NamedTuple):
+    """Outputs of the filter over a batch, step by step as in the service.
+
+    belief: (B, T, T) `b_t(r | x_t, y_t)` by [t, r]. pit: (B, T, d), nan where unlabelled or of
+    classes. probability: (B, T, J) of classes, else None. states: of the first sequence, before
+    each chosen time.
+    """
+
+    belief: Tensor
+    pit: NDArray[np.float64]
+    probability: NDArray[np.float64] | None
+    states: dict[int, FilterState]
+
+
+class Filters:
+    """Filters of a fixed number of series, all stepped by one observation of each at a time."""
+
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        rows: int,
+        max_hypotheses: int,
+        levels: Sequence[float] = (),
+        moments: Sequence[Moments] = (),
+    ) -> None:
+        """levels: of the quantiles in summaries; without any there are no summaries.
+
+        moments: location and scale of each series; without any 0 and 1.
+        """
+        self.model = model
+        self._summarised = len(levels) > 0
+        self.slab = Slab(model, max_hypotheses, levels, room=SlabMemory(expected=rows))
+        moments = moments or [([0.0] * model.scaled, [1.0] * model.scaled)] * rows
+        locations = [location for location, _ in moments]
+        self._rows = self.slab.begin(locations, [scale for _, scale in moments])
+
+    def state(self, row: int) -> FilterState:
+        """State of a row (batch 1), a copy."""
+        return self.slab.state(self._rows[row])
+
+    @property
+    def batch(self) -> tuple[FilterState, Prior]:
+        """States and priors of all rows; good until the next step."""
+        return self.slab.batch(self._rows)
+
+    def through(self, batch: Batch) -> Iterator[list[Step]]:
+        """Step all rows through a batch."""
+        count, steps = batch.y.shape[:2]
+        y = batch.y.double().numpy()
+        x = np.empty((count, steps, 0)) if batch.x is None else batch.x.double().numpy()
+        ones = np.ones((count, steps))
+        elapsed = ones if batch.elapsed is None else batch.elapsed.double().numpy()
+        unstated = np.full(count, np.nan)
+        rates = np.full(count, self.model.outlier_rate)
+        table = np.atleast_1d(np.array(self.model.hazard))
+        hazards = of_all(table, count)
+        offsets = np.zeros(count)
+        watched = [NOTHING_WATCHED] * count
+        for t in range(steps):
+            seen = Columns(y[:, t], x[:, t], elapsed[:, t], unstated, rates, hazards, offsets)
+            yield self.slab.step(self._rows, seen, watched, summarised=self._summarised)
+
+
+@torch.no_grad()
+def log_scores(model: UnderlyingModel, batch: Batch, moments: Sequence[Moments] = ()) -> Tensor:
+    """`log p(y_t | x_t, past)` (B, T), nan where unlabelled; as many hypotheses as a stream has.
+
+    moments: location and scale of each series; without any 0 and 1.
+    """
+    filters = Filters(model, len(batch.y), DEFAULTS.max_hypotheses, moments=moments)
+    scores = [[step.readout.log_score for step in taken] for taken in filters.through(batch)]
+    return torch.tensor(scores, dtype=torch.float64).T
+
+
+@torch.no_grad()
+def trace(
+    model: UnderlyingModel,
+    batch: Batch,
+    at: tuple[int, ...] = (),
+    max_hypotheses: int | None = None,
+) -> Trace:
+    """Filter a batch from its first observation; by default nothing is pruned."""
+    count, steps = batch.y.shape[:2]
+    filters = Filters(model, count, max_hypotheses or steps, MEDIAN)
+    beliefs = []
+    pits = []
+    classes = []
+    states = {}
+    for t, taken in enumerate(filters.through(batch)):
+        if t + 1 in at:
+            states[t + 1] = filters.state(0)
+        state, _ = filters.batch
+        belief = torch.zeros(count, steps, dtype=torch.float64)
+        length = state.belief.run_length.clamp(0, steps - 1)
+        beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))
+        numbers = [step.predictive and step.predictive.numbers(0.0) for step in taken]
+        summary = stacked(numbers, model.y_dim, model.label)
+        if model.label == "class":
+            classes.append(summary.mean)
+            pits.append(np.full(batch.y[:, t].shape, np.nan))
+        else:
+            pits.append(summary.cdf)
+    probability = np.stack(classes, 1) if classes else None
+    return Trace(torch.stack(beliefs, 1), np.stack(pits, 1), probability, states)
+
+
+def calibration(run: Run, splits: Splits) -> tuple[dict[str, Any], Chart]:
+    """PITs of numbers or reliability of classes, of the model filtered as in the service.
+
+    pit_distance: of the PITs from uniform (Kolmogorov-Smirnov). coverage: (level, share inside) of
+    central intervals. class_error: expected calibration error of a classifier. What does not apply
+    is None or empty.
+    """
+    batch = sequences(splits, protocol_of(run)).part(slice(0, CALIBRATION_SEQUENCES))
+    traced = trace(load(run, splits).served(), batch, max_hypotheses=MAX_HYPOTHESES)
+    measures: dict[str, Any] = {"pit_distance": None, "coverage": [], "class_error": None}
+    if traced.probability is not None:
+        bins = reliability(traced.probability, batch.y.squeeze(-1).numpy())
+        measures["class_error"] = calibration_error(bins)
+        return measures, figures.classifier(bins)
+    inside = coverage(traced.pit, LEVELS).tolist()
+    measures["pit_distance"] = distance(traced.pit)
+    measures["coverage"] = list(zip(LEVELS, inside, strict=True))
+    return measures, figures.calibration(traced.pit)
+
+
+def validations(run: Run) -> Chart:
+    """Validations of a run while it trained."""
+    return figures.validation({run.method: run.result["history"]}, f"{run.method}: validation")
+
+
+def coming(model: UnderlyingModel, x: Tensor) -> Inputs:
+    """An observation of each row to come, at inputs x (B, x_dim)."""
+    ones = torch.ones(len(x), dtype=torch.float64)
+    table = np.atleast_1d(model.hazard)
+    return Inputs(
+        x=x,
+        y=torch.zeros(len(x), model.y_dim, dtype=torch.float64),
+        labelled=ones < 0,
+        hazard=torch.from_numpy(table).expand(len(x), -1),
+        elapsed=ones,
+        changepoint=ones * torch.nan,
+        outlier_rate=ones * model.outlier_rate,
+    )
+
+
+@torch.no_grad()
+def density(model: UnderlyingModel, state: FilterState, x: Tensor, y: Tensor) -> Tensor:
+    """Predictive density (len(y), len(x)) of one stream's next label y (Q,) at inputs x (G, 1)."""
+    zeros = torch.zeros(1, model.scaled, dtype=torch.float64)
+    states, priors = forecasts.repeated(state, moca.make_prior(model, zeros, zeros + 1), len(x))
+    inputs = coming(model, x)
+    grown, _ = moca.grow(states, priors, inputs)
+    mixture = moca.predict(model, grown, priors, inputs).mixture
+    return torch.stack([mixture.log_prob(label.expand(len(x), 1)).exp() for label in y])
+
+
+# --- runs of an experiment or an ablation beside each other --------------------------------------
 
 
 class Comparison(NamedTuple):
@@ -202,7 +514,7 @@ class Study(NamedTuple):
 
     def chosen(self) -> dict[tuple[Setting, str], Run]:
         """The best run of each hazard and method; raises BadRun where nothing is trained."""
-        chosen = trained.best(trained.finished(self.folder))
+        chosen = best(finished(self.folder))
         if not chosen:
             raise BadRun(f"{self.folder}: no finished run; run moca train {self.experiment}")
         return chosen
@@ -215,14 +527,6 @@ class Evaluated(NamedTuple):
     chosen: Mapping[tuple[Setting, str], Run]
     splits: Mapping[Setting, Splits]
     comparison: Comparison
-
-    def mocas(self) -> list[tuple[Setting, Run, Splits]]:
-        """Setting, MOCA's run and the data of each setting."""
-        return [
-            (setting, run, self.splits[setting])
-            for (setting, method), run in self.chosen.items()
-            if method == "MOCA"
-        ]
 
 
 def evaluate(wanted: Study) -> Comparison:
@@ -244,14 +548,12 @@ def evaluate(wanted: Study) -> Comparison:
     experiment = catalogue.module(wanted.experiment)
     protocol: Protocol = experiment.PROTOCOL
     for (setting, method), run in track(chosen.items(), "testing", console=console, transient=True):
-        values[setting, method] = trained.scores(run, splits[setting], protocol)
+        values[setting, method] = scores(run, splits[setting], protocol)
         if method in CROSSED:
             mode, name = CROSSED[method]
             # Not where the switches of the data are unknown.
             with suppress(ValueError):
-                values[setting, name] = trained.scores(
-                    run, splits[setting], protocol, Objective(mode=mode)
-                )
+                values[setting, name] = scores(run, splits[setting], protocol, Objective(mode=mode))
     comparison = Comparison(wanted.experiment, protocol.measure, protocol.better, values)
     show_table(comparison, method_table(comparison), chosen, wanted.out, console)
     charts: Charts = []
@@ -284,7 +586,7 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
         method = variation.method if len(shares) == 1 else f"told {share:g} in the test"
         tested = Objective(mode=ablation.mode or run.config.objective.mode, supervision=share)
         splits = catalogue.splits(run.config, wanted.place)
-        values[variation.setting, method] = trained.scores(run, splits, protocol, tested)
+        values[variation.setting, method] = scores(run, splits, protocol, tested)
         runs[variation.setting, method] = run
     comparison = Comparison(name, protocol.measure, protocol.better, values, ablation.axis)
     table = ablation_table(comparison, ablation.question)
@@ -296,27 +598,45 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
 
 def first_sequence(run: Run, splits: Splits) -> Batch:
     """The first test sequence, as far as its belief is drawn."""
-    return trained.sequences(splits, trained.protocol(run)).part(slice(0, 1)).cut(0, STEPS)
+    return sequences(splits, protocol_of(run)).part(slice(0, 1)).cut(0, DRAWN)
+
+
+def moca_charts(
+    evaluated: Evaluated,
+    name: str,
+    picture: Callable[[Run, Splits], Chart],
+    losses: Callable[[Setting, Run], Chart] = lambda _, run: validations(run),
+) -> Charts:
+    """A picture of MOCA's run at each setting, its calibration, and validations."""
+    charts: Charts = []
+    for (setting, method), run in evaluated.chosen.items():
+        if method == "MOCA":
+            splits = evaluated.splits[setting]
+            end = "" if setting is None else f"-{setting:g}"
+            charts += [
+                (f"{name}{end}", picture(run, splits)),
+                (f"calibration{end}", calibration(run, splits)[1]),
+                (f"losses{end}", losses(setting, run)),
+            ]
+    return charts
 
 
 def classifier_charts(evaluated: Evaluated) -> Charts:
     """MOCA's belief and calibration at each hazard, and validation of every method."""
-    charts: Charts = []
-    for setting, run, splits in evaluated.mocas():
+
+    def belief_of(run: Run, splits: Splits) -> Chart:
         batch = first_sequence(run, splits)
         assert batch.switch is not None
-        belief = trained.trace(trained.load(run, splits).model(), batch).belief[0].numpy()
-        _, calibration = trained.calibration(run, splits)
+        belief = trace(load(run, splits).model(), batch).belief[0].numpy()
+        return figures.heat_map(belief, batch.switch[0].numpy())
+
+    def losses(setting: Setting, _: Run) -> Chart:
         histories = {
             method: other.result["history"]
             for (at, method), other in evaluated.chosen.items()
             if at == setting
         }
         panels = (("elapsed_s", "nll"), ("elapsed_s", "accuracy"))
-        losses = figures.validation(histories, f"Validation at hazard {setting:g}", panels)
-        charts += [
-            (f"belief-{setting:g}", figures.heat_map(belief, batch.switch[0].numpy())),
-            (f"calibration-{setting:g}", calibration),
-            (f"losses-{setting:g}", losses),
-        ]
-    return charts
+        return figures.validation(histories, f"Validation at hazard {setting:g}", panels)
+
+    return moca_charts(evaluated, "belief", belief_of, losses)

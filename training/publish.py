@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -21,7 +23,7 @@ from model_core import artifact
 from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
-from training import catalogue, results, trained
+from training import catalogue, paper, results
 from training.config import OWN, Config, Objective
 from training.data.files import Place
 from training.data.windows import Batch, Splits
@@ -29,9 +31,8 @@ from training.errors import BadConfig, BadData, BadRun, TrainingError
 from training.experiments import own
 from training.figures import Chart
 from training.meta_training.runs import Run
-from training.results import Table
-from training.statistics import MethodComparison, compared, estimate
-from training.trained import DTYPE, METRICS, Protocol
+from training.paper import DTYPE, METRICS, Protocol
+from training.results import MethodComparison, Table, compared, estimate
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"
@@ -96,13 +97,13 @@ def publish(wanted: Publication, console: Console | None = None) -> Path:
     if names and (not all(names) or not len(names) == len(set(names)) == priors):
         raise BadConfig(f"--regimes: expected {priors} different names, got {', '.join(names)!r}")
     splits = catalogue.splits(run.config, wanted.place)
-    batch = trained.sequences(splits, trained.protocol(run))
+    batch = paper.sequences(splits, paper.protocol_of(run))
     report, charts = measured(wanted, run, splits, batch, console)
     temporary = folder / f".publish-{os.getpid()}"
     try:
         _write(temporary, wanted, run, splits, report)
         write_report(temporary, report, charts, page=wanted.page)
-        model = trained.load(run, splits).served()
+        model = paper.load(run, splits).served()
         _check(temporary, model, batch.part(slice(0, CHECKED)).cut(0, STEPS))
         return _placed(temporary, folder, wanted.version)
     finally:
@@ -128,7 +129,7 @@ def _version(folder: Path, wanted: str) -> int:
 def _write(
     folder: Path, wanted: Publication, run: Run, splits: Splits, report: Mapping[str, Any]
 ) -> None:
-    learner = trained.load(run, splits, run.config.optimiser.precision)
+    learner = paper.load(run, splits, run.config.optimiser.precision)
     description, tensors = learner.artifact()
     data = "data of one's own" if run.config.experiment == OWN else run.config.experiment
     text = wanted.description or f"Trained on {data}; see its report."
@@ -162,8 +163,8 @@ def _check(folder: Path, model: UnderlyingModel, batch: Batch) -> None:
     """Raise BadRun unless the written artifact gives the scores of the run's parameters."""
     written = artifact.load(folder)
     batch = batch.to("cpu", DTYPE)
-    ours = trained.log_scores(model, batch)
-    theirs = trained.log_scores(written, batch)
+    ours = paper.log_scores(model, batch)
+    theirs = paper.log_scores(written, batch)
     worst = float((ours - theirs).abs()[~ours.isnan()].max())
     if not worst <= TOLERANCE:
         raise BadRun(
@@ -198,17 +199,17 @@ def measured(
     charts shows.
     """
     untrained = _untrained(wanted, run, splits, console)
-    protocol = trained.protocol(run)
+    protocol = paper.protocol_of(run)
     first = protocol.metric
     other = [metric for metric in METRICS if metric != first and splits.classes]
     values = {
-        metric: trained.scores(run, splits, protocol._replace(metric=metric), SERVED)
+        metric: paper.scores(run, splits, protocol._replace(metric=metric), SERVED)
         for metric in (first, *other)
     }
     configuration = run.config.model_dump(mode="json")
     if run.config.experiment == OWN:  # of own files only the name, as their path is private
         configuration["data"]["path"] = Path(configuration["data"]["path"]).name
-    calibration, chart = trained.calibration(run, splits)
+    calibration, chart = paper.calibration(run, splits)
     report = {
         "version": VERSION,
         "name": wanted.name,
@@ -234,7 +235,7 @@ def measured(
         "calibration": calibration,
         "history": run.result["history"],
     }
-    return report, [trained.validations(run), chart]
+    return report, [paper.validations(run), chart]
 
 
 def _comparisons(
@@ -250,13 +251,13 @@ def _comparisons(
 
     others = [
         other
-        for other in trained.finished(run.folder.resolve().parent)
+        for other in paper.finished(run.folder.resolve().parent)
         if comparable(other) == comparable(run) and other.method != run.method
     ]
     comparisons = []
-    for (_, method), other in trained.best(others).items():
+    for (_, method), other in paper.best(others).items():
         try:
-            theirs = trained.scores(other, splits, protocol)
+            theirs = paper.scores(other, splits, protocol)
         except (TrainingError, ValueError, RuntimeError):  # another shape, or switches unknown
             continue
         comparisons.append(compared(method, METRICS[protocol.metric][0], ours, theirs))
@@ -316,9 +317,19 @@ def write_report(
             2,
         ),
     ]
-    results.write_page(
-        folder / "report.html", f"Training report: {report['name']}", about, charts, tables
+    environment = Environment(
+        loader=PackageLoader("training"), autoescape=True, undefined=StrictUndefined
     )
+    environment.filters["data_uri"] = lambda chart: (
+        f"data:image/svg+xml;base64,{base64.b64encode(chart.svg()).decode()}"
+    )
+    rendered = environment.get_template("page.html").render(
+        title=f"Training report: {report['name']}",
+        about=about,
+        charts=charts,
+        tables=[table for table in tables if table.rows],
+    )
+    (folder / "report.html").write_text(rendered, "utf-8")
 
 
 def _compared(title: str, caption: str, comparisons: Sequence[MethodComparison]) -> Table:

@@ -23,7 +23,7 @@ from model_core.upm.builtin import Options, build
 from training.experiments.sinusoid import INPUTS, NOISE_VARIANCE, sinusoids
 from training.online import follow
 from training.quality.series import VECTOR_MODELS, load, spans
-from training.statistics import estimate
+from training.results import estimate
 
 GAIN = "{0.mean:.3f} ({0.low:.3f} to {0.high:.3f})"
 

@@ -14,7 +14,7 @@ from training import figures, publish
 from training.data.windows import Batch
 from training.experiments import bandit, players, sinusoid
 from training.figures import DPI, METHODS, Dots
-from training.statistics import Estimate, MethodComparison, reliability
+from training.results import Estimate, MethodComparison, reliability
 
 HAZARDS = [0.01, 0.05, 0.2]
 STEPS = 24

@@ -16,7 +16,7 @@ from training.config import ModelConfig, Objective
 from training.data.windows import Batch, Scaling
 from training.learners import ConvEncoder, build
 from training.meta_training.objective import log_scores, start
-from training.trained import log_scores as filtered_scores
+from training.paper import log_scores as filtered_scores
 
 NAN = math.nan
 SMALL = {"widths": (7,), "features": 5, "hazard": 0.07, "learn_hazard": True}
@@ -200,10 +200,13 @@ def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
         assert (model.y_offset.tolist(), model.y_scale.tolist()) == ([0, 0], [1, 1])
 
 
+IMAGES = {"channels": 3, "height": 12, "width": 12, "blocks": [5, 4, 6]}
+
+
 def encoder() -> ConvEncoder:
     """Three blocks, norms of both signs."""
     torch.manual_seed(0)
-    net = ConvEncoder(3, 12, 12, [5, 4, 6]).double()
+    net = ConvEncoder(**IMAGES).double()
     for block in net:
         if block.norm is not None:
             nn.init.normal_(block.norm.weight)
@@ -226,7 +229,7 @@ def test_features_of_an_image_depend_on_its_batch_in_training_alone(monkeypatch)
 
 def test_mixed_precision_is_near_in_training_and_absent_in_evaluation():
     plain, x = encoder().float(), images(200).float()
-    mixed = ConvEncoder(3, 12, 12, [5, 4, 6], mixed=True)
+    mixed = ConvEncoder(**IMAGES, mixed=True)
     mixed.load_state_dict(plain.state_dict())
     ours, theirs = mixed(x), plain(x)
     assert ours.dtype == torch.float32

@@ -7,27 +7,36 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.training.tiny import SETTINGS, untold
-from training import catalogue, jobs, trained
-from training.catalogue import Ablation, Axes, Variation, at
+from model_core import segments
+from model_core.segments import Changes, Sequences
+from tests.training.test_learners import drawn, learner_of
+from tests.training.tiny import SETTINGS, seeded, splits, tiny, untold
+from training import catalogue, jobs, paper
+from training.catalogue import Ablation, Variation, at
 from training.config import Objective
 from training.data.files import Place
 from training.errors import BadConfig, BadRun
 from training.experiments import players, sinusoid
 from training.jobs import Training, train
+from training.learners import learner
+from training.meta_training import objective
+from training.meta_training.objective import start
 from training.meta_training.runs import Run
 from training.paper import (
     SUPERVISED,
     UNSUPERVISED,
     Comparison,
+    Protocol,
     Study,
+    density,
     evaluate,
     evaluate_ablation,
+    log_scores,
     method_table,
     show_table,
+    trace,
 )
-from training.statistics import estimate
-from training.trained import Protocol
+from training.results import estimate
 
 TINY = Protocol(6, 160)
 STEPS = 260
@@ -92,15 +101,15 @@ def place(tmp_path_factory):
 def runs(tmp_path_factory, place):
     """Two methods at two hazards with two learning rates."""
     folder = tmp_path_factory.mktemp("runs")
-    wanted = Training("sinusoid", "quick", folder)
-    train(wanted, SETTINGS, place, Axes([0.05, 0.2], ["moca", "oracle", "sw5"], [0.01, 1e-6]))
+    axes = {"hazards": [0.05, 0.2], "modes": ["moca", "oracle", "sw5"], "rates": [0.01, 1e-6]}
+    train(Training("sinusoid", "quick", folder, **axes), SETTINGS, place)
     return folder
 
 
 def test_the_rate_that_validated_best_is_chosen(runs):
-    all_runs = trained.finished(runs / "sinusoid")
+    all_runs = paper.finished(runs / "sinusoid")
     assert len(all_runs) == 12
-    chosen = trained.best(all_runs)
+    chosen = paper.best(all_runs)
     assert set(chosen) == {(h, m) for h in (0.05, 0.2) for m in ("MOCA", "oracle", "SW5")}
     for key, run in chosen.items():
         others = [e.result["best_metric"] for e in all_runs if (e.hazard, e.method) == key]
@@ -109,21 +118,21 @@ def test_the_rate_that_validated_best_is_chosen(runs):
 
 
 def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
-    run = next(iter(trained.finished(runs / "sinusoid")))
+    run = next(iter(paper.finished(runs / "sinusoid")))
     splits = catalogue.splits(run.config, place)
-    first = trained.scores(run, splits, TINY)
+    first = paper.scores(run, splits, TINY)
     assert first.shape == (6,)
-    other = trained.scores(run, splits, TINY, Objective(mode="toe"))
+    other = paper.scores(run, splits, TINY, Objective(mode="toe"))
     assert not np.allclose(first, other)
-    monkeypatch.setattr(trained, "load", None)  # nothing is measured again
-    np.testing.assert_array_equal(trained.scores(run, splits, TINY), first)
+    monkeypatch.setattr(paper, "load", None)  # nothing is measured again
+    np.testing.assert_array_equal(paper.scores(run, splits, TINY), first)
     anew = Run(run.folder)
     anew.result = {**run.result, "best_metric": 0.0}
     with pytest.raises(TypeError):  # but what was trained anew is
-        trained.scores(anew, splits, TINY)
-    monkeypatch.setattr(trained, "VERSION", trained.VERSION + 1)
+        paper.scores(anew, splits, TINY)
+    monkeypatch.setattr(paper, "VERSION", paper.VERSION + 1)
     with pytest.raises(TypeError):  # or tested by other rules
-        trained.scores(run, splits, TINY)
+        paper.scores(run, splits, TINY)
 
 
 @pytest.mark.slow
@@ -147,7 +156,7 @@ def test_an_ablation_is_tested_at_every_share_of_known_switches(place, tmp_path,
     wanted = Study("sinusoid", "known", tmp_path, place, tmp_path / "out")
     with pytest.raises(BadRun, match="moca train sinusoid --ablation known"):
         evaluate_ablation(wanted, "known")
-    train(Training("sinusoid", "quick", tmp_path, ablation="known"), SETTINGS, place, Axes())
+    train(Training("sinusoid", "quick", tmp_path, ablation="known"), SETTINGS, place)
     comparison = evaluate_ablation(wanted, "known")
     assert comparison.settings() == [0.0, 1.0]
     untold, told = comparison.methods()
@@ -163,12 +172,12 @@ def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
         evaluate(Study("sinusoid", "quick", tmp_path, place, tmp_path))
     with pytest.raises(BadConfig, match="supervision, prior-weight, length"):
         catalogue.ablation("colour", "sinusoid")
-    run = next(iter(trained.finished(runs / "sinusoid")))
+    run = next(iter(paper.finished(runs / "sinusoid")))
     splits = catalogue.splits(run.config, place)
 
     secret = splits._replace(test=untold(splits.test))
     with pytest.raises(BadRun, match="switches"):
-        trained.scores(run, secret, TINY, Objective(supervision=0.5))
+        paper.scores(run, secret, TINY, Objective(supervision=0.5))
 
 
 def walks(rows, seed):
@@ -194,8 +203,8 @@ def court(tmp_path_factory):
 def test_players_from_runs_to_figures(court, tmp_path):
     modes = ["moca", "toe", "sw5", "coe"]
     runs = tmp_path / "runs"
-    train(Training("players", "quick", runs), SETTINGS, court, Axes(modes=modes))
-    train(Training("players", "quick-12p5hz", runs), SETTINGS, court, Axes(modes=["moca"]))
+    train(Training("players", "quick", runs, modes=modes), SETTINGS, court)
+    train(Training("players", "quick-12p5hz", runs, modes=["moca"]), SETTINGS, court)
     comparison = evaluate(Study("players", "quick", runs, court, tmp_path))
     assert comparison.methods() == ["MOCA", "SW5", "TOE", "COE"]
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
@@ -203,7 +212,7 @@ def test_players_from_runs_to_figures(court, tmp_path):
     written = {file.name for file in tmp_path.iterdir()}
     for name in ("trajectory", "calibration", "losses", "methods"):
         assert {f"{name}.svg", f"{name}.png"} <= written
-    run = next(iter(trained.finished(runs / "players" / "quick-12p5hz")))
+    run = next(iter(paper.finished(runs / "players" / "quick-12p5hz")))
     assert run.config.data["name"] == "nba_12p5hz"  # a preset for each recording
 
 
@@ -216,6 +225,42 @@ def test_denormals_count_as_nothing_in_training_only(court, tmp_path, monkeypatc
         return original(*arguments, **options)
 
     monkeypatch.setattr(jobs, "loop", loop)
-    train(Training("players", "quick", tmp_path), SETTINGS, court, Axes(modes=["toe"]))
+    train(Training("players", "quick", tmp_path, modes=["toe"]), SETTINGS, court)
     assert largest == [0.0]
     assert (tiny * 0.25).max().item() == pytest.approx(5e-39, rel=1e-6)
+
+
+@torch.no_grad()
+def test_a_trace_of_the_filter_is_the_forward_pass():
+    config = tiny()
+    sources = splits(config)
+    model, batch = learner(config, sources).double().model(), sources.test(seeded(), 3, 30)
+    matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
+    hazard = torch.full((1, 1), model.hazard, dtype=torch.float64)
+    expected = segments.forward(matrix, Changes(hazard)).log_posterior.exp()
+    traced = trace(model, batch)
+    torch.testing.assert_close(traced.belief, expected, atol=1e-9, rtol=0)
+    one = batch.part(slice(0, 1))
+    grid = torch.linspace(-30, 30, 6001, dtype=torch.float64).unsqueeze(-1)
+    state = trace(model, one, at=(7,)).states[7]
+    density_of = density(model, state, batch.x[0, 7:8], grid)[:, 0]
+    below = torch.trapezoid(density_of * (grid[:, 0] <= batch.y[0, 7, 0]), grid[:, 0])
+    assert torch.trapezoid(density_of, grid[:, 0]).item() == pytest.approx(1, abs=1e-6)
+    assert below.item() == pytest.approx(traced.pit[0, 7, 0].item(), abs=2e-3)
+    y = batch.y.clone()
+    y[1, 4] = torch.nan
+    assert np.isnan(trace(model, batch._replace(y=y)).pit[1, 4]).all()
+
+
+@pytest.mark.parametrize("kind", ["alpaca-lags", "alpaca-mixture-unknown", "lstm-lags"])
+@torch.no_grad()
+def test_what_is_minimised_is_the_score_of_the_filter_without_pruning(kind):
+    """At odd times, some labels missing."""
+    learned, batch = learner_of(kind), drawn(kind, 2, 12)
+    elapsed = 20 * torch.rand(batch.y.shape[:2], generator=torch.Generator().manual_seed(5))
+    batch = batch._replace(elapsed=elapsed.double())
+    learned.eval()
+    model = learned.model()
+    expected = log_scores(model, batch)
+    minimised = objective.log_scores(learned, batch, Objective(), None)
+    torch.testing.assert_close(minimised, expected, atol=1e-9, rtol=0, equal_nan=True)

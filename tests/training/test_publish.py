@@ -16,9 +16,9 @@ from training.errors import BadConfig, BadData, BadRun
 from training.experiments import own
 from training.experiments.own import HeldOutScores, finished
 from training.experiments.regimes import regime_series
+from training.paper import load
 from training.publish import Publication, publish
-from training.statistics import MethodComparison, estimate, paired
-from training.trained import load
+from training.results import MethodComparison, estimate, paired
 
 
 def trained(folder, *more):

@@ -66,8 +66,7 @@ def everything(
 
     from model_core.stream_settings import DEFAULT_MODEL
     from model_core.upm.builtin import BUILTIN, Options, build
-    from training.quality import page
-    from training.quality.measures import evaluate, variants
+    from training.quality import measures
     from training.results import write as write_numbers
 
     models = model or [DEFAULT_MODEL]
@@ -77,13 +76,14 @@ def everything(
             fail(f"--model: expected one of {', '.join(real)}, got {name!r}")
     console = Console()
     with refusals("--data: "):
-        results = evaluate(data, variants(models, seasons, regimes), seed, console=console)
-    page.show(results, console)
+        chosen = measures.variants(models, seasons, regimes)
+        results = measures.evaluate(data, chosen, seed, console=console)
+    measures.show(results, console)
     with refusals():
         if json is not None:
             write_numbers(json, results)
         if out is not None:
-            page.write(out, results)
+            measures.write(out, results)
 
 
 Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]

@@ -141,7 +141,6 @@ def train(
     are done are not done again.
     """
     from training import jobs
-    from training.catalogue import Axes
     from training.config import merged
     from training.data.files import Place
     from training.jobs import Training
@@ -168,17 +167,27 @@ def train(
     try:
         with refusals():
             common = jobs.overrides(config, setting or [])
-            axes = Axes(hazards, mode or [], rate or [], seed or [])
+            wanted = Training(
+                experiment or "data",
+                preset if data is None else name or data.resolve().stem,
+                runs,
+                device,
+                resume,
+                threads,
+                ablation,
+                hazards if data is None else (),
+                mode or (),
+                rate or (),
+                seed or (),
+            )
             if data is None:
-                wanted = Training(str(experiment), preset, runs, device, resume, threads, ablation)
-                jobs.train(wanted, common, Place(datasets, runs / "cache"), axes)
+                jobs.train(wanted, common, Place(datasets, runs / "cache"))
                 return
-            wanted = Training("data", name or data.resolve().stem, runs, device, resume, threads)
             initial: dict[str, Any] = {"data": {"path": str(data.resolve())}}
             if hazards:
                 initial["model"] = {"hazard": hazards[0]}
             settings = merged(common, own, initial)
-            for run in jobs.train_own(wanted, settings, axes._replace(hazards=()), _warn):
+            for run in jobs.train_own(wanted, settings, _warn):
                 typer.echo(str(run.folder))
     except KeyboardInterrupt:
         fail("stopped; --resume goes on from the last checkpoint")

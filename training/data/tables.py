@@ -190,8 +190,8 @@ class _Table:
                 None if x is None else torch.from_numpy(x[own]),
                 torch.from_numpy(y[own]),
                 None if switches is None else switches[own],
-                name,
                 elapsed.get(name),
+                name,
             )
             for name, own in rows.items()
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -20,38 +20,67 @@ LISTED = 10  # series or streams named in a message
 FEWEST = 5  # labels of a warm-up that give an output its units
 
 
-class Batch(NamedTuple):
-    """Windows of `T` observations from `B` places.
+class Observations(NamedTuple):
+    """Observations of one series (N, ...), or of `T` in windows from `B` places (B, T, ...).
 
-    x: (B, T, x_dim), or None for a model of labels alone. y: (B, T, y_dim), nan where a label is
-    missing; class indices have y_dim 1. switch: (B, T) whether a regime starts at each observation,
-    None if unknown; only oracles and supervision read it. elapsed: (B, T) time since the
-    observation before, in units of the hazard, None for 1; that of the first is not read.
+    x: (..., x_dim), or None for a model of labels alone. y: (..., y_dim), nan where a label is
+    missing; class indices have y_dim 1. switch: (...) whether a regime starts at each observation,
+    None if unknown; only oracles and supervision read it. elapsed: (...) time since the observation
+    before, in units of the hazard, None for 1; that of the first is not read. name: of a series.
     """
 
     x: Tensor | None
     y: Tensor
     switch: Tensor | None = None
     elapsed: Tensor | None = None
+    name: str = ""
 
-    def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
-        """The windows on another device; the host does not wait for the copies."""
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Self:
+        """The same on another device; the host does not wait for the copies."""
 
         def copy(field: Tensor) -> Tensor:
             # Numbers are rounded here: a copy to a GPU that rounds them too is waited for.
             rounded = field if field.dtype == torch.bool else field.to(dtype)
             return transfer.to_device(rounded, device)
 
-        return _mapped(self, copy)
+        return self._changed(copy)
 
-    def part(self, at: slice | Tensor) -> Batch:
-        """Some of the windows."""
-        return _mapped(self, lambda field: field[at])
+    def part(self, at: int | slice | Tensor) -> Self:
+        """Some of the windows, or of the observations of a series."""
+        return self._changed(lambda field: field[at])
 
-    def cut(self, start: int, stop: int) -> Batch:
+    def series(self) -> list[Self]:
+        """Each window as a series, named by its place."""
+        return [self.part(k)._replace(name=str(k)) for k in range(len(self.y))]
+
+    def cut(self, start: int, stop: int) -> Self:
         """Observations [start, stop) of every window."""
-        return _mapped(self, lambda field: field[:, start:stop])
+        return self._changed(lambda field: field[:, start:stop])
 
+    def padded(self, length: int) -> Self:
+        """A series with observations without a label at the end, up to a length."""
+        more = length - len(self.y)
+        if more <= 0:
+            return self
+        return self._replace(
+            x=None if self.x is None else torch.cat((self.x, self.x[-1:].expand(more, -1))),
+            y=pad(self.y, (0, 0, 0, more), value=math.nan),
+            switch=None if self.switch is None else pad(self.switch, (0, more)),
+            elapsed=None if self.elapsed is None else pad(self.elapsed, (0, more), value=1.0),
+        )
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Change every tensor that is there."""
+        changed: dict[str, Any] = {
+            name: change(field)
+            for name, field in self._asdict().items()
+            if isinstance(field, Tensor)
+        }
+        return self._replace(**changed)
+
+
+Batch = Observations
+Series = Observations
 
 # Windows by a generator, their number and their length, each of one unsegmented series. The
 # generator is the only randomness, so a seed reproduces them.
@@ -87,49 +116,6 @@ class Splits(NamedTuple):
     classes: int = 0
     scaling: Scaling | None = None
     held_out: Sequence[Series] = ()
-
-
-class Series(NamedTuple):
-    """One unsegmented series of N observations.
-
-    x: (N, x_dim), or None without inputs. y: (N, y_dim), nan where a label is missing.
-    switch: (N,) bool whether a regime starts at each observation, None if unknown. elapsed: (N,)
-    time since the observation before, in units of the hazard, None for 1; the first is not read.
-    """
-
-    x: Tensor | None
-    y: Tensor
-    switch: Tensor | None
-    name: str
-    elapsed: Tensor | None = None
-
-    def part(self, start: int, stop: int) -> Series:
-        """Observations [start, stop), under the same name."""
-        return _mapped(self, lambda field: field[start:stop])
-
-    def padded(self, length: int) -> Series:
-        """With observations without a label at the end, up to a length."""
-        more = length - len(self.y)
-        if more <= 0:
-            return self
-        y = pad(self.y, (0, 0, 0, more), value=math.nan)
-        x = None if self.x is None else torch.cat((self.x, self.x[-1:].expand(more, -1)))
-        switch = None if self.switch is None else pad(self.switch, (0, more))
-        elapsed = None if self.elapsed is None else pad(self.elapsed, (0, more), value=1.0)
-        return Series(x, y, switch, self.name, elapsed)
-
-
-S = TypeVar("S", Batch, Series)
-
-
-def _mapped(observations: S, change: Callable[[Tensor], Tensor]) -> S:
-    """Change every tensor that is there."""
-    changed: dict[str, Any] = {
-        name: change(field)
-        for name, field in observations._asdict().items()
-        if isinstance(field, Tensor)
-    }
-    return observations._replace(**changed)
 
 
 def windows(series: Sequence[Series]) -> Source:
@@ -209,7 +195,7 @@ def consecutive(series: Sequence[Series], length: int) -> Batch:
     """Disjoint windows of each series, from its first observation on; BadData without any."""
     _check_alike(series)
     parts = [
-        one.part(start, start + length)
+        one.part(slice(start, start + length))
         for one in series
         for start in range(0, len(one.y) - length + 1, length)
     ]
@@ -260,15 +246,14 @@ def member(generator: torch.Generator, count: Tensor, group: Tensor) -> Tensor:
 def _joined(series: Sequence[Series]) -> Series:
     """All series one after the other; a field that some of them lack is left out."""
     joined: dict[str, Any] = {}
-    for name in Batch._fields:
+    for name in ("x", "y", "switch", "elapsed"):
         fields = [getattr(one, name) for one in series]
         joined[name] = None if any(field is None for field in fields) else torch.cat(fields)
-    return Series(name="all", **joined)
+    return Series(**joined)
 
 
 def _cut(series: Series, start: Tensor, length: int) -> Batch:
-    at = start[:, None] + torch.arange(length)
-    batch = Batch(series.x, series.y, series.switch, series.elapsed).part(at)
+    batch = series.part(start[:, None] + torch.arange(length))
     return batch._replace(switch=_from_a_start(batch.switch))
 
 

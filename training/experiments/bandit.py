@@ -36,11 +36,10 @@ from model_core.actions import Hypotheses, Strategy
 from model_core.filter import Prior
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
-from training import catalogue, figures, trained
+from training import catalogue, figures, paper
 from training.data.files import Place
 from training.data.windows import (
     Batch,
-    Series,
     Source,
     Splits,
     held,
@@ -51,9 +50,8 @@ from training.data.windows import (
 from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart
 from training.meta_training.runs import Run
-from training.paper import Charts, Comparison, Study, method_table, save_charts, show_table
-from training.statistics import estimate
-from training.trained import Filters
+from training.paper import Charts, Comparison, Filters, Study, method_table, save_charts, show_table
+from training.results import estimate
 
 LOW = 0.0
 MEDIUM = 1.0
@@ -69,7 +67,7 @@ SEED = 20_200_108  # of worlds and of choices, the same for all agents
 STEPS = 1000
 HYPOTHESES = 100  # of MOCA
 CACHED = 2**24  # bytes of covariances done together: more trials at once go slower on a CPU
-PROTOCOL = trained.Protocol(50, 400)  # of the report of a run that is published
+PROTOCOL = paper.Protocol(50, 400)  # of the report of a run that is published
 METRIC = "regret, % of the random agent's"
 STRATEGIES = {
     "thompson": Strategy("thompson"),
@@ -159,10 +157,8 @@ def splits(place: Place, hazard: float, seed: int) -> Splits:
     generator = torch.Generator().manual_seed(seed)
 
     def stream(steps: int, name: str) -> Source:
-        x, y, switch, _ = collected(generator, 1, steps, hazard)
-        assert x is not None
-        assert switch is not None
-        return windows([Series(x[0], y[0], switch[0], name)])
+        (one,) = collected(generator, 1, steps, hazard).series()
+        return windows([one._replace(name=name)])
 
     train = stream(TRAIN_STEPS, "train")
     validation = stream(VALIDATION_STEPS, "validation")
@@ -193,7 +189,7 @@ class Filtered:
     def __init__(self, model: Alpaca, prior: Prior, hypotheses: int = HYPOTHESES) -> None:
         self._filters = Filters(model, len(prior.location), hypotheses)
         anywhere = prior.location.new_zeros(len(prior.location), X_DIM)
-        self._coming = trained.coming(model, anywhere)
+        self._coming = paper.coming(model, anywhere)
 
     def held(self, switch: Tensor) -> Hypotheses:
         """The mixture with the new hypothesis; MOCA does not use `switch`."""
@@ -369,7 +365,6 @@ def _play(
 
 
 def _generators(generator: torch.Generator, world: BanditWorld) -> list[torch.Generator]:
-    """A generator for each trial."""
     seeds = torch.randint(2**62, (len(world.delta),), generator=generator).tolist()
     return actions.seeded(seeds)
 
@@ -377,16 +372,6 @@ def _generators(generator: torch.Generator, world: BanditWorld) -> list[torch.Ge
 def seeded(more: int = 0) -> torch.Generator:
     """Chance of all agents."""
     return torch.Generator().manual_seed(SEED + more)
-
-
-class Played(NamedTuple):
-    """Regret of one agent's trials.
-
-    percent: (trials,) in % of the random agent's. cumulative: (trials, T).
-    """
-
-    percent: NDArray[np.float64]
-    cumulative: NDArray[np.float64]
 
 
 def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
@@ -403,7 +388,7 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
             key: play(run, wanted, trials, strategy)
             for key, run in track(runs.items(), strategy, console=console, transient=True)
         }
-        values = {key: one.percent for key, one in played.items()}
+        values = {key: one["percent"] for key, one in played.items()}
         comparison = Comparison(f"bandit, {strategy}", METRIC, -1, values)
         show_table(comparison, method_table(comparison), runs, wanted.out / strategy, console)
         if len(comparison.settings()) > 1:
@@ -411,7 +396,7 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
         panels = {
             f"hazard {setting:g}": {
                 method: {
-                    float(t + 1): estimate(one.cumulative[:, t]) for t in range(0, STEPS, EVERY)
+                    float(t + 1): estimate(one["cumulative"][:, t]) for t in range(0, STEPS, EVERY)
                 }
                 for (hazard, method), one in played.items()
                 if hazard == setting
@@ -423,7 +408,7 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
         charts.append((f"cumulative-{strategy}", chart))
     for (hazard, method), run in runs.items():
         if method == "MOCA":
-            charts.append((f"losses-{hazard:g}", trained.validations(run)))
+            charts.append((f"losses-{hazard:g}", paper.validations(run)))
     if (PAPER_HAZARD, "MOCA") in runs:
         charts.append(("wheel", _paper_chart(wanted, runs[PAPER_HAZARD, "MOCA"])))
     save_charts(charts, wanted.out, console)
@@ -431,14 +416,17 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
 
 def model(run: Run, wanted: Study) -> Alpaca:
     """A run's best model; raises BadRun where its kind is not alpaca."""
-    best_model = trained.load(run, catalogue.splits(run.config, wanted.place)).model()
+    best_model = paper.load(run, catalogue.splits(run.config, wanted.place)).model()
     if not isinstance(best_model, Alpaca):
         raise BadRun(f"{run.folder}: expected a model of kind alpaca, got {best_model.kind!r}")
     return best_model
 
 
-def play(run: Run, wanted: Study, trials: int, strategy: str) -> Played:
-    """An agent's trials with its own model, kept in the run's folder."""
+def play(run: Run, wanted: Study, trials: int, strategy: str) -> dict[str, NDArray[np.float64]]:
+    """Regret of an agent's trials with its own model, kept in the run's folder.
+
+    percent: (trials,) in % of the random agent's. cumulative: (trials, T).
+    """
     hazard = run.hazard
     if hazard is None:
         raise BadRun(f"{run.folder}: the run's data have no hazard setting")
@@ -453,7 +441,7 @@ def play(run: Run, wanted: Study, trials: int, strategy: str) -> Played:
         percent = 100 * ours.regret.sum(-1) / random.regret.sum(-1)
         return {"percent": percent.numpy(), "cumulative": ours.regret.cumsum(-1).numpy()}
 
-    return Played(**trained.kept(run, "regret", [trials, STEPS, strategy, SEED], measure))
+    return paper.kept(run, "regret", [trials, STEPS, strategy, SEED], measure)
 
 
 def _paper_chart(wanted: Study, run: Run) -> Chart:

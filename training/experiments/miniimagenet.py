@@ -31,8 +31,8 @@ from torch import Tensor
 from training.data.files import Place, arrays, replacing, save
 from training.data.windows import Batch, Source, Splits, held, member, switches
 from training.errors import BadData
+from training.paper import Protocol
 from training.paper import classifier_charts as draw
-from training.trained import Protocol
 
 __all__ = ["PROTOCOL", "draw", "prepare", "splits"]
 

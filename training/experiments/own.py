@@ -27,7 +27,7 @@ from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options as ModelOptions
 from model_core.upm.builtin import build
-from training import trained
+from training import paper
 from training.config import OWN, Config, checked
 from training.data import tables
 from training.data.tables import DataSource
@@ -43,9 +43,8 @@ from training.data.windows import (
 )
 from training.errors import BadConfig, BadData, BadRun
 from training.meta_training.runs import Run
-from training.results import Table
-from training.statistics import Estimate, MethodComparison, compared, estimate
-from training.trained import Protocol
+from training.paper import Protocol
+from training.results import Estimate, MethodComparison, Table, compared, estimate
 
 PROTOCOL = Protocol(200, 100)
 ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
@@ -157,7 +156,7 @@ def _parts(source: DataSource, series: Sequence[Series], by: str) -> list[list[S
         count = len(series)
         return [list(series[round(low * count) : round(high * count)]) for low, high in shares]
     return [
-        [one.part(round(low * len(one.y)), round(high * len(one.y))) for one in series]
+        [one.part(slice(round(low * len(one.y)), round(high * len(one.y)))) for one in series]
         for low, high in shares
     ]
 
@@ -283,17 +282,14 @@ def compare(
     """
     series = list(splits.held_out)
     if not series:
-        protocol = trained.protocol(run)._replace(sequences=GENERATED)
-        batch = trained.sequences(splits, protocol)
-        series = [
-            Series(None if batch.x is None else batch.x[k].double(), y.double(), None, str(k))
-            for k, y in enumerate(batch.y)
-        ]
+        protocol = paper.protocol_of(run)._replace(sequences=GENERATED)
+        batch = paper.sequences(splits, protocol)
+        series = batch.to("cpu", torch.float64).series()
     burn_in = BURN_IN if any(len(one.y) > BURN_IN for one in series) else LEAST_BURN_IN
     # Nothing of a shorter series is scored.
-    series = [one.part(0, most or len(one.y)) for one in series if len(one.y) > burn_in]
+    series = [one.part(slice(0, most)) for one in series if len(one.y) > burn_in]
     length = run.config.optimiser.length
-    models = {"": trained.load(run, splits).served(), **_untrained(run.config, splits)}
+    models = {"": paper.load(run, splits).served(), **_untrained(run.config, splits)}
     scores = {
         name: log_scores(model, series)
         for name, model in track(
@@ -377,7 +373,7 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
         # Padding after the end of a series is unlabelled, its scores dropped.
         longest = max(len(one.y) for one in some)
         batch = consecutive([one.padded(longest) for one in some], longest)
-        for row, one in zip(trained.log_scores(model, batch, moments), some, strict=True):
+        for row, one in zip(paper.log_scores(model, batch, moments), some, strict=True):
             rows.append(row[: len(one.y)].masked_fill(one.y.isnan().any(-1), torch.nan))
     return rows
 

@@ -28,14 +28,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.progress import track
 
-from training import figures, trained
+from training import figures, paper
 from training.catalogue import Ablation, Variation
 from training.data.files import Place, arrays, save
 from training.data.windows import Batch, Series, Splits, fixed, windows
 from training.errors import BadData
 from training.figures import CURRENT, INK, MOCA, QUIET, SEGMENTS, Chart, Floats
-from training.paper import Charts, Evaluated
-from training.trained import Protocol
+from training.meta_training.runs import Run
+from training.paper import Charts, Evaluated, Protocol
 
 EVERY = 2  # frames of 25 Hz
 GAP_MS = (20, 60)  # between frames of one piece
@@ -233,7 +233,7 @@ def splits(place: Place, name: str = "nba_12p5hz", validation: float = VALIDATIO
         position = torch.from_numpy(content["x"][row, :stop]).double()
         if not position.isfinite().all():
             raise BadData(f"row {row} of 'x' is not finite within its length {stop}")
-        pieces.append(Series(*pairs(position), None, f"row {row} of {group}"))
+        pieces.append(Series(*pairs(position), name=f"row {row} of {group}"))
     train = windows(list(compress(pieces, ~late)))
     kept = windows(list(compress(pieces, late)))
     return Splits(train, kept, fixed(held(folder, name)), x_dim=2, y_dim=2)
@@ -265,22 +265,20 @@ def draw(evaluated: Evaluated) -> Charts:
         ]
         for method in evaluated.comparison.methods()
     }
-    charts = [("methods", figures.validation(histories, "Validation"))]
-    for _, run, source in evaluated.mocas():
-        # The test window of the longest path, in the segments that the filter finds online.
+
+    def longest_path(run: Run, splits: Splits) -> Chart:
+        """The test window of the longest path, in the segments that the filter finds online."""
         name = str(run.config.data["name"])
         windows = held(evaluated.wanted.place.recorded, name, PATH_LENGTH)
         longest = int(windows.y.norm(dim=-1).sum(-1).argmax())
         batch = windows.part(slice(longest, longest + 1))
         assert batch.x is not None
-        belief = trained.trace(trained.load(run, source).model(), batch).belief[0].numpy()
+        belief = paper.trace(paper.load(run, splits).model(), batch).belief[0].numpy()
         title = f"A player's trajectory, window {longest} of {name}"
-        charts += [
-            ("trajectory", trajectory((batch.x[0] * SCALE_FT).numpy(), belief, title)),
-            ("calibration", trained.calibration(run, source)[1]),
-            ("losses", trained.validations(run)),
-        ]
-    return charts
+        return trajectory((batch.x[0] * SCALE_FT).numpy(), belief, title)
+
+    charts = [("methods", figures.validation(histories, "Validation"))]
+    return charts + paper.moca_charts(evaluated, "trajectory", longest_path)
 
 
 @figures.styled

@@ -27,8 +27,8 @@ from torch import Tensor
 from training.data.files import Place, arrays, save
 from training.data.windows import Batch, Source, Splits, below, held, switches
 from training.errors import BadData
+from training.paper import Protocol
 from training.paper import classifier_charts as draw
-from training.trained import Protocol
 
 __all__ = ["PROTOCOL", "draw", "prepare", "splits"]
 

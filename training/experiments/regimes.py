@@ -10,7 +10,7 @@ from torch import Tensor
 
 from training.data.files import Place
 from training.data.windows import Batch, Splits, held, switches, uniform
-from training.trained import Protocol
+from training.paper import Protocol
 
 PROTOCOL = Protocol(200, 200)
 LEVEL = 3.0  # standard deviation of levels

@@ -12,13 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from training import figures, paper, trained
+from training import figures, paper
 from training.catalogue import Ablation, Variation, at
 from training.data.files import Place
 from training.data.windows import Batch, Source, Splits, below, held, switches, uniform
 from training.figures import BELIEF, CHOSEN, CURRENT, EARLIER, Chart, Floats
-from training.paper import Charts, Evaluated
-from training.trained import DTYPE, Protocol
+from training.meta_training.runs import Run
+from training.paper import DTYPE, Charts, Evaluated, Protocol
 
 INPUTS = (-5.0, 5.0)
 AMPLITUDES = (0.1, 5.0)
@@ -135,23 +135,20 @@ def splits(place: Place, hazard: float, tasks: int = 0) -> Splits:
 
 def draw(evaluated: Evaluated) -> Charts:
     """MOCA's belief, calibration and validation at each hazard."""
-    charts: Charts = []
+    return paper.moca_charts(evaluated, "belief", _first_belief)
+
+
+def _first_belief(run: Run, splits: Splits) -> Chart:
+    """The paper's figure, of the first test sequence."""
     x, y = GRID
-    for setting, run, source in evaluated.mocas():
-        # The paper's figure, of the first test sequence.
-        batch = paper.first_sequence(run, source)
-        model = trained.load(run, source).model()
-        traced = trained.trace(model, batch, TIMES)
-        densities = {
-            t: trained.density(model, state, x.unsqueeze(-1), y).numpy()
-            for t, state in traced.states.items()
-        }
-        charts += [
-            (f"belief-{setting:g}", densities_chart(batch, densities, traced.belief[0].numpy())),
-            (f"calibration-{setting:g}", trained.calibration(run, source)[1]),
-            (f"losses-{setting:g}", trained.validations(run)),
-        ]
-    return charts
+    batch = paper.first_sequence(run, splits)
+    model = paper.load(run, splits).model()
+    traced = paper.trace(model, batch, TIMES)
+    densities = {
+        t: paper.density(model, state, x.unsqueeze(-1), y).numpy()
+        for t, state in traced.states.items()
+    }
+    return densities_chart(batch, densities, traced.belief[0].numpy())
 
 
 @figures.styled

@@ -37,7 +37,7 @@ from scipy import stats
 
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
 from training.quality.series import spans
-from training.statistics import Estimate, bootstrap, distance
+from training.results import Estimate, bootstrap, distance
 
 Floats = NDArray[np.float64]
 Annotations = Mapping[str, Collection[int]]  # annotator: change points

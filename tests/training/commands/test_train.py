@@ -2,7 +2,9 @@
 
 import csv
 import re
+import tomllib
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from training.experiments import own, players, sinusoid
 from training.experiments.regimes import regime_series
 from training.jobs import LAGS
 from training.meta_training.runs import Run
-from training.trained import finished
+from training.paper import finished
 
 LENGTH = 240  # observations: the 15 % for validation hold a window of 15 and the 20 before it
 SINGLE = ["--set", 'optimiser.dtype="float32"']
@@ -102,7 +104,8 @@ def test_a_grid_is_a_run_for_each_cell(tmp_path):
 
 def test_every_preset_and_variation_is_a_configuration():
     for experiment in catalogue.EXPERIMENTS:
-        names = catalogue._tables(experiment).keys() - {"all"}
+        text = (resources.files("training") / "presets" / f"{experiment}.toml").read_text()
+        names = {"quick", *tomllib.loads(text)} - {"all"}
         configs = {name: catalogue.preset(experiment, name) for name in names}
         assert {config.experiment for config in configs.values()} == {experiment}
         assert experiment == "regimes" or configs["quick"].optimiser != configs["paper"].optimiser
@@ -186,10 +189,10 @@ def test_inputs_and_labels_are_scaled_by_the_data_unless_a_fleet_takes_its_units
         assert best["y_offset"].item() == pytest.approx(float(units[0]), rel=1e-5)
         assert best["y_scale"].item() == pytest.approx(float(units[1]), rel=1e-5)
     missing = torch.tensor([[1.0, 0.1], [torch.nan, torch.nan], [3.0, 0.1]], dtype=torch.float64)
-    scaling = own.scaling_of([Series(None, missing, None, "a")], classes=False)
+    scaling = own.scaling_of([Series(None, missing, name="a")], classes=False)
     assert scaling.y_offset.tolist() == pytest.approx([2.0, 0.1])
     assert scaling.y_scale.tolist() == [1.0, 1.0]  # a column that never changes
-    scaling = own.scaling_of([Series(None, missing, None, "a")], classes=True)
+    scaling = own.scaling_of([Series(None, missing, name="a")], classes=True)
     assert scaling.y_offset.tolist() == [0, 0]
 
 

@@ -76,7 +76,7 @@ def test_windows_in_units_have_those_of_the_labels_before_them():
     y[50:60, 0] = torch.nan
     switch = torch.zeros(400, dtype=torch.bool)
     switch[100] = True
-    whole = windows([Series(y[:, :1], y, switch, "a")])
+    whole = windows([Series(y[:, :1], y, switch, name="a")])
     plain, scaled_batch = whole(seeded(5), 30, 32), in_units(whole, 20)(seeded(5), 30, 12)
     assert scaled_batch.y.shape == (30, 12, 2)
     assert torch.equal(scaled_batch.x.nan_to_num(), plain.x[:, 20:].nan_to_num())
@@ -92,11 +92,11 @@ def test_windows_in_units_have_those_of_the_labels_before_them():
 def test_an_output_without_units_has_no_labels_in_its_window():
     y = torch.randn(40, 2, generator=seeded(1), dtype=torch.float64)
     y[:16, 1] = torch.nan
-    batch = in_units(windows([Series(None, y, None, "a")]), 20)(seeded(), 1, 20).y
+    batch = in_units(windows([Series(None, y, name="a")]), 20)(seeded(), 1, 20).y
     assert batch[..., 1].isnan().all()  # of the 20 before only 4 are there
     assert batch[..., 0].isfinite().all()
     y[15, 1] = 0.5
-    whole = in_units(windows([Series(None, y, None, "a")]), 20)(seeded(), 1, 20).y
+    whole = in_units(windows([Series(None, y, name="a")]), 20)(seeded(), 1, 20).y
     before = y[15:20, 1]
     expected = (y[20:, 1] - before.median()) / before.std()
     torch.testing.assert_close(whole[0, :, 1], expected)

@@ -16,16 +16,14 @@ from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.model_core.registry import tensor
 from tests.training.moca import moca as command
 from tests.training.tiny import SETTINGS, seeded
-from training.catalogue import Axes
 from training.config import merged
 from training.data.files import Place
 from training.errors import BadRun
 from training.experiments import bandit
 from training.experiments.bandit import AGENTS, STRATEGIES, Filtered, SinceSwitch, Sliding, simulate
 from training.jobs import Training, train
-from training.paper import Study
-from training.statistics import estimate
-from training.trained import finished
+from training.paper import Study, finished
+from training.results import estimate
 
 THOMPSON = STRATEGIES["thompson"]
 HAZARDS, METHODS, STEPS, TRIALS = (0.02, 0.1), {"MOCA", "SW5", "oracle"}, 140, 3
@@ -220,7 +218,7 @@ def wanted_of(runs, out):
 def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short, monkeypatch):
     runs, out = tmp_path / "runs", tmp_path / "out"
     place, modes = Place(None, runs / "cache"), ["moca", "sw5", "oracle", "coe"]  # coe: no agent
-    train(Training("bandit", "quick", runs), SETTINGS, place, Axes(HAZARDS, modes))
+    train(Training("bandit", "quick", runs, hazards=HAZARDS, modes=modes), SETTINGS, place)
     asked = ["--strategy", "thompson", "--strategy", "greedy", "--trials", TRIALS]
     result = command("evaluate", "bandit", "--runs", runs, "--out", out, *asked)
     assert result.exit_code == 0, result.stderr
@@ -241,14 +239,14 @@ def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short,
                 for agent in (AGENTS["MOCA"], None)
             )
         expected = 100 * ours.regret.sum(-1) / anything.regret.sum(-1)
-        np.testing.assert_allclose(played.percent, expected)
+        np.testing.assert_allclose(played["percent"], expected)
         (row,) = (r for r in rows if (r["hazard"], r["method"]) == (0.02, "MOCA"))
-        assert (row["mean"], row["sequences"]) == (estimate(played.percent)[0], TRIALS)
+        assert (row["mean"], row["sequences"]) == (estimate(played["percent"])[0], TRIALS)
     names = {file.name for file in out.iterdir()}
     assert {"wheel.png", "losses-0.02.png", "regret-greedy.png", "cumulative-greedy.svg"} <= names
     monkeypatch.setattr(bandit, "model", None)  # nothing is played again
     again = bandit.play(one, wanted, TRIALS, "greedy")
-    np.testing.assert_array_equal(played.percent, again.percent)
+    np.testing.assert_array_equal(played["percent"], again["percent"])
     with pytest.raises(TypeError):
         bandit.play(one, wanted, TRIALS + 1, "greedy")
 
@@ -263,7 +261,8 @@ def test_what_no_agent_can_play_is_refused(tmp_path):
         assert message in result.stderr
     place = Place(None, tmp_path / "cache")
     settings = merged(SETTINGS, {"model": {"kind": "lstm"}})
-    train(Training("bandit", "quick", tmp_path), settings, place, Axes([0.1], ["moca"]))
+    wanted = Training("bandit", "quick", tmp_path, hazards=[0.1], modes=["moca"])
+    train(wanted, settings, place)
     (run,) = finished(tmp_path)
     with pytest.raises(BadRun, match="got 'lstm'"):
         bandit.model(run, wanted_of(tmp_path, tmp_path))

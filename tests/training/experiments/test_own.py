@@ -23,7 +23,7 @@ from training.data.windows import Series
 from training.errors import BadData
 from training.experiments import own
 from training.experiments.regimes import regime_series
-from training.trained import load
+from training.paper import load
 
 
 def series(*lengths, missing=()):
@@ -31,7 +31,7 @@ def series(*lengths, missing=()):
     for k, length in enumerate(lengths):
         y = regime_series(torch.Generator().manual_seed(k), 1, length, 0.1).y[0]
         y[list(missing)] = torch.nan
-        drawn.append(Series(None, y, None, str(k)))
+        drawn.append(Series(None, y, name=str(k)))
     return drawn
 
 
@@ -77,7 +77,7 @@ def test_an_untrained_model_has_its_warm_up_from_each_series():
 
 
 def test_all_models_are_scored_on_whole_labels():
-    some = [Series(None, torch.cat((one.y, one.y.flip(0)), -1), None, one.name)
+    some = [Series(None, torch.cat((one.y, one.y.flip(0)), -1), name=one.name)
             for one in series(40, 30)]  # fmt: skip
     some[0].y[[7, 20], [0, 1]] = torch.nan
     some[1].y[5] = torch.nan
@@ -181,7 +181,7 @@ def counted(sizes, classes=2):
     counting = []
     for name, size in sizes.items():
         x = torch.arange(float(size)).double().unsqueeze(-1)
-        counting.append(Series(x, x % classes, None, name))
+        counting.append(Series(x, x % classes, name=name))
     return counting
 
 
@@ -231,8 +231,8 @@ def test_what_cannot_be_split_is_refused():
         (two, "fleet", {}, r"for validation by time: .*'b': [45] ob"),
         (two, "alpaca", {"by": "stream"}, "test by stream: there is no stream"),
         (two, "alpaca", {"train": 0.9, "validation": 0.2}, "train 0.9, validation 0.2"),
-        ([Series(None, late, None, "a")], "alpaca", {}, "no row for validation by time has a"),
-        ([Series(None, early, None, "a")], "fleet", {}, "no row for training by time has a"),
+        ([Series(None, late, name="a")], "alpaca", {}, "no row for validation by time has a"),
+        ([Series(None, early, name="a")], "fleet", {}, "no row for training by time has a"),
     ):
         with pytest.raises(BadData, match=message):
             split(series, 5, kind, **options)

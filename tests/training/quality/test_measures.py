@@ -11,8 +11,15 @@ from typer.testing import CliRunner
 
 from model_core.stream_settings import DEFAULTS
 from training.commands.evaluate import app
-from training.quality.measures import QualityStudy, ages, evaluate, periods, variants
-from training.quality.page import show, write
+from training.quality.measures import (
+    QualityStudy,
+    ages,
+    evaluate,
+    periods,
+    show,
+    variants,
+    write,
+)
 from training.quality.series import Corpora, Sizes
 from training.results import write as write_numbers
 

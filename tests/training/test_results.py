@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.results import Table, plain
-from training.statistics import (
+from training.results import (
+    Table,
     bootstrap,
     calibration_error,
     compared,
@@ -15,6 +15,7 @@ from training.statistics import (
     distance,
     estimate,
     paired,
+    plain,
     reliability,
     uniform_band,
 )
