@@ -9,7 +9,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from moca_client.console import table
 from moca_client.responses import ChangesPage, IncidentDetail, Mover, StreamChange
@@ -19,6 +18,7 @@ from service.commands.connection import (
     Match,
     change_cells,
     print_json,
+    print_table,
     with_client,
 )
 
@@ -241,4 +241,4 @@ def _show(rows: list[StreamChange]) -> None:
     made = table(*headings, words=("what changed", "state"))
     for change in rows:
         made.add_row(change.stream, *change_cells(change), change.state)
-    Console().print(made)
+    print_table(made)

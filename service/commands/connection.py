@@ -53,6 +53,7 @@ GivenSettings = Annotated[
 ]
 COMPLETION_S = 1.0
 COMPLETIONS = 50
+PIPED = 200  # characters of a line of a table that nobody sees on a terminal
 NAMES = 1000  # among which a name that was meant is looked for
 
 
@@ -179,8 +180,12 @@ def _whole(document: Any) -> Any:
 
 
 def print_table(made: Table) -> None:
-    """Print a table; what is piped elsewhere is not cut to the width of a terminal."""
-    Console(width=None if sys.stdout.isatty() else 200).print(made)
+    """Print a table; what is piped elsewhere is not cut to the width of a terminal.
+
+    COLUMNS says another width of either.
+    """
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    Console(width=PIPED if piped else None).print(made)
 
 
 def short_utc(time: str) -> str:

@@ -11,7 +11,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from moca_client.console import table
 from moca_client.responses import (
@@ -40,6 +39,7 @@ from service.commands.connection import (
     number,
     numbers,
     print_json,
+    print_table,
     with_client,
 )
 
@@ -117,7 +117,7 @@ def _show_predictions(answer: Predictions) -> None:
     for prediction in answer.predictions:
         place = str(prediction.ahead) if ahead else number(prediction.x)
         made.add_row(place, "\n".join(_described(prediction)))
-    Console().print(made)
+    print_table(made)
 
 
 @with_client(show=_show_predictions)
@@ -293,7 +293,7 @@ def changepoints(
     for event in answer.events:
         entered = "anomaly" if event.kind == "anomaly" else event.state
         made.add_row(str(event.id), describe_start(event), *change_cells(event), entered)
-    Console().print(made)
+    print_table(made)
     typer.echo(describe_segmentation(answer.segmentation, answer.hindsight))
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from moca_client.console import table
 from moca_client.responses import Calendar, Predictive, RememberedRegime, Snapshot, StreamSummary
@@ -24,6 +23,7 @@ from service.commands.connection import (
     event_text,
     number,
     print_json,
+    print_table,
     setting,
     short_utc,
     with_client,
@@ -54,7 +54,7 @@ def _show_regimes(regimes: Sequence[RememberedRegime]) -> None:
             f"seq {regime.last_seen}",
             *_moments(regime.predictive),
         )
-    Console().print(made)
+    print_table(made)
 
 
 def _moments(predictive: Predictive | None) -> tuple[str, str]:
@@ -91,7 +91,7 @@ def _show(state: StreamSummary) -> None:
     for name, text in rows.items():
         if text:
             made.add_row(name, text)
-    Console().print(made)
+    print_table(made)
 
 
 @app.command("list")
@@ -257,7 +257,7 @@ def _show_calendar(planned: Calendar) -> None:
     for window in planned.windows:
         when = f"{window.start} to {window.end} {window.time_zone}, {window.repeat or 'once'}"
         made.add_row(window.name, when, ", ".join(window.match) or "all", window.note)
-    Console().print(made)
+    print_table(made)
     for time in planned.times:
         span = f"{short_utc(time.start)} to {short_utc(time.end)} UTC"
         typer.echo(f"{span}  {time.window}")

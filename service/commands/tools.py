@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from moca_client import DEFAULT_URL
 from moca_client.console import table
 from service.commands.common import fail, names
-from service.commands.connection import ApiKey, Url, print_json
+from service.commands.connection import ApiKey, Url, print_json, print_table
 from service.commands.options import with_settings
 from service.settings import Settings
 
@@ -39,7 +38,7 @@ def models(
         hazard = f"{model.hazard:.4g}" if number else learned
         about = f"not usable: {model.error}" if model.error else model.description
         made.add_row(model.reference, model.kind, inputs, labels, str(hazard), about)
-    Console().print(made)
+    print_table(made)
 
 
 def mcp(url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import typer
 
+from moca_client.console import table
 from moca_client.responses import StreamSummary
 from service.commands import connection
 from service.commands.main import app
@@ -144,6 +145,18 @@ def test_models_lists_the_built_in_ones(moca, tmp_path):
     said = moca("models", "--models-dir", str(tmp_path)).output
     for name in ("gaussian", "poisson", "bernoulli"):
         assert name in said
+
+
+def test_a_table_that_is_piped_is_cut_only_where_a_width_is_stated(capsys, monkeypatch):
+    sentence = " ".join(["mean rose by 3 sd"] * 8)
+    made = table("stream", "what changed", words=("what changed",))
+    made.add_row("a", sentence)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    connection.print_table(made)
+    assert sentence in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "80")
+    connection.print_table(made)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
