@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, is_typeddict
+from typing import Any, cast, is_typeddict
 
 import msgspec
 from fastapi import FastAPI
@@ -24,7 +24,6 @@ from service.api.parsing.bodies import ARROW, BYTES, CSV, JSON, NDJSON
 from service.api.parsing.protobuf import PROTOBUF
 from service.problems import PROBLEM_JSON, InvalidField, ServiceError, problem_types
 from service.schema.observations import (
-    JSON_SCHEMAS,
     KEY,
     STREAM_ID,
     ItemForm,
@@ -177,7 +176,7 @@ def answers(kinds: Iterable[Any]) -> dict[str, Any]:
     """
     _, schemas = schema_components(
         [*kinds, ItemAnswer, Problem, ObservationForm, ItemForm],
-        schema_hook=lambda kind: JSON_SCHEMAS[kind],
+        schema_hook=lambda kind: cast(Any, kind).SCHEMA,
         ref_template=REF,
     )
     for kind, schema in schemas.items():

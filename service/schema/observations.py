@@ -10,8 +10,8 @@ request's place in the log. Limits that are settings are checked in `service.api
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Self
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Self
 
 from msgspec import Meta, Struct
 from pydantic import (
@@ -142,53 +142,69 @@ class SupervisionForm(Struct, forbid_unknown_fields=True, frozen=True, gc=False)
     ]
 
 
+# Types that msgspec does not know: each has its JSON schema, and `read`, whose ValueError says what
+# was expected.
+
+
 class Position(int):
     """Position of an observation in its stream. In JSON 84.0 is an integer, too."""
+
+    SCHEMA: ClassVar = {"type": "integer", "minimum": 0, "maximum": 2**53}
+
+    @classmethod
+    def read(cls, value: Any) -> Position:
+        """Return a position."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError("expected an integer")
+        if value != int(value) or not 0 <= value <= 2**53:
+            raise ValueError("expected an integer from 0 to 2**53")
+        return cls(value)
 
 
 class Timestamp(str):
     """RFC 3339 time; a date is the time that it begins at, a number counts from 1970."""
 
     __slots__ = ()
+    SCHEMA: ClassVar = {"anyOf": [{"type": "string", "maxLength": MAX_TIME}, {"type": "number"}]}
+
+    @classmethod
+    def read(cls, value: Any) -> Timestamp:
+        """Return a time."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return cls(timestamps.from_number(value))
+        if not isinstance(value, str) or len(value) > MAX_TIME:
+            raise ValueError(f"expected a string of at most {MAX_TIME} characters, or a number")
+        value = timestamps.from_date(value)
+        timestamps.parse(value)
+        return cls(value)
 
 
 class ItemStream(str):
     """Id of a stream."""
 
     __slots__ = ()
+    SCHEMA: ClassVar = {"type": "string", "pattern": STREAM_ID}
+
+    @classmethod
+    def read(cls, value: Any) -> ItemStream:
+        """Return an id."""
+        if not isinstance(value, str) or not is_stream(value):
+            raise ValueError(f"expected {STREAM_ID_RULE}")
+        return cls(value)
 
 
 class IdempotencyKey(str):
     """Idempotency key."""
 
     __slots__ = ()
+    SCHEMA: ClassVar = {"type": "string", "pattern": KEY}
 
-
-# Types of observations that msgspec does not know, with their JSON schemas.
-JSON_SCHEMAS: dict[type, dict[str, Any]] = {
-    Position: {"type": "integer", "minimum": 0, "maximum": 2**53},
-    Timestamp: {"anyOf": [{"type": "string", "maxLength": MAX_TIME}, {"type": "number"}]},
-    ItemStream: {"type": "string", "pattern": STREAM_ID},
-    IdempotencyKey: {"type": "string", "pattern": KEY},
-}
-
-
-def _position(value: Any) -> Position:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("expected an integer")
-    if value != int(value) or not 0 <= value <= 2**53:
-        raise ValueError("expected an integer from 0 to 2**53")
-    return Position(value)
-
-
-def _time(value: Any) -> Timestamp:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Timestamp(timestamps.from_number(value))
-    if not isinstance(value, str) or len(value) > MAX_TIME:
-        raise ValueError(f"expected a string of at most {MAX_TIME} characters, or a number")
-    value = timestamps.from_date(value)
-    timestamps.parse(value)
-    return Timestamp(value)
+    @classmethod
+    def read(cls, value: Any) -> IdempotencyKey:
+        """Return a key."""
+        if not isinstance(value, str) or not _key(value):
+            raise ValueError("expected 1 to 200 printable ASCII characters without spaces")
+        return cls(value)
 
 
 def is_stream(name: str) -> bool:
@@ -196,29 +212,9 @@ def is_stream(name: str) -> bool:
     return _stream_id(name) is not None and name not in {".", ".."}
 
 
-def _item_stream(value: Any) -> ItemStream:
-    if not isinstance(value, str) or not is_stream(value):
-        raise ValueError(f"expected {STREAM_ID_RULE}")
-    return ItemStream(value)
-
-
-def _idempotency_key(value: Any) -> IdempotencyKey:
-    if not isinstance(value, str) or not _key(value):
-        raise ValueError("expected 1 to 200 printable ASCII characters without spaces")
-    return IdempotencyKey(value)
-
-
-_READERS: dict[type, Callable[[Any], Any]] = {
-    Position: _position,
-    Timestamp: _time,
-    ItemStream: _item_stream,
-    IdempotencyKey: _idempotency_key,
-}
-
-
-def read_value(kind: type, value: Any) -> Any:
+def read_value(kind: Any, value: Any) -> Any:
     """Return a value of one of these types; ValueError says what was expected."""
-    return _READERS[kind](value)
+    return kind.read(value)
 
 
 FiniteNumbers = Annotated[list[float], Meta(min_length=1)]

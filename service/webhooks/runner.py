@@ -35,8 +35,15 @@ from service.tasks import end, forget, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Webhooks
 from service.webhooks.dead_letters import Letter, Letters
-from service.webhooks.notices import Failure, IncidentNotice, Notice, incident_notice, notice_of
-from service.webhooks.sender import Hook, sender_of
+from service.webhooks.sender import (
+    Failure,
+    Hook,
+    IncidentNotice,
+    Notice,
+    incident_notice,
+    notice_of,
+    sender_of,
+)
 from service.wire import Id
 from service.wire.event_entries import START
 from service.wire.incidents import Fleet, FoundIncident, FoundIncidents, shared

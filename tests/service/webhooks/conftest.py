@@ -18,7 +18,7 @@ from service.store import keys
 from service.store.connection import connect, connect_async
 from service.webhooks import runner
 from service.webhooks.config import webhooks_of
-from service.webhooks.notices import Notice
+from service.webhooks.sender import Notice
 from service.wire import Event
 from service.wire.event_entries import Raised
 from tests.feeding import Writer

@@ -16,8 +16,7 @@ from service.problems import StartupError
 from service.settings import Settings
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.config import Delivery, HookForm, webhooks_of
-from service.webhooks.notices import alert_body, native_body
-from service.webhooks.sender import Format, headers_of
+from service.webhooks.sender import Format, alert_body, headers_of, native_body
 from service.wire import KnownRegime
 from tests.service.webhooks.conftest import KEY, SECRET, notice, raised
 

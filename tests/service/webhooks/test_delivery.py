@@ -22,8 +22,7 @@ from service.webhooks import runner
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery
 from service.webhooks.dead_letters import Letter, dead_letters, redeliver
-from service.webhooks.notices import Failure
-from service.webhooks.sender import Hook, HttpSender, sender_of
+from service.webhooks.sender import Failure, Hook, HttpSender, sender_of
 from service.wire import Id
 from service.wire.event_entries import Filter
 from tests.e2e.deployment import Processes
