@@ -6,43 +6,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
 
 END_WAIT_S = 2.0
 AGAIN_S = 0.1
 T = TypeVar("T")
-
-
-class Begun(Generic[T]):
-    """A coroutine that has run up to its first wait.
-
-    A result that is ready needs no timeout, which would cost several times as much. `done`:
-    it did not wait, and `result` is its result. An error before the first wait is raised here.
-    """
-
-    __slots__ = ("_coroutine", "_waits_for", "done", "result")
-
-    def __init__(self, coroutine: Coroutine[Any, None, T]) -> None:
-        self._coroutine = coroutine
-        self.done = False
-        self.result: T | None = None
-        try:
-            self._waits_for = coroutine.send(None)
-        except StopIteration as end:
-            self.done = True
-            self.result = end.value
-
-    def __await__(self) -> Generator[Any, None, T]:
-        """Wait for the result; only if it is not done."""
-        try:
-            yield self._waits_for
-            return (yield from self._coroutine.__await__())
-        finally:
-            self._coroutine.close()
 
 
 async def end(*tasks: asyncio.Task[Any] | None, again_s: float = AGAIN_S) -> None:

@@ -17,9 +17,18 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from importlib.resources import files
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import redis
 import redis.asyncio
@@ -36,7 +45,6 @@ from redis.exceptions import (
 from redis.sentinel import SentinelConnectionPool as SentinelPool
 
 from service.store import keys
-from service.tasks import Begun
 
 SLOTS = 16_384
 REDIRECTIONS = 16  # of one command: more means a redirect loop
@@ -316,6 +324,34 @@ def reply_of(connection: Any) -> Any:
         return connection.read_response(disconnect_on_error=False)
     except ResponseError as error:
         return error
+
+
+class Begun(Generic[T]):
+    """A coroutine that has run up to its first wait.
+
+    A result that is ready needs no timeout, which would cost several times as much. `done`:
+    it did not wait, and `result` is its result. An error before the first wait is raised here.
+    """
+
+    __slots__ = ("_coroutine", "_waits_for", "done", "result")
+
+    def __init__(self, coroutine: Coroutine[Any, None, T]) -> None:
+        self._coroutine = coroutine
+        self.done = False
+        self.result: T | None = None
+        try:
+            self._waits_for = coroutine.send(None)
+        except StopIteration as end:
+            self.done = True
+            self.result = end.value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait for the result; only if it is not done."""
+        try:
+            yield self._waits_for
+            return (yield from self._coroutine.__await__())
+        finally:
+            self._coroutine.close()
 
 
 async def send_async(connection: Any, commands: Iterable[Words]) -> None:

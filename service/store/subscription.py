@@ -18,8 +18,8 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError, ResponseError
 
-from service.store.shards import UNREACHABLE, AsyncStoreClient
-from service.tasks import Begun, end, happened, is_cancelled
+from service.store.shards import UNREACHABLE, AsyncStoreClient, Begun
+from service.tasks import end, happened, is_cancelled
 
 log = logging.getLogger(__name__)
 

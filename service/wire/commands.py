@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import nan
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -19,12 +18,14 @@ from model_core.stream.state import KnownRegime, SeasonPeriods
 
 Label = float | list[float | None] | None  # of several outputs each may be missing, but not all
 
+T = TypeVar("T")
+
 
 def numbers(y: Label) -> list[float]:
     """Return a label as a list, nan where an output is missing; empty for a missing label."""
     outputs = outputs_of(y)
     if None in outputs:
-        return [math.nan if number is None else number for number in outputs]
+        return [nan if number is None else number for number in outputs]
     return cast(list[float], outputs)
 
 
@@ -284,6 +285,27 @@ READ_ONLY = (
     WhatIf,
     SegmentHistory,
 )  # change nothing of the stream, and need no answer past their deadline
+
+
+def units(command: Command | ObserveMany) -> int:
+    """What a command counts for in backpressure: its observations, or one."""
+    if isinstance(command, Observe):
+        return len(command.observations)
+    return len(command.y) // 8 if isinstance(command, ObserveMany) else 1
+
+
+def grouped(items: Iterable[T], size: Callable[[T], int], most: int) -> list[list[T]]:
+    """Cut items, in order, into groups of at most `most` together; a larger item is alone."""
+    groups: list[list[T]] = []
+    room = 0
+    for item in items:
+        own = size(item)
+        if not groups or own > room:
+            groups.append([])
+            room = most
+        groups[-1].append(item)
+        room -= own
+    return groups
 
 
 # --- answers to observations ----------------------------------------------------------------------
