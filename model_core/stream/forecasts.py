@@ -48,9 +48,9 @@ def summarised(
     nothing = torch.full((count, mixture.outputs), torch.nan, dtype=torch.float64)
     predicted = summary.of_mixture(mixture, nothing, levels)
     if MEDIAN in levels:  # corrected in place
-        return predicted, slab.corrected([row] * count, predicted, levels)
+        return predicted, slab.corrected([row] * count, predicted, correction.interval(levels))
     medians = summary.of_mixture(mixture, nothing, [MEDIAN])
-    applied = slab.corrected([row] * count, medians, [MEDIAN])
+    applied = slab.corrected([row] * count, medians, correction.interval([MEDIAN]))
     correction.apply(predicted.numbers, applied)
     return predicted, applied
 

@@ -237,6 +237,8 @@ class Slab:
         # States of `anomaly` and `correction` lie on the host, under the same numbers.
         self._ranked = anomaly.outputs(model)
         self._corrected = correction.outputs(model)
+        summarised = bool(self._corrected and self.levels)
+        self._interval = correction.interval(self.levels) if summarised else (0, 0.0)
         sizes = (
             anomaly.size(self._ranked),
             correction.size(self._corrected),
@@ -722,16 +724,17 @@ class Slab:
         self,
         rows: Sequence[int],
         predicted: Summary,
-        levels: Sequence[float],
+        interval: tuple[int, float],
         labels: tuple[Floats, NDArray[np.bool_]] | None = None,
         offset: Floats | None = None,
     ) -> Floats:
         """Correct predictives of rows in place, in order, and learn from their labels.
 
-        predicted: with quantiles at these levels, the median among them; nan: of none. labels:
-        (B, d), and which (B,) are outliers; None: they are to come, and nothing is learned. offset:
-        (B,) their seasons, which predictives are less of; None: of nothing. Returns the corrections
-        that were applied (B, d, 3), see `correction`; nan where none was.
+        predicted: with quantiles, the median among them; nan: of none. interval: of their levels,
+        as of `correction.interval`. labels: (B, d), and which (B,) are outliers; None: they are to
+        come, and nothing is learned. offset: (B,) their seasons, which predictives are less of;
+        None: of nothing. Returns the corrections that were applied (B, d, 3), see `correction`; nan
+        where none was.
         """
         from model_core.compiled import correction as compiled
 
@@ -744,7 +747,7 @@ class Slab:
         y = np.ascontiguousarray(y)
         offsets = np.zeros(count) if offset is None else np.ascontiguousarray(offset)
         places = np.arange(count)
-        middle, outside = correction.interval(levels)
+        middle, outside = interval
         for chunk, lying, at in self._beside.groups(rows):
             errors = chunk.arrays[1]
             compiled.observe_rows(
@@ -780,7 +783,7 @@ class Slab:
         if self._corrected and len(y):
             ((chunk, lying, _),) = self._beside.groups([row])
             errors = chunk.arrays[1]
-            _, outside = correction.interval(self.levels)
+            _, outside = self._interval
             compiled.recall(errors[lying[0]], y, outlying, uncorrected, intervals, outside)
 
     def whole(self, y: Floats) -> NDArray[np.bool_]:
@@ -836,7 +839,7 @@ class Slab:
             if refused.any():
                 predicted.numbers[refused] = np.nan
             labels = packed.y, table[:, OUTLYING_COLUMN] > 0
-            applied = self.corrected(rows, predicted, self.levels, labels, packed.offset)
+            applied = self.corrected(rows, predicted, self._interval, labels, packed.offset)
         return Stepped(table, predicted, anomalies, applied, memories)
 
     def _resolved(self, rows: Sequence[int], packed: Packed) -> tuple[Packed, dict[int, Floats]]:
