@@ -18,15 +18,12 @@ from model_core.compiled.regimes import COLUMNS
 from model_core.compiled.step import addresses, driver
 from model_core.lazy import Tensor, torch
 from model_core.maths.families import EXACT_COUNTS
-from model_core.regimes import OF_HYPOTHESIS, size
 from model_core.summary import Summary
 from model_core.table import (
-    BESIDE,
     Layout,
     Rows,
     context_place,
     padded,
-    statistics_line,
 )
 from model_core.upm.base import UnderlyingModel
 
@@ -107,7 +104,7 @@ class Kernel:
         self._inputs = LABEL + model.y_dim + model.x_dim
         self._numbers = NUMBERS + 2 + 4 * model.y_dim  # in a row of the table
         self._layout = Layout(model, 1)
-        self._first = statistics_line(model.y_dim)
+        self._layouts: dict[tuple[int, int], Layout] = {}  # by slots and regimes
         if sizes.kept != self._layout.kept:
             raise ValueError(
                 f"expected {self._layout.kept} lines of statistics that are copied for a step, as "
@@ -142,10 +139,12 @@ class Kernel:
         """
         slots, lines, heads, regimes = held
         batch = len(rows)
-        height = self._layout.height
-        height += OF_HYPOTHESIS + height - self._first if regimes else 0
-        _check("lines", lines, (len(lines), height, padded(slots + regimes + BESIDE)))
-        _check("heads", heads, (len(lines), self._layout.head + size(regimes)))
+        layout = self._layouts.get((slots, regimes))
+        if layout is None:
+            layout = Layout(self.model, slots - 1 - regimes, regimes=regimes)
+            self._layouts[slots, regimes] = layout
+        _check("lines", lines, (len(lines), layout.height, layout.width))
+        _check("heads", heads, (len(lines), layout.head))
         _check("rows", rows, (batch,), INT)
         _check("inputs", inputs, (batch, self._inputs))
         _check("hazards", hazards, (batch, max(1, hazards.shape[-1])))
