@@ -102,8 +102,8 @@ MUTATIONS = [
     Mutation(
         "averaged: no label is an outlier",
         "model_core/upm/averaged.py",
-        "outlier_rate: float = 0.001",
-        "outlier_rate: float = 0.0",
+        "outlier_rate: float = field(default=0.001, kw_only=True)",
+        "outlier_rate: float = field(default=0.0, kw_only=True)",
         "tests/model_core/test_detector.py",
     ),
     Mutation(
