@@ -181,17 +181,11 @@ class Log:
         if answer is None:
             return None
         unsure.clear()  # while this lease lasts, no other comes to be
-        if answer == [-1]:
-            logger.error("not taking partition %d: its offset is damaged", partition)
-            self.declined.add(partition)
-            return None
         if len(answer) == 1:
-            logger.error(
-                "not taking partition %d: it has format %s, expected %s",
-                partition,
-                answer[0],
-                FORMAT,
-            )
+            why = f"it has format {answer[0]}, expected {FORMAT}"
+            if answer == [-1]:
+                why = "its offset is damaged"
+            logger.error("not taking partition %d: %s", partition, why)
             self.declined.add(partition)
             return None
         epoch, offset, attempts, rolled_back, trials, guilty = answer

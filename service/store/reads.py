@@ -160,7 +160,7 @@ class AsyncStore:
         stop = min(stop, head.seq)
         if start >= stop:
             return []
-        stored, records, absent = await self._retained(partition, stream, head, start, stop)
+        stored, records, absent = await self.following(partition, stream, head, start, stop)
         if stored is not None:
             now = head_of(stream, stored)
             if now.generation == head.generation and not now.deleted:
@@ -169,18 +169,13 @@ class AsyncStore:
 
     async def following(
         self, partition: int, stream: str, head: wire.Head, start: int, stop: int
-    ) -> tuple[StoredHead | None, list[wire.Record]]:
+    ) -> tuple[StoredHead | None, list[wire.Record], list[int]]:
         """Return the head as stored, and with it the records with seq in [start, stop).
 
         `head` says where to look for them. They are those that are stored: some may lie before
-        what the stream retains, and go with the next commit.
+        what the stream retains, and go with the next commit. Also returns the numbers of chunks
+        that are not there.
         """
-        return (await self._retained(partition, stream, head, start, stop))[:2]
-
-    async def _retained(
-        self, partition: int, stream: str, head: wire.Head, start: int, stop: int
-    ) -> tuple[StoredHead | None, list[wire.Record], list[int]]:
-        """Return what `following` does, and the numbers of chunks that are not there."""
         numbers = range(chunk_of(stream, start), chunk_of(stream, stop - 1) + 1)
         recent = head.sealed < stop
         # In one transaction, and chunks up to the end: a commit after `head` was read may have

@@ -73,7 +73,8 @@ class Shards:
     """A pool of connections for each shard. This store has one: a server or a sentinels' master."""
 
     def __init__(self, pool: Any) -> None:
-        self.pools = [pool]
+        self.pools = [pool]  # of servers that have keys
+        self.servers = self.pools  # of all, the likeliest to answer first
 
     def pool_of(self, words: Words) -> Any:
         """Return the pool for a command; ConnectionError where no server has its key."""
@@ -87,20 +88,6 @@ class Shards:
         """Return how to send a command again; None: the reply is its result."""
         return None
 
-    def informants(self) -> list[Any]:
-        """Pools of servers that say where the keys are, the likeliest to answer first."""
-        return []
-
-    def learn(self, pool: Any, slots: Sequence[Any]) -> None:
-        """Take over what a server answered to CLUSTER SLOTS."""
-
-    def distrust(self, pool: Any) -> None:
-        """Ask a server last from now on: it did not answer."""
-
-    def all_pools(self) -> list[Any]:
-        """Pools of all servers, also of those that have no keys now."""
-        return self.pools
-
 
 class ClusterShards(Shards):
     """The masters of a cluster. make: makes the pool of a server."""
@@ -108,11 +95,11 @@ class ClusterShards(Shards):
     def __init__(self, make: Callable[[str, int], Any], places: Sequence[tuple[str, int]]) -> None:
         self._make = make
         self._by_place: dict[tuple[str, int], Any] = {}  # never closed: a replica may take over
-        self._informants: list[Any] = []
         self._slots: list[Any] = []  # pool of each
+        self.pools = []
+        self.servers = []  # all that were ever named
         for host, port in places:
             self._at(host, port)
-        self.pools = []
 
     def pool_of(self, words: Words) -> Any:
         """Return the pool of the master that has a command's key."""
@@ -133,8 +120,8 @@ class ClusterShards(Shards):
         if isinstance(reply, MovedError):
             pool = self._at(reply.host, reply.port)
             self._slots[reply.slot_id] = pool
-            self._informants.remove(pool)
-            self._informants.insert(0, pool)  # it knows of all that moved together
+            self.servers.remove(pool)
+            self.servers.insert(0, pool)  # it knows of all that moved together
             return Sending(index, words, pool)
         if isinstance(reply, AskError):
             return Sending(index, words, self._at(reply.host, reply.port), asking=True)
@@ -142,12 +129,8 @@ class ClusterShards(Shards):
             return Sending(index, words, self.pool_of(words))
         return None
 
-    def informants(self) -> list[Any]:
-        """Return the pools of all servers that were ever named."""
-        return list(self._informants)
-
     def learn(self, pool: Any, slots: Sequence[Any]) -> None:
-        """Note which master has which slots."""
+        """Note which master has which slots, of what a server answered to CLUSTER SLOTS."""
         # A server may name itself by its port alone.
         source = next(place for place, other in self._by_place.items() if other is pool)
         by_slot: list[Any] = [None] * SLOTS
@@ -158,20 +141,16 @@ class ClusterShards(Shards):
         self.pools = list(dict.fromkeys(pool for pool in by_slot if pool is not None))
 
     def distrust(self, pool: Any) -> None:
-        """Ask a server last from now on."""
-        self._informants.remove(pool)
-        self._informants.append(pool)
-
-    def all_pools(self) -> list[Any]:
-        """Return the pools of all servers that were ever named."""
-        return list(self._informants)
+        """Ask a server last from now on: it did not answer."""
+        self.servers.remove(pool)
+        self.servers.append(pool)
 
     def _at(self, host: str, port: int) -> Any:
         pool = self._by_place.get((host, port))
         if pool is None:
             pool = self._make(host, port)
             self._by_place[host, port] = pool
-            self._informants.append(pool)
+            self.servers.append(pool)
         return pool
 
 
@@ -494,8 +473,10 @@ class _Client:
 
     async def _refresh(self) -> None:
         """Ask the servers which of them has which keys; ConnectionError where none answers."""
+        if not isinstance(self.shards, ClusterShards):
+            return
         cause: Exception | None = None
-        for pool in self.shards.informants():
+        for pool in list(self.shards.servers):
             replies: list[Any] = [None]
             await self._exchange([Sending(0, ("CLUSTER", "SLOTS"), pool)], replies)
             if not isinstance(replies[0], Exception):
@@ -503,8 +484,7 @@ class _Client:
                 return
             cause = replies[0]
             self.shards.distrust(pool)
-        if cause is not None:
-            raise redis.ConnectionError(f"cannot connect to the cluster: {cause}") from cause
+        raise redis.ConnectionError(f"cannot connect to the cluster: {cause}") from cause
 
     async def _look_again(self) -> None:
         """Refresh, if any server answers."""
@@ -571,12 +551,12 @@ class StoreClient(_Client, redis.Redis):
 
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
-        super().__init__(connection_pool=shards.all_pools()[0])
+        super().__init__(connection_pool=shards.servers[0])
         _at_once(_Client._prepare)(self)
 
     def close(self) -> None:
         """Close every connection."""
-        for pool in self.shards.all_pools():
+        for pool in self.shards.servers:
             pool.close()
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -616,7 +596,7 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
 
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
-        super().__init__(connection_pool=shards.all_pools()[0])
+        super().__init__(connection_pool=shards.servers[0])
 
     run = _Client._run
     all = _Client._all
@@ -626,7 +606,7 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close every connection."""
-        for pool in self.shards.all_pools():
+        for pool in self.shards.servers:
             await pool.aclose()
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:

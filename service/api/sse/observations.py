@@ -221,7 +221,7 @@ class Follower:
         stop = min(head.seq, first + PAGE)
         partition = self._hub.partition(self._stream)
         read = self._hub.store.following(partition, self._stream, head, first, stop)
-        stored, records = await from_store(read)
+        stored, records, _ = await from_store(read)
         self._hub.saw(self._stream, stored)
         self._see()
         now = self._head

@@ -24,7 +24,7 @@ def halves(low, high, replica=C):
 @pytest.fixture
 def cluster():
     shards = ClusterShards(lambda host, port: (host, port), [A, B, A])
-    shards.learn(shards.informants()[0], halves(A, B))
+    shards.learn(shards.servers[0], halves(A, B))
     return shards
 
 
@@ -32,11 +32,11 @@ def test_each_key_is_where_the_servers_say():
     shards = ClusterShards(lambda host, port: (host, port), [A])
     with pytest.raises(redis.ConnectionError):
         shards.pool_of(GET_LOW)
-    (pool,) = shards.informants()
+    (pool,) = shards.servers
     shards.learn(pool, halves(("", 1), B))  # one that does not know its own name
     assert [shards.pool_of(GET_LOW), shards.pool_of(GET_HIGH)] == [A, B]
     assert shards.pools == [A, B]
-    assert shards.informants() == [A, C, B]  # replicas, too: they know as much
+    assert shards.servers == [A, C, B]  # replicas, too: they know as much
     shards.learn(pool, halves(A, B)[1:])
     assert shards.pool_of(GET_HIGH) == B
     with pytest.raises(redis.ConnectionError):
@@ -51,9 +51,9 @@ def test_a_moved_key_stays_where_it_went_and_one_asked_for_does_not(cluster):
     moved = cluster.redirected(7, GET_LOW, MovedError(f"{slot} c:3"))
     assert (moved.words, moved.pool, moved.asking) == (GET_LOW, C, False)
     assert cluster.pool_of(GET_LOW) == C
-    assert cluster.informants()[0] == C  # it knows of all that moved together
+    assert cluster.servers[0] == C  # it knows of all that moved together
     cluster.distrust(C)
-    assert cluster.informants()[-1] == C
+    assert cluster.servers[-1] == C
     again = cluster.redirected(7, GET_HIGH, TryAgainError("between two servers"))
     assert (again.pool, again.asking) == (B, False)
     for result in (ResponseError("WRONGTYPE"), None, b"1"):
@@ -65,7 +65,7 @@ def test_one_command_names_the_keys_of_one_slot(cluster):
     assert cluster.groups([LOW, HIGH, same]) == [[LOW, same], [HIGH]]
     one = Shards(A)
     assert one.groups([LOW, HIGH, same]) == [[LOW, HIGH, same]]
-    assert (one.pool_of(GET_HIGH), one.informants()) == (A, [])
+    assert (one.pool_of(GET_HIGH), one.servers) == (A, [A])
     assert one.redirected(0, GET_LOW, MovedError(f"{slot_of(LOW)} c:3")) is None
 
 
