@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -18,7 +19,7 @@ from service.backup import Reader, Restore
 from service.commands.main import app
 from service.problems import StartupError
 from service.store import keys
-from service.store.api_keys import Keyring
+from service.store.api_keys import KEYS, VERSION, Keyring
 from service.store.health import fix_partitions
 from service.wire import Configure, Delete, NameRegime, Observe, Regimes
 from tests.service.worker.kinds import KINDS, configure, publish, series
@@ -241,6 +242,18 @@ def test_the_number_of_partitions_of_a_store_stays(file, make_bench):
     fix_partitions(other.client, 3)
     assert "3 partitions, got 4" in refused(moca(other, "restore", file, "--partitions", 4))
     assert "into 3 partitions" in done(moca(other, "restore", file))
+
+
+def test_keys_and_windows_are_added_whatever_server_they_are_at(redis_client):
+    redis_client.hset(KEYS, "b", "revoked")
+    kept = SimpleNamespace(
+        keys={b"a": b"1", b"b": b"2"}, keys_used={b"a": b"5"}, calendar={b"w": b"3"}
+    )
+    reader = SimpleNamespace(manifest=kept)
+    Restore(redis_client, reader, 2, 5000, replace=False, progress=print)._write_keys()
+    assert redis_client.hgetall(KEYS) == {b"a": b"1", b"b": b"revoked"}
+    assert redis_client.hgetall(keys.CALENDAR) == {b"w": b"3"}
+    assert redis_client.get(VERSION) == b"1"  # all that know the keys read them again
 
 
 def test_one_that_was_interrupted_is_repeated(file, filled, make_bench, monkeypatch):
