@@ -679,7 +679,7 @@ def events_table(replayed: Replayed) -> Table:
 
 
 def ask_confirmed(client: Client, replays: Sequence[Replayed]) -> None:
-    """Fill confirmed changes in, as the answers have them: when they were confirmed.
+    """Fill changes in as the answers have them: of confirmed ones, when they were confirmed.
 
     The service estimates a start anew after that, which no answer has. A change that it does not
     list any more stays as it was.
@@ -687,8 +687,8 @@ def ask_confirmed(client: Client, replays: Sequence[Replayed]) -> None:
     for replayed in replays:
         events = [a.event for a in replayed.answers if a.event is not None]
         last = {event.id: event for event in events if event.kind == "change"}
-        replayed.events = [event for event in last.values() if event.state == "confirmed"]
-    changed = [replayed for replayed in replays if replayed.events]
+        replayed.events = [*last.values()]
+    changed = [replayed for replayed in replays if replayed.confirmed]
     if not changed:
         return
     prefix = commonprefix([replayed.stream for replayed in changed])

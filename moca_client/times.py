@@ -57,8 +57,7 @@ class Axis(NamedTuple):
     def label(self, row: int) -> str:
         """Return how people read a time: no clock at midnight, no seconds on the minute."""
         if self.kind != "datetime" or self.rfc3339 is None:
-            value = self.value[row]
-            return f"{int(value):04d}" if self.kind == "year" else f"{value:g}"
+            return f"{self.value[row]:g}"
         moment = datetime.fromisoformat(self.rfc3339[row])
         if moment.time() == datetime.min.time():
             return moment.strftime("%Y-%m-%d")

@@ -395,6 +395,20 @@ def test_a_stream_that_pauses_holds_up_no_other_and_is_not_asked_for_meanwhile(
     assert (labels(service, "a"), labels(service, "b")) == ([1.0], [2.0])
 
 
+def test_a_service_that_is_away_is_not_asked_meanwhile(service, driver, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(outbox, "time", SimpleNamespace(time=clock, monotonic=clock))
+    with losing(service, applied=False):
+        driver.add("a", 1.0)
+        driver.sender.round()
+    pause_s = driver.sender.round()
+    assert pause_s > 0.0
+    assert labels(service, "a") == []
+    clock.advance(pause_s)
+    driver.sender.round()
+    assert labels(service, "a") == [1.0]
+
+
 @pytest.mark.parametrize("stream", ["", ".", "..", "\ud800", 7])
 def test_a_stream_that_no_request_can_name_would_hold_all_up_and_is_refused(stream):
     transport = httpx.MockTransport(lambda _: httpx.Response(503))

@@ -161,6 +161,26 @@ def test_why_no_column_is_a_stream_is_said(tmp_path, text, message):
         streams_by_column(read_table(written(tmp_path, text)))
 
 
+@pytest.mark.parametrize(
+    ("cells", "shown"),
+    [
+        (["1871", "1872"], ["1871", "1872"]),
+        (["0.5", "2"], ["0.5", "2"]),
+        (["2026-03-01", "2026-03-01T09:30"], ["2026-03-01", "2026-03-01 09:30"]),
+        (["2026-03-01T09:30:05"], ["2026-03-01 09:30:05"]),
+    ],
+)
+def test_times_are_shown_as_short_as_they_go(cells, shown):
+    axis = time_axis(cells, "time")
+    assert [axis.label(row) for row in range(len(cells))] == shown
+
+
+def test_streams_of_a_file_have_their_own_inputs(tmp_path):
+    table = read_table(written(tmp_path, "pump,x,y\na,1,5\nb,2,6\na,3,7\n"))
+    streams = streams_of(table, "pump")
+    assert {name: series.x for name, series in streams.items()} == {"a": [[1], [3]], "b": [[2]]}
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "windows-1252"])
 def test_another_encoding_is_named_as_it_is_to_be_converted(tmp_path, encoding):
     file = tmp_path / "it.csv"

@@ -9,8 +9,14 @@ import pytest
 from moca_client import plots
 from moca_client.console import table
 from moca_client.errors import problem_of
-from moca_client.replay import ReplayError, replay_many
-from moca_client.responses import Changepoints, Event, StreamChange, StreamSummary
+from moca_client.replay import ReplayError, by_largest_change, changes_table, replay_many
+from moca_client.responses import (
+    Changepoints,
+    Event,
+    Predictive,
+    StreamChange,
+    StreamSummary,
+)
 from moca_client.series import read_table, streams_by_column, streams_of
 from tests.moca_client.test_plots import replayed_of, row
 from tests.moca_client.test_replay import ClientOfItself, quiet, written
@@ -242,6 +248,53 @@ def test_changes_are_shown_as_the_service_has_estimated_them_since(service, tmp_
     shown = {row[0]: row[1:] for row in rows}
     assert shown["web-1"] == ["4", "(3-4)", "mean", "rose", "1", "in", "12,000"]
     assert shown["web-2"] == shown["web-3"] == ["5", "mean"]
+
+
+def test_the_table_of_all_streams_has_what_only_some_of_them_have(service, tmp_path):
+    answer = service.answer
+
+    def of_classes(name):
+        answered = answer(name)
+        if name == "b":
+            answered.predictive = Predictive(probabilities=[0.25, 0.75])
+        return answered
+
+    service.answer = of_classes
+    file = hosts(tmp_path, "ab", rows=2)
+    replay_many(file, by_host(file), out=tmp_path / "out", plots=0, console=quiet())
+    rows = rows_of(tmp_path / "out" / "hosts-answers.csv")
+    cells = [(row["stream"], row["mean"], row["probability1"]) for row in rows]
+    assert cells == [("a", "5.0", "")] * 2 + [("b", "", "0.75")] * 2
+    assert not list((tmp_path / "out").glob("*.png"))
+
+
+def test_only_confirmed_changes_are_listed_the_latest_and_drawn_the_largest_first(
+    service, tmp_path
+):
+    answer = service.answer
+
+    def suspected(name):
+        answered = answer(name)
+        if answered.event is not None and name == "b":
+            answered.event.state = "suspected"
+        if answered.event is not None and name == "c":
+            answered.event.kind = "anomaly"
+        return answered
+
+    service.answer = suspected
+    file = hosts(tmp_path)
+    replays = replay_many(file, by_host(file), out=tmp_path, plots=0, console=quiet())
+    assert [replayed.stream for replayed in replays if replayed.confirmed] == ["a"]
+    early, late = replayed_of(), replayed_of()
+    for own, name, start, sizes in ((early, "early", 20, (1.0, 9.0)), (late, "late", 40, (5.0,))):
+        own.stream = name
+        own.events = [
+            Event(id=id_, state="confirmed", start=start, suspected_at=45, size=size)
+            for id_, size in enumerate(sizes)
+        ]
+    listed_names = list(changes_table([early, late]).columns[0].cells)
+    assert listed_names == ["late", "early", "early"]
+    assert by_largest_change([late, early, replays[1]]) == [early, late]
 
 
 def test_a_column_named_as_one_of_the_answers_keeps_its_labels(service, tmp_path):
