@@ -405,8 +405,8 @@ MUTATIONS = [
     Mutation(
         "worker: a quarantined command is not kept aside",
         "service/worker/commit.py",
-        "results.effects(outcomes) + aside + changes.effects",
-        "results.effects(outcomes) + changes.effects",
+        "self.effects(outcomes) + aside + changes.effects",
+        "self.effects(outcomes) + changes.effects",
         WORKER,
     ),
     Mutation(

@@ -31,50 +31,6 @@ PIECE_BYTES = 64 << 10  # of outcomes that are published together, but for a lon
 Outcomes = dict[str, list[Outcome]]  # of the commands of each API process, by incarnation
 
 
-def commit_of(
-    lease: Lease,
-    expected: Offset,
-    items: Sequence[LogItem],
-    streams: Sequence[Stream],
-    changes: Changes,
-    results: Results,
-    feed_events: int,
-) -> Commit:
-    """Commit of a partition's items, applied, and of the streams they touched.
-
-    It writes outcomes, quarantined payloads, what the streams changed (`Engine.changes`: heads,
-    tails, chunks, events, keys, changes of settings), entries of the feed, and the log's offset.
-    The newest `feed_events` are kept in the feed. What has a payload is set aside.
-    """
-    p = lease.partition
-    outcomes: Outcomes = {}
-    aside: list[Effect] = []
-    done = 0
-    for item in items:
-        task = item.task
-        lost = item.lost
-        if task is not None:
-            outcomes.setdefault(task.incarnation, []).extend(task.outcomes())
-            done += task.units
-        if lost is not None:
-            outcomes.setdefault(lost.incarnation, []).append(_unreadable(lost))
-            done += lost.units
-        if item.payload is not None:
-            metrics.QUARANTINED_COMMANDS.inc()
-            logger.error("quarantined %s, offset %s of partition %d", _name(item), item.offset, p)
-            aside.append(("HSET", keys.quarantine(p), str(item.offset), item.payload))
-    effects = results.effects(outcomes) + aside + changes.effects
-    raised: list[tuple[Id, bytes]] = []
-    for stream in streams:
-        if stream.feed:
-            raised += stream.feed
-            stream.feed = ()
-    if raised:
-        parts = [part for id_, blob in sorted(raised) for part in (str(id_), blob)]  # as in the log
-        effects.append(("FEED", keys.feed(p), feed_events, *parts))
-    return Commit(p, lease.token, expected, items[-1].offset, done, effects, changes.pushed)
-
-
 def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
     """A command, or a row, that stopped its worker, answered so, and to be set aside.
 
@@ -147,21 +103,73 @@ class _Process:
             self.size -= self.pieces.popleft().size
 
 
-class Results:
-    """What the commits under one lease answer to each API process.
+class PartitionCommits:
+    """What is committed of a partition under one lease.
 
     Outcomes are stored once, in pieces, and published as they are stored. Ids are EPOCH-1, EPOCH-2
     and so on: a process sees by them whether it missed a piece.
     """
 
-    def __init__(self, lease: Lease, keep_s: float, most_bytes: int) -> None:
-        """Begin with nothing; keep_s, most_bytes: so long and so much is kept for each process."""
-        self._lease = lease
+    def __init__(self, lease: Lease, keep_s: float, most_bytes: int, feed_events: int) -> None:
+        """Begin with nothing.
+
+        keep_s, most_bytes: outcomes are kept so long, and so much of them, for each process.
+        feed_events: kept in the feed, the newest.
+        """
+        self.lease = lease
+        self._feed_events = feed_events
         self._keep_s = keep_s
         self._most_bytes = most_bytes
         self._inherited_until_s = time.monotonic() + keep_s  # what earlier leases left may be kept
         self._processes: dict[str, _Process] = {}
         self._look_s = self._inherited_until_s  # when to forget pieces of processes that are silent
+
+    def commit(
+        self,
+        expected: Offset,
+        items: Sequence[LogItem],
+        streams: Sequence[Stream],
+        changes: Changes,
+    ) -> Commit:
+        """Commit of the partition's items, applied, and of the streams they touched.
+
+        It writes outcomes, quarantined payloads, what the streams changed (`Engine.changes`: heads,
+        tails, chunks, events, keys, changes of settings), entries of the feed, and the log's
+        offset. What has a payload is set aside. Commits have to be made in this order.
+        """
+        p = self.lease.partition
+        outcomes: Outcomes = {}
+        aside: list[Effect] = []
+        done = 0
+        for item in items:
+            task = item.task
+            lost = item.lost
+            if task is not None:
+                outcomes.setdefault(task.incarnation, []).extend(task.outcomes())
+                done += task.units
+            if lost is not None:
+                outcomes.setdefault(lost.incarnation, []).append(_unreadable(lost))
+                done += lost.units
+            if item.payload is not None:
+                metrics.QUARANTINED_COMMANDS.inc()
+                logger.error(
+                    "quarantined %s, offset %s of partition %d", _name(item), item.offset, p
+                )
+                aside.append(("HSET", keys.quarantine(p), str(item.offset), item.payload))
+        effects = self.effects(outcomes) + aside + changes.effects
+        raised: list[tuple[Id, bytes]] = []
+        for stream in streams:
+            if stream.feed:
+                raised += stream.feed
+                stream.feed = ()
+        if raised:
+            parts = [
+                part for id_, blob in sorted(raised) for part in (str(id_), blob)
+            ]  # as in the log
+            effects.append(("FEED", keys.feed(p), self._feed_events, *parts))
+        return Commit(
+            p, self.lease.token, expected, items[-1].offset, done, effects, changes.pushed
+        )
 
     def effects(self, outcomes: Outcomes) -> list[Effect]:
         """Effects that store and publish outcomes; commits have to be made in this order."""
@@ -175,9 +183,9 @@ class Results:
     def _effect(self, incarnation: str, outcomes: Sequence[Outcome], now_s: float) -> Effect:
         process = self._processes.get(incarnation)
         if process is None:
-            process = _Process(self._lease.partition, incarnation)
+            process = _Process(self.lease.partition, incarnation)
             self._processes[incarnation] = process
-        epoch = self._lease.epoch
+        epoch = self.lease.epoch
         stored: list[Argument] = []
         bodies = _bodies(outcomes)
         for body in bodies:

@@ -26,11 +26,11 @@ from service.store.log import Commit, Lease, Log, Offset, Verdict
 from service.store.streams import Store
 from service.wire import BACKGROUND
 from service.worker.batch import CommandBatch
-from service.worker.commit import Committer, Results, Stages, commit_of, refused
+from service.worker.commit import Committer, PartitionCommits, Stages, refused
 from service.worker.self_test import rehearse
 from service.worker.streams.answers import gathered
 from service.worker.streams.registry import Engine
-from service.worker.streams.stream import Changes, Stream
+from service.worker.streams.stream import Changes
 from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
 
 logger = logging.getLogger(__name__)
@@ -126,11 +126,6 @@ class Leases:
         metrics.OWNED_PARTITIONS.set(len(self._held))
         return lease
 
-    def held(self) -> dict[int, Lease]:
-        """Leases that are ours, as far as we know."""
-        with self._lock:
-            return dict(self._held)
-
     def lost(self) -> set[int]:
         """Partitions whose renewal was refused since the last call."""
         with self._lock:
@@ -165,7 +160,8 @@ class Leases:
         if now - self._ticked > self._ttl_s:
             self._hangs(log)
             return
-        leases = list(self.held().values())
+        with self._lock:
+            leases = list(self._held.values())
         kept = log.renew(leases)
         gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
         with self._lock:
@@ -184,7 +180,7 @@ class Leases:
             log.release(trial, clean=False, verdict="failed")
 
     def _say(self) -> None:
-        if (held := len(self.held())) != self._said:
+        if (held := len(self._held)) != self._said:
             logger.info("owns %d partitions", held)
             self._said = held
 
@@ -287,7 +283,7 @@ class Worker:
         self.engine.busy = self._jobs
         self.collector: Collector | None = None  # of a process that does nothing else
         self.offsets: dict[int, Offset] = {}
-        self._results: dict[int, Results] = {}
+        self._commits: dict[int, PartitionCommits] = {}
         self._blame = True
         self._busy: set[int] = set()  # partitions of the batch under way
         self._stopping = False
@@ -440,19 +436,14 @@ class Worker:
         of_partition = batch.streams()
         touched = {p: of_partition.get(p, []) for p in items if p in self.offsets and items[p]}
         changes = self.engine.changes(touched)
-        leases = self.leases.held()
-        commits = [self._commit_of(leases[p], items[p], s, changes[p]) for p, s in touched.items()]
+        commits = [
+            self._commits[p].commit(self.offsets[p], items[p], streams, changes[p])
+            for p, streams in touched.items()
+        ]
         self._submit(commits, stages)
         self.engine.committing = set(batch.touched)
         self.engine.drop_broken(batch.touched.values())
         self._busy = set()
-
-    def _commit_of(
-        self, lease: Lease, items: list[LogItem], streams: list[Stream], changes: Changes
-    ) -> Commit:
-        p = lease.partition
-        events = self.settings.feed_events
-        return commit_of(lease, self.offsets[p], items, streams, changes, self._results[p], events)
 
     def _commit(self, commits: list[Commit]) -> None:
         """Commit, and wait for it."""
@@ -539,7 +530,9 @@ class Worker:
         self.leases.hold(lease)
         self.offsets[lease.partition] = lease.offset
         keep_s = 2 * self.settings.request_deadline_s
-        self._results[lease.partition] = Results(lease, keep_s, self.settings.max_results_bytes)
+        self._commits[lease.partition] = PartitionCommits(
+            lease, keep_s, self.settings.max_results_bytes, self.settings.feed_events
+        )
         if lease.attempts >= CAREFUL or lease.trials:
             self._one_by_one(lease)
 
@@ -581,7 +574,8 @@ class Worker:
     def _set_aside(self, lease: Lease, item: LogItem) -> None:
         """Answer a command that is not applied, and its repeats; keep it for an operator."""
         aside, record = refused(self.engine.store, item)
-        self._commit([self._commit_of(lease, [aside], [], Changes(record, {}))])
+        p = lease.partition
+        self._commit([self._commits[p].commit(self.offsets[p], [aside], [], Changes(record, {}))])
 
     def _disown(self, partition: int) -> None:
         """Drop a partition that another worker has; what was on trial here is innocent."""
@@ -593,7 +587,7 @@ class Worker:
         """Drop a partition that is not ours any more, and all that was not committed."""
         self._end_job(partition)
         self.offsets.pop(partition, None)
-        self._results.pop(partition, None)
+        self._commits.pop(partition, None)
         self.leases.drop(partition)
         self.engine.forget(partition)
 
@@ -631,7 +625,7 @@ class Worker:
         at = self.offsets[partition]
         changes = self.engine.changes({partition: streams})[partition]
         if changes.effects or changes.pushed:
-            token = self.leases.held()[partition].token
+            token = self._commits[partition].lease.token
             self._commit([Commit(partition, token, at, at, 0, *changes)])
 
     def _make_room(self) -> None:

@@ -100,7 +100,7 @@ def test_a_silent_process_keeps_its_number_alone(monkeypatch):
     """One that ended would leave its pieces behind for as long as the lease lasts."""
     now_s = 1000.0
     monkeypatch.setattr(commit.time, "monotonic", lambda: now_s)
-    answers = commit.Results(Lease(0, "t", 7, START, 0, 0, False), 60.0, 1 << 20)
+    answers = commit.PartitionCommits(Lease(0, "t", 7, START, 0, 0, False), 60.0, 1 << 20, 0)
 
     def ids(incarnation):
         (effect,) = answers.effects({incarnation: [wire.Outcome(1, 200, [])]})
