@@ -53,25 +53,10 @@ class MlpEncoder(nn.ModuleList):
         return network(x)
 
 
-class _ConvBlock(nn.Module):
-    """Convolution, norm, ReLU, pooling; the last block has neither norm nor ReLU."""
-
-    def __init__(self, into: int, out: int, *, last: bool) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(into, out, 3, padding=1)
-        self.norm = None if last else nn.BatchNorm2d(out)
-
-    def forward(self, image: Tensor) -> Tensor:
-        """Features of half the height and width."""
-        value = self.conv(image)
-        if self.norm is None:
-            return functional.max_pool2d(value, 2)
-        # Pooling first gives the same result, as ReLU is monotone, for a quarter of the work.
-        return torch.relu(functional.max_pool2d(self.norm(value), 2))
-
-
 class ConvEncoder(nn.ModuleList):
     """Blocks on images given as channels * height * width numbers (paper, app. C).
+
+    A block is convolution, norm, ReLU and pooling; the last one has neither norm nor ReLU.
 
     In training the norms use the moments of all images of a batch; in evaluation, running ones.
     spec: the field `encoder` of a `model.json`, but for its type. mixed: in training, images and
@@ -84,10 +69,12 @@ class ConvEncoder(nn.ModuleList):
         self.shape = (spec["channels"], spec["height"], spec["width"])
         blocks: list[int] = spec["blocks"]
         last = len(blocks) - 1
-        super().__init__(
-            _ConvBlock(into, out, last=i == last)
-            for i, (into, out) in enumerate(pairwise((spec["channels"], *blocks)))
-        )
+        super().__init__()
+        for i, (into, out) in enumerate(pairwise((spec["channels"], *blocks))):
+            block: dict[str, nn.Module] = {"conv": nn.Conv2d(into, out, 3, padding=1)}
+            if i < last:
+                block["norm"] = nn.BatchNorm2d(out)
+            self.append(nn.ModuleDict(block))
         # With channels last, convolutions, norms and pooling take half the time on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.mixed = mixed
@@ -108,7 +95,14 @@ class ConvEncoder(nn.ModuleList):
         with torch.autocast(image.device.type, torch.bfloat16, enabled=rounded):
             for part in parts:
                 for block in self:
-                    part = block(part)
+                    assert isinstance(block, nn.ModuleDict)
+                    part = block["conv"](part)
+                    if "norm" in block:
+                        part = block["norm"](part)
+                    part = functional.max_pool2d(part, 2)
+                    if "norm" in block:
+                        # After pooling: ReLU is monotone, and has a quarter of the work there.
+                        part = torch.relu(part)
                 features.append(part)
         return torch.cat(features).to(x.dtype).reshape(*x.shape[:-1], -1)
 

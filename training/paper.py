@@ -521,12 +521,11 @@ class Study(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """Runs, data and scores that the figures of an experiment are drawn from."""
+    """Runs and data that the figures of an experiment are drawn from."""
 
     wanted: Study
     chosen: Mapping[tuple[Setting, str], Run]
     splits: Mapping[Setting, Splits]
-    comparison: Comparison
 
 
 def evaluate(wanted: Study) -> Comparison:
@@ -559,7 +558,7 @@ def evaluate(wanted: Study) -> Comparison:
     charts: Charts = []
     if len(comparison.settings()) > 1:
         charts.append(("performance", comparison.hazard_chart()))
-    charts += experiment.draw(Evaluated(wanted, chosen, splits, comparison))
+    charts += experiment.draw(Evaluated(wanted, chosen, splits))
     save_charts(charts, wanted.out, console)
     return comparison
 

@@ -208,9 +208,9 @@ def encoder() -> ConvEncoder:
     torch.manual_seed(0)
     net = ConvEncoder(**IMAGES).double()
     for block in net:
-        if block.norm is not None:
-            nn.init.normal_(block.norm.weight)
-            nn.init.normal_(block.norm.bias)
+        if "norm" in block:
+            nn.init.normal_(block["norm"].weight)
+            nn.init.normal_(block["norm"].bias)
     return net
 
 

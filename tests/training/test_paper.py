@@ -26,6 +26,7 @@ from training.paper import (
     SUPERVISED,
     UNSUPERVISED,
     Comparison,
+    Evaluated,
     Protocol,
     Study,
     density,
@@ -33,6 +34,7 @@ from training.paper import (
     evaluate_ablation,
     log_scores,
     method_table,
+    moca_charts,
     show_table,
     trace,
 )
@@ -115,6 +117,25 @@ def test_the_rate_that_validated_best_is_chosen(runs):
         others = [e.result["best_metric"] for e in all_runs if (e.hazard, e.method) == key]
         assert run.result["best_metric"] == min(others)
         assert len(others) == 2
+
+
+def test_pictures_of_mocas_runs_are_named_by_their_hazard(runs, place, monkeypatch):
+    chosen = paper.best(paper.finished(runs / "sinusoid"))
+    splits = {hazard: f"data at {hazard}" for hazard in (0.05, 0.2)}
+    monkeypatch.setattr(paper, "calibration", lambda run, splits: ({}, ("calibration", splits)))
+
+    def picture(run, splits):
+        return run.method, splits
+
+    evaluated = Evaluated(None, chosen, splits)
+    charts = dict(moca_charts(evaluated, "belief", picture, lambda setting, run: run.hazard))
+    assert charts["belief-0.05"] == ("MOCA", "data at 0.05")
+    assert charts["calibration-0.2"] == ("calibration", "data at 0.2")
+    assert (charts["losses-0.05"], charts["losses-0.2"]) == (0.05, 0.2)
+    assert len(charts) == 6
+    alone = Evaluated(None, {(None, "MOCA"): chosen[0.2, "MOCA"]}, {None: None})
+    names = [name for name, _ in moca_charts(alone, "path", picture)]
+    assert names == ["path", "calibration", "losses"]
 
 
 def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):

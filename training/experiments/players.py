@@ -256,15 +256,9 @@ def pairs(position_ft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def draw(evaluated: Evaluated) -> Charts:
     """A trajectory in segments, calibration, and validation of every method."""
-    histories = {
-        method: [
-            record
-            for (_, name), run in evaluated.chosen.items()
-            if name == method
-            for record in run.result["history"]
-        ]
-        for method in evaluated.comparison.methods()
-    }
+    histories: dict[str, list[dict[str, float]]] = {}
+    for (_, method), run in evaluated.chosen.items():
+        histories.setdefault(method, []).extend(run.result["history"])
 
     def longest_path(run: Run, splits: Splits) -> Chart:
         """The test window of the longest path, in the segments that the filter finds online."""

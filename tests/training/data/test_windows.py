@@ -120,3 +120,12 @@ def test_times_go_with_their_observations():
         assert torch.equal(batch.elapsed, -batch.x[..., 0] / 2)
         assert torch.equal(batch.part(slice(1, 3)).cut(1, 3).elapsed, batch.elapsed[1:3, 1:3])
     assert windows([timed[0], series("c", 0, 9)])(seeded(), 5, 4).elapsed is None
+
+
+def test_each_window_is_a_series_of_its_own():
+    batch = consecutive([series("a", 0, 6, elapsed=torch.arange(6.0))], 3)
+    first, second = batch.series()
+    assert (first.name, second.name) == ("0", "1")
+    assert second.y[:, 0].tolist() == second.elapsed.tolist() == [3, 4, 5]
+    assert second.switch is None
+    assert torch.equal(second.x, batch.x[1])

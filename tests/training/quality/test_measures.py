@@ -10,10 +10,12 @@ from rich.progress import Progress
 from typer.testing import CliRunner
 
 from model_core.stream_settings import DEFAULTS
+from model_core.upm.builtin import Options, build
 from training.commands.evaluate import app
 from training.quality.measures import (
     QualityStudy,
     ages,
+    candidates,
     evaluate,
     periods,
     show,
@@ -157,3 +159,14 @@ def test_what_cannot_be_evaluated_is_named(tmp_path):
         assert result.exit_code == 2
         assert name in result.stderr
         (tmp_path / name).unlink()
+
+
+def test_settings_that_are_tried_are_drawn_constant_by_constant_the_outlier_rate_last():
+    model = build("gaussian", Options())
+    (first, settings), (changed, other) = candidates(model, 1, np.random.default_rng(0))
+    assert (first, settings) == (model, DEFAULTS)
+    factors = np.exp(np.log(2.0) * np.random.default_rng(0).uniform(-1, 1, 5))
+    names = ("kappa", "alpha", "beta", "outlier_rate")
+    ratios = [getattr(changed, name) / getattr(model, name) for name in names]
+    assert ratios == pytest.approx(factors[:4])
+    assert other.false_alarm_every == pytest.approx(DEFAULTS.false_alarm_every * factors[4])
