@@ -339,18 +339,17 @@ async def send_async(connection: Any, commands: Iterable[Words]) -> None:
         await connection.send_packed_command([part])
 
 
-async def reply_of_async(connection: Any, wait_s: float = 0.0) -> Any:
-    """Read one reply, as `reply_of` does; `wait_s`: for how long the command itself waits."""
+async def reply_of_async(connection: Any, limit_s: float) -> Any:
+    """Read one reply, as `reply_of` does; redis.TimeoutError after `limit_s`."""
     try:
         reading = Begun(connection.read_response(timeout=math.inf, disconnect_on_error=False))
         if reading.done:  # it came with one before it
             return reading.result
-        async with asyncio.timeout(wait_s + connection.socket_timeout):
+        async with asyncio.timeout(limit_s):
             return await reading
     except ResponseError as error:
         return error
     except TimeoutError:
-        limit_s = wait_s + connection.socket_timeout
         raise redis.TimeoutError(f"no answer within {limit_s:g} s") from None
 
 
@@ -659,10 +658,11 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
             connection = await pool.get_connection()
             try:
                 await send_async(connection, _packed(part))
+                limit_s = wait_s + connection.socket_timeout
                 for sending in part:
                     if sending.asking:
-                        await reply_of_async(connection)
-                    replies[sending.number] = await reply_of_async(connection, wait_s)
+                        await reply_of_async(connection, limit_s)
+                    replies[sending.number] = await reply_of_async(connection, limit_s)
                     waiting.pop()
             except BaseException:
                 # Answers that nobody waits for are on their way.

@@ -12,13 +12,12 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from math import inf
 from typing import Any
 
 import redis
 from redis.exceptions import MovedError, ResponseError
 
-from service.store.shards import UNREACHABLE, AsyncStoreClient, Begun
+from service.store.shards import UNREACHABLE, AsyncStoreClient, reply_of_async, send_async
 from service.tasks import end, happened, is_cancelled
 
 log = logging.getLogger(__name__)
@@ -187,22 +186,13 @@ class _Link:
             ("PING",) if asked == _PING else ("SSUBSCRIBE" if "{" in asked else "SUBSCRIBE", asked)
             for asked in sent
         ]
-        await connection.send_packed_command(connection.pack_commands(commands))
+        await send_async(connection, commands)
 
     async def _next(self) -> Any:
         """What comes next; after silence the answer to a PING."""
         for _ in range(2):
-            connection = self._connection
-            try:
-                reading = Begun(connection.read_response(timeout=inf, disconnect_on_error=False))
-                if reading.done:  # it came with one before it
-                    return reading.result
-                async with asyncio.timeout(IDLE_S):
-                    return await reading
-            except ResponseError as error:
-                return error
-            except TimeoutError:
-                pass
+            with contextlib.suppress(redis.TimeoutError):
+                return await reply_of_async(self._connection, IDLE_S)
             if _PING not in self._asked:
                 await self._send(_PING)
         raise redis.ConnectionError(f"no message within {IDLE_S:g} s")

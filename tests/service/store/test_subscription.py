@@ -2,12 +2,12 @@
 
 import asyncio
 import itertools
-from types import SimpleNamespace
 
 import pytest
 
 from service.store import keys, subscription
 from service.store.log import START
+from service.store.shards import reply_of_async
 from tests.listening import listening
 from tests.waiting import PATIENCE_S
 
@@ -73,12 +73,11 @@ async def test_a_silent_connection_is_given_up_and_a_quiet_one_kept(
         links = found.subscriptions._links
         answer_s = PATIENCE_S  # a busy machine may answer late; a server that hangs does not
 
-        def timeout(idle_s):
+        def reply_of(connection, idle_s):
             answer_due = any(link._asked for link in links.values())
-            return asyncio.timeout(answer_s if answer_due else idle_s)
+            return reply_of_async(connection, answer_s if answer_due else idle_s)
 
-        namespace = SimpleNamespace(**{**vars(asyncio), "timeout": timeout})
-        monkeypatch.setattr(subscription, "asyncio", namespace)
+        monkeypatch.setattr(subscription, "reply_of_async", reply_of)
         (before,) = redis_client.client_list("pubsub")  # all on one connection
         assert before["ssub"] == "1024"
         # Not given up within the time of some PINGs: they are answered.
