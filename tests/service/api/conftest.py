@@ -42,7 +42,7 @@ from service.store.log import DONE, Commit, Log, Offset
 from service.store.streams import head_fields
 from service.wire import rows
 from service.wire.commands import quiet_row
-from service.worker.commit import Results
+from service.worker.commit import PartitionCommits
 from tests.clusters import running_valkey
 from tests.stored import blob, block_of, record
 from tests.waiting import PATIENCE_S, Clock, patient, until
@@ -81,7 +81,9 @@ class FakeWorker:
         self.running.set()
         self.publish = True
         self.whole = True  # else only the ids of results are published
-        self._results = {p: Results(lease, 60.0, 1 << 30) for p, lease in self._leases.items()}
+        self._results = {
+            p: PartitionCommits(lease, 60.0, 1 << 30, 1000) for p, lease in self._leases.items()
+        }
         self.hindsight = {}  # by stream, what a segmentation in hindsight finds
         self.commands, self.envelopes = [], []
         self.batches = []  # commands in each entry of the log
