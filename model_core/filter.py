@@ -195,7 +195,7 @@ def step(
     grown, growth = grow(state, prior, inputs)
     prediction = predict(model, grown, prior, inputs)
     y = torch.where(inputs.labelled.unsqueeze(-1), inputs.y, prior.location)
-    log_likelihood, inlier, log_beside = _likelihood(prediction, y, inputs)
+    log_likelihood, inlier, log_beside = label_likelihood(prediction, y, inputs)
     posterior, log_score = beliefs.observe(prediction.belief, log_likelihood)
     counted = model.evidence_share(grown.context)
     if counted is not None:
@@ -257,22 +257,6 @@ def _moments(
     return torch.where(missing, first, centred), torch.where(missing, second, centred.square())
 
 
-def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
-    """As `label_likelihood`, then the log density (B,) of what is last in the mixture."""
-    densities = prediction.mixture.components.joint_log_density(y.unsqueeze(1))
-    slots = prediction.belief.log_prob.shape[-1]
-    outside = densities[:, slots:] if prediction.beside is None else densities[:, slots:-1]
-    likelihood, inlier = label_likelihood(
-        densities[:, :slots],
-        outside if outside.shape[-1] else None,
-        prediction.log_inlier,
-        prediction.log_outlier,
-        inputs.outlier_rate.unsqueeze(-1),
-        inputs.labelled.unsqueeze(-1),
-    )
-    return likelihood, inlier, densities[:, -1]
-
-
 def _reading(
     prediction: Prediction, posterior: Belief, read: Tensor, lead: Tensor, outlying: Tensor
 ) -> Reading:
@@ -312,24 +296,25 @@ def input_likelihood(
 
 
 def label_likelihood(
-    inside: Tensor,
-    outside: Tensor | None,
-    log_inlier: Tensor,
-    log_outlier: Tensor,
-    rate: Tensor,
-    labelled: Tensor,
-) -> tuple[Tensor, Tensor]:
+    prediction: Prediction, y: Tensor, inputs: Inputs
+) -> tuple[Tensor, Tensor, Tensor]:
     """Each hypothesis's log likelihood and the inlier responsibility of a label, both (B, S).
 
-    inside: (B, S) log densities; outside: (B, 1) that of an outlier, None where there are none.
-    log_inlier, log_outlier: as of a Prediction. rate, labelled: (B, 1).
+    Then the log density (B,) of what is last in the mixture. y: (B, d), finite where not labelled.
     """
+    densities = prediction.mixture.components.joint_log_density(y.unsqueeze(1))
+    slots = prediction.belief.log_prob.shape[-1]
+    inside = densities[:, :slots]
+    outside = densities[:, slots : densities.shape[1] - (prediction.beside is not None)]
     weight = torch.ones_like(inside)
-    if outside is not None:
-        log_in = log_inlier + inside
-        inside = torch.logaddexp(log_in, log_outlier + outside)
-        weight = torch.where(rate > 0, torch.exp(log_in - inside), weight)
-    return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)
+    if outside.shape[1]:
+        log_in = prediction.log_inlier + inside
+        inside = torch.logaddexp(log_in, prediction.log_outlier + outside)
+        any_outliers = inputs.outlier_rate.unsqueeze(-1) > 0
+        weight = torch.where(any_outliers, torch.exp(log_in - inside), weight)
+    labelled = inputs.labelled.unsqueeze(-1)
+    likelihood = torch.where(labelled, inside, 0.0)
+    return likelihood, torch.where(labelled, weight, 0.0), densities[:, -1]
 
 
 def finite(state: FilterState) -> Tensor:

@@ -116,6 +116,8 @@ class Layout:
         self.origin = at
         self.returns = at + 1
         self.ended = at + 2
+        # From a line of statistics to that of the regime that ended.
+        self._to_ended = self.ended + 1 - statistics_line(self.outputs)
         count = at - statistics_line(self.outputs)
         self.height = at + (OF_HYPOTHESIS + count if regimes else 0)
         self.numbers = context_place(self.outputs) + 2 * self.context
@@ -166,10 +168,9 @@ class Layout:
                 1.0, self.regimes + 1, dtype=lines.dtype, device=lines.device
             )
             own[:, self.ended] = memory.ended_origin
-            shift = self.ended + 1 - statistics_line(self.outputs)
             for name, leaf in self._leaves.items():
                 lines[:, leaf.lines, self.stored] = getattr(memory.stored, name).flatten(2).mT
-                ended = slice(leaf.lines.start + shift, leaf.lines.stop + shift)
+                ended = slice(leaf.lines.start + self._to_ended, leaf.lines.stop + self._to_ended)
                 own[:, ended] = getattr(memory.ended, name).flatten(2).mT
         seq = state.seq.unsqueeze(-1).double()
         steps = state.steps.unsqueeze(-1)
@@ -196,13 +197,12 @@ class Layout:
         seq = head[:, SEQ].long()
         memory = None
         if self.regimes:
-            shift = self.ended + 1 - statistics_line(self.outputs)
             memory = Memory(
                 own[:, self.origin].long(),
                 own[:, self.returns],
                 self._statistics(torch.as_tensor(lines)[..., self.stored]),
                 own[:, self.ended].long(),
-                self._statistics(own[:, shift:]),
+                self._statistics(own[:, self._to_ended :]),
                 numbers,
             )
         return FilterState(belief, seq, head[:, STEPS], totals, at_start, context, stats, memory)
@@ -242,8 +242,7 @@ class Layout:
 
         ended: of the regimes that ended before these hypotheses.
         """
-        shift = self.ended + 1 - statistics_line(self.outputs) if ended else 0
-        own = lines[shift:, columns].T.copy()
+        own = lines[self._to_ended if ended else 0 :, columns].T.copy()
         stats = {
             name: own[None, :, leaf.lines].reshape(1, len(own), *leaf.shape)
             for name, leaf in self._leaves.items()

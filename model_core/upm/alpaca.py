@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from model_core.lazy import Tensor, torch
 from model_core.transfer import on_host
-from model_core.upm.base import Starts, Stats
+from model_core.upm.base import Block, Stats
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats, Regression, noise_before
 
@@ -64,7 +64,7 @@ class Alpaca(Learned, Regression):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Starts:
+    ) -> Block:
         """By lattice steps of both ends of a window: `O(T^2 n)`, times outputs where one lacks."""
         from model_core.upm import lattice  # torch: a second or more
 
@@ -92,7 +92,7 @@ class Alpaca(Learned, Regression):
             label.unsqueeze(1) - predicted.residual, predicted.spread, stats
         )
         density = predictive.log_density(torch.where(present, y, 0.0).unsqueeze(1))
-        return Starts(density.masked_fill(~present.unsqueeze(1), 0.0).sum(-1))
+        return Block(density.masked_fill(~present.unsqueeze(1), 0.0).sum(-1))
 
 
 def _by_output(

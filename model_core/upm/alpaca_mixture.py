@@ -20,7 +20,7 @@ from torch import Tensor
 
 from model_core.components import Choice
 from model_core.upm.alpaca import Alpaca, AlpacaStats, NoisePrior
-from model_core.upm.base import Starts, Stats, tree_map, widened
+from model_core.upm.base import Block, Stats, mixed, tree_map, widened
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats
 
@@ -137,14 +137,12 @@ class AlpacaMixture(Learned):
         alone = self._of_slots(types[0])
         density, after = alone.learned(folded, phi, y, share.flatten(1))
         log_posterior = torch.log_softmax(stats.log_weight + _unfolded(density, types), -1)
-        log_weight = torch.logaddexp(
-            torch.log(share) + log_posterior, torch.log1p(-share) + stats.log_weight
-        )
+        log_weight = mixed(share, log_posterior, stats.log_weight)
         return type(stats)(log_weight, *(_unfolded(part, types) for part in after))
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Starts:
+    ) -> Block:
         """By the lattice of every type: `O(M T^2 n)`."""
         together = max(1, TOGETHER // (y.numel() * y.shape[1]))
         parts = []
@@ -156,7 +154,7 @@ class AlpacaMixture(Learned):
         lead = density - density.detach().amax(1, keepdim=True)
         evidence = (weight[:, None, None] * lead).triu()
         weights = prior.log_weight.mT.unsqueeze(-1) + evidence.cumsum(-1) - evidence
-        return Starts(torch.logsumexp(torch.log_softmax(weights, 1) + density, 1))
+        return Block(torch.logsumexp(torch.log_softmax(weights, 1) + density, 1))
 
     def _densities(
         self,

@@ -54,6 +54,7 @@ learned from labels close together may lead anywhere when they jump.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -71,7 +72,10 @@ from model_core.upm.base import (
     Reading,
     Stats,
     log_gamma,
+    mixed,
     of_arrays,
+    spread_out,
+    tree_map,
     widened,
 )
 
@@ -146,14 +150,6 @@ class Learned(NamedTuple):
     moved: Floats
     squares: Floats
     half_count: Floats
-
-    def times(self, share: float) -> Learned:
-        """Of a share of the labels."""
-        return Learned(*(share * part for part in self))
-
-    def plus(self, other: Learned) -> Learned:
-        """Of the labels of both."""
-        return Learned(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -310,13 +306,13 @@ class Averaged(ClosedForm):
         )
         share = min(1.0, 0.5 * most / max(float(learned.half_count.max()), 0.5 * most))
         log_weight = prior.log_weight + share * (stats.log_weight - prior.log_weight)
-        return _after(learned.times(share), prior, normalised(log_weight))
+        return _after(tree_map(lambda part: share * part, learned), prior, normalised(log_weight))
 
     def pooled(
         self, one: Stats, other: Stats, prior: Stats, context: Floats
     ) -> tuple[float, Stats]:
         """The experts averaged, output by output."""
-        learned = _learned_from(one, prior).plus(_learned_from(other, prior))
+        learned = tree_map(operator.add, _learned_from(one, prior), _learned_from(other, prior))
         both = _after(learned, prior, prior.log_weight)
         factor = _log_evidence(both) + _log_evidence(prior)
         factor = factor - _log_evidence(one) - _log_evidence(other)
@@ -326,14 +322,10 @@ class Averaged(ClosedForm):
         )
 
     def spread(self, stored: Stats, prior: Stats) -> Stats:
-        """By the level's distances from the location; but for the trend's, all experts alike.
-
-        Their mean square is that of the prior before it and of every stored regime.
-        """
+        """By the level's distances from the location; but for the trend's, all experts alike."""
         noise = stored.beta[..., 0] / stored.alpha
         distances = (stored.mean[..., 0, 0] - prior.mean[..., 0, 0]) ** 2 / noise
-        total = 1 / self.kappa + distances.sum(1, keepdims=True)
-        kappa = (1 + distances.shape[1]) / total
+        kappa = spread_out(self.kappa, distances)
         follows = np.array([expert.feature == TREND for expert in EXPERTS])
         precision = prior.precision.copy()
         wider = np.minimum(precision[..., 0], kappa[..., None])
@@ -506,11 +498,6 @@ def normalised(log_weight: Floats) -> Floats:
 def _missing(y: Tensor) -> Tensor:
     """Which outputs (B, 1, d, 1) of labels (B, d) are missing."""
     return torch.isnan(y)[:, None, :, None]
-
-
-def mixed(weight: Tensor, log_posterior: Tensor, log_prior: Tensor) -> Tensor:
-    """`log(w posterior + (1 - w) prior)`."""
-    return torch.logaddexp(torch.log(weight) + log_posterior, torch.log1p(-weight) + log_prior)
 
 
 def _regression(stats: AveragedStats, u: Tensor) -> tuple[Tensor, Tensor]:

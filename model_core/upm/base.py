@@ -27,26 +27,16 @@ OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those o
 
 
 class Block(NamedTuple):
-    """What `c` observations in a row say under every hypothesis.
+    """What observations say under every hypothesis, or under every start.
 
-    log_label: (B, S, c) `log p(y_i | x_i, eta, rows before i)`. log_input: the same of `x_i`
-    alone, None where the model is not generative. stats: the statistics after all of them.
-    """
-
-    log_label: Tensor
-    log_input: Tensor | None
-    stats: Stats
-
-
-class Starts(NamedTuple):
-    """What every observation says under every start, (B, T, T) by [s, t].
-
-    log_label: `log p(y_t | x_t, rows s..t-1)`. log_input: the same of `x_t` alone, None where the
-    model is not generative.
+    log_label: `log p(y_i | x_i, eta, rows before i)`, (B, S, c) of `c` in a row under hypotheses,
+    (B, T, T) by [s, t] of all under starts. log_input: the same of `x_i` alone, None where the
+    model is not generative. stats: the statistics after all of them; None under starts.
     """
 
     log_label: Tensor
     log_input: Tensor | None = None
+    stats: Stats = None
 
 
 class Beside(NamedTuple):
@@ -197,7 +187,7 @@ class UnderlyingModel(ABC):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Starts | None:
+    ) -> Block | None:
         """Every observation under every start at once; None: in blocks.
 
         phi: (B, T, n). y: (B, T, y_dim). weight: (B, T), 0 or 1: whether a row is ever absorbed.
@@ -324,17 +314,16 @@ class Summed(ABC):
     def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
         """The labels' share of the natural statistics."""
         share = self.share(stats, prior, most)
-        pairs = zip(self.natural(stats, prior), self.natural(prior, prior), strict=True)
-        mixed = type(stats)(*(start + share * (now - start) for now, start in pairs))
-        return self.from_natural(mixed, prior)
+        begin = self.natural(prior, prior)
+        now = self.natural(stats, prior)
+        return self.from_natural(tree_map(lambda a, b: a + share * (b - a), begin, now), prior)
 
     def pooled(
         self, one: Stats, other: Stats, prior: Stats, context: Floats
     ) -> tuple[float, Stats]:
         """By the evidence of the labels of both."""
         natural = [self.natural(stats, prior) for stats in (one, other, prior)]
-        added = type(prior)(*(a + b - start for a, b, start in zip(*natural, strict=True)))
-        both = self.from_natural(added, prior)
+        both = self.from_natural(tree_map(lambda a, b, start: a + b - start, *natural), prior)
         factor = self.log_evidence(both, context) + self.log_evidence(prior, context)
         apart = self.log_evidence(one, context) + self.log_evidence(other, context)
         return factor - apart, both
@@ -350,6 +339,21 @@ def widened(components: C) -> C:
         wide = {name: getattr(every, name) * OUTLIER_SPREAD**0.5}
     replaced: C = every._replace(**wide)
     return replaced
+
+
+def mixed(weight: Tensor, log_posterior: Tensor, log_prior: Tensor) -> Tensor:
+    """`log(w posterior + (1 - w) prior)`."""
+    return torch.logaddexp(torch.log(weight) + log_posterior, torch.log1p(-weight) + log_prior)
+
+
+def spread_out(kappa: float, distances: Floats) -> Floats:
+    """Precision of fresh regimes' means (1, 1, ...), of a prior of `kappa` before any is stored.
+
+    distances: (1, M, ...) squared, of the means of stored regimes from the prior's, in variances of
+    their noise. Their mean square is that of the prior and of every stored regime.
+    """
+    precision: Floats = (1 + distances.shape[1]) / (1 / kappa + distances.sum(1, keepdims=True))
+    return precision
 
 
 def log_gamma(x: Any) -> Floats:

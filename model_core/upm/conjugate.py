@@ -38,6 +38,7 @@ from model_core.upm.base import (
     Summed,
     log_gamma,
     of_arrays,
+    spread_out,
 )
 
 Numbers = tuple[float, ...]
@@ -192,8 +193,7 @@ class Gaussian(Conjugate):
     def spread(self, stored: Stats, prior: Stats) -> Stats:
         """By the means' distances from the location, which outputs share."""
         distances = (stored.mean - prior.mean) ** 2 * stored.alpha / stored.beta
-        total = 1 / self.kappa + distances.mean(-1, keepdims=True).sum(1, keepdims=True)
-        kappa = (1 + distances.shape[1]) / total
+        kappa = spread_out(self.kappa, distances.mean(-1, keepdims=True))
         return prior._replace(kappa=np.minimum(prior.kappa, kappa))
 
     def log_evidence(self, stats: GaussianStats, context: Floats) -> float:

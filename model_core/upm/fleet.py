@@ -29,8 +29,8 @@ from model_core.components import Blend
 from model_core.lazy import Tensor, torch
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
-from model_core.upm.averaged import Averaged, AveragedStats, ExpertsReading, mixed
-from model_core.upm.base import Beside, Reading, UnderlyingModel
+from model_core.upm.averaged import Averaged, AveragedStats, ExpertsReading
+from model_core.upm.base import Beside, Reading, UnderlyingModel, mixed
 from model_core.upm.learned import Encoded
 
 _REGRESSION = maths("regression")

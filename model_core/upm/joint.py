@@ -47,8 +47,8 @@ from model_core.lazy import Tensor, torch
 from model_core.maths.context import BEFORE
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
-from model_core.upm.averaged import Averaged, AveragedStats, mixed, normalised
-from model_core.upm.base import Beside, Floats, Reading, Stats, of_arrays
+from model_core.upm.averaged import Averaged, AveragedStats, normalised
+from model_core.upm.base import Beside, Floats, Reading, Stats, mixed, of_arrays
 from model_core.upm.multivariate import Posterior, Vectors, grown, student_t
 
 _CONTEXT = maths("context")

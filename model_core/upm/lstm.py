@@ -23,7 +23,7 @@ from torch.nn.functional import linear, pad
 
 from model_core.components import Normal
 from model_core.encoder import ACTIVATIONS, Mlp
-from model_core.upm.base import Block, Starts, Stats, tree_map, widened
+from model_core.upm.base import Block, Stats, tree_map, widened
 from model_core.upm.learned import Learned
 
 
@@ -117,7 +117,7 @@ class Lstm(Learned):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Starts | None:
+    ) -> Block | None:
         """By the rows behind a start; in blocks where rows are not absorbed."""
         if not bool(weight.all()):
             return None
@@ -132,7 +132,7 @@ class Lstm(Learned):
         states = states_of(first, later, self.weight_hh, lengths)
         predictive = self._normal(self._decoded(states, features, lengths))
         densities = predictive.joint_log_density(torch.cat([label[r:] for r in range(lengths)]))
-        return Starts(by_start(densities, steps, lengths))
+        return Block(by_start(densities, steps, lengths))
 
     def _decoded(self, states: Iterable[Tensor], features: Tensor, lengths: int) -> Tensor:
         """Answers of the decoder, one length after the other; features: (T, B, n)."""

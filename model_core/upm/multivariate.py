@@ -12,7 +12,16 @@ import numpy as np
 
 from model_core.components import MultivariateStudentT
 from model_core.lazy import Tensor, torch
-from model_core.upm.base import ClosedForm, Floats, Stats, Summed, log_gamma, of_arrays, widened
+from model_core.upm.base import (
+    ClosedForm,
+    Floats,
+    Stats,
+    Summed,
+    log_gamma,
+    of_arrays,
+    spread_out,
+    widened,
+)
 from model_core.upm.conjugate import Gaussian
 
 
@@ -164,7 +173,7 @@ class Multivariate(ClosedForm):
         """By the means' distances from the location, in units of each output's noise."""
         noise = np.diagonal(stored.psi, axis1=-2, axis2=-1) / (stored.nu - (self.y_dim - 1))
         distances = ((stored.mean - prior.mean) ** 2 / noise).mean(-1, keepdims=True)
-        kappa = (1 + distances.shape[1]) / (1 / self.kappa + distances.sum(1, keepdims=True))
+        kappa = spread_out(self.kappa, distances)
         return prior._replace(kappa=np.minimum(prior.kappa, kappa))
 
 

@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 
 from model_core.components import Categorical
 from model_core.tensor_ops import maths
-from model_core.upm.base import OUTLIER_SPREAD, Block, Starts, Stats
+from model_core.upm.base import OUTLIER_SPREAD, Block, Stats
 from model_core.upm.learned import Encoded
 
 _DISCRIMINANT = maths("discriminant")
@@ -165,7 +165,7 @@ class Pcoc(Encoded):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Starts:
+    ) -> Block:
         """Every density that differs from all others once: the prior knows of no observation."""
         label = torch.where(weight > 0, y.squeeze(-1), 0.0).long()
         labels = []
@@ -178,7 +178,7 @@ class Pcoc(Encoded):
             labels.append(joint.gather(2, index).squeeze(2) - evidence)
             inputs.append(evidence)
             first += shape[-1]
-        return Starts(torch.cat(labels, -1), torch.cat(inputs, -1))
+        return Block(torch.cat(labels, -1), torch.cat(inputs, -1))
 
     def chosen(self, y: Tensor) -> Tensor:
         """Class indices (..., 1) as indicators (..., J)."""

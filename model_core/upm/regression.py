@@ -198,20 +198,11 @@ class Regression(UnderlyingModel):
 
     def block(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
         """All rows at once."""
-        predictive, stats = self.forecasts(stats, phi, y, weight)
-        return Block(predictive.joint_log_density(y.unsqueeze(1)), None, stats)
-
-    def forecasts(
-        self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor
-    ) -> tuple[Normal | StudentT, Stats]:
-        """Predictives (B, S, c, y) of `c` rows in turn and the statistics after them.
-
-        phi: (B, c, m). y: (B, c, y). weight: (B, S, c) in [0, 1].
-        """
         absorbed, after = self._absorb(stats, self.required(phi), y, weight)
         if self.noise_variance is None:
             stats = noise_before(stats, weight.unsqueeze(-1), absorbed.whitened.square())
-        return self._components(absorbed.location, absorbed.spread.unsqueeze(-1), stats), after
+        predictive = self._components(absorbed.location, absorbed.spread.unsqueeze(-1), stats)
+        return Block(predictive.joint_log_density(y.unsqueeze(1)), None, after)
 
     def means(self, stats: Stats, phi: Tensor) -> Tensor:
         """Posterior means `K' phi` (B, S, A, y) of the function at inputs phi (B, A, m)."""
