@@ -158,8 +158,8 @@ MUTATIONS = [
     Mutation(
         "filter: an unlabelled observation has an inlier's weight",
         "model_core/filter.py",
-        "return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)",
-        "return torch.where(labelled, inside, 0.0), weight",
+        "return likelihood, torch.where(labelled, weight, 0.0), densities[:, -1]",
+        "return likelihood, weight, densities[:, -1]",
         FILTER,
     ),
     Mutation(
