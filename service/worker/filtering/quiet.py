@@ -44,7 +44,7 @@ MOST_AT_ONCE = 4 * AT_ONCE  # observations of a stream in a wave
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-Rows = NDArray[Any]  # of `table.ROW`
+Rows = NDArray[Any]  # of `stream.ROW`
 
 _COLUMN = {name: place for place, name in enumerate(readout.NUMBERS)}
 _EVENT_RUN_LENGTH = _COLUMN["event_run_length"]
@@ -62,15 +62,11 @@ _SUMMED = [_QUIET[name] for name in ("log_score", "pruned_mass")]
 # --- rest -----------------------------------------------------------------------------------------
 
 
-class Rest(NamedTuple):
-    """A stream that is found at rest: values of `table.ROW`, and its hazard."""
+def rest_of(stream: Stream, checkpoint_every: int) -> tuple[tuple[Any, ...], Hazard | None] | None:
+    """What is common to the next observations of a stream; None where it is not at rest.
 
-    values: tuple[Any, ...]
-    hazard: Hazard | None
-
-
-def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
-    """What is common to the next observations of a stream; None where it is not at rest."""
+    Values of `stream.ROW`, and the hazard.
+    """
     slab = stream.slab
     head = stream.head
     position = None if head is None else numbers_of(head)
@@ -104,7 +100,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> Rest | None:
         stream.place,
         stream.tail.place,
     )
-    return Rest(values, hazard)
+    return values, hazard
 
 
 def _resting(stream: Stream, slab: Slab, head: Head) -> bool:

@@ -233,7 +233,7 @@ def detailed(request: Observe | ObserveMany) -> bool:
 class Filling:
     """Answers whose predictives are summarised together, before they are too many to keep."""
 
-    def __init__(self, most_bytes: int = WAITING_BYTES) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self.count = 0
         self._most = most_bytes
         self._waiting: list[PendingAnswer] = []
@@ -250,36 +250,33 @@ class Filling:
             self.fill()
 
     def fill(self) -> None:
-        """Fill in those that wait."""
-        fill(self._waiting)
+        """Render the predictive of each answer that waits and has one, many together."""
+        groups: dict[int, tuple[Summary, list[tuple[PendingAnswer, Taken, int]]]] = {}
+        for answer in self._waiting:
+            place = answer.place
+            if place is not None and answer.taken is not None:
+                _, alike = groups.setdefault(id(place.summary), (place.summary, []))
+                alike.append((answer, answer.taken, place.row))
+        for whole, alike in groups.values():
+            summary = whole.rows([row for _, _, row in alike])
+            # That of the record may be another by now, where the filter has begun anew.
+            offsets = np.array([taken.offset for _, taken, _ in alike])
+            if offsets.any():
+                summary = summary.shifted(offsets)
+            # How labels of the warm-up lie in their predictives is not counted.
+            counted = [i for i, (_, taken, _) in enumerate(alike) if taken.warm]
+            if counted:
+                gathered.add_pits(alike[0][0].model, summary.rows(counted))
+            for (answer, taken, _), predictive in zip(
+                alike, predictives(summary, LEVELS), strict=True
+            ):
+                answer.predictive = predictive
+                describe(answer.record, predictive)
+                if answer.quantiles is not None:
+                    predictive.quantiles = answer.quantiles
+                answer.place = taken.step = None  # they are large
         self._waiting = []
         self._bytes = 0
-
-
-def fill(answers: list[PendingAnswer]) -> None:
-    """Render the predictive of every answer that has one, those of a batch together."""
-    groups: dict[int, tuple[Summary, list[tuple[PendingAnswer, Taken, int]]]] = {}
-    for answer in answers:
-        place = answer.place
-        if place is not None and answer.taken is not None:
-            _, alike = groups.setdefault(id(place.summary), (place.summary, []))
-            alike.append((answer, answer.taken, place.row))
-    for whole, alike in groups.values():
-        summary = whole.rows([row for _, _, row in alike])
-        # That of the record may be another by now, where the filter has begun anew.
-        offsets = np.array([taken.offset for _, taken, _ in alike])
-        if offsets.any():
-            summary = summary.shifted(offsets)
-        # How labels of the warm-up lie in their predictives is not counted.
-        counted = [i for i, (_, taken, _) in enumerate(alike) if taken.warm]
-        if counted:
-            gathered.add_pits(alike[0][0].model, summary.rows(counted))
-        for (answer, taken, _), predictive in zip(alike, predictives(summary, LEVELS), strict=True):
-            answer.predictive = predictive
-            describe(answer.record, predictive)
-            if answer.quantiles is not None:
-                predictive.quantiles = answer.quantiles
-            answer.place = taken.step = None  # they are large
 
 
 def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
