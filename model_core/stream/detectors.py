@@ -97,18 +97,13 @@ class Detectors:
         labels = parsing.elements(y)
         rows = [self._at(stream) for stream in (range(len(self)) if streams is None else streams)]
         given = [None] * len(rows) if x is None else parsing.elements(x)
-        for name, values in (("y", labels), ("x", given)):
-            if len(values) != len(rows):
-                raise BadInput(
-                    f"{name}: expected one for each of {len(rows)} series, got {len(values)}"
-                )
         if len(set(rows)) < len(rows):
             raise BadInput(
                 "streams: expected distinct series; update one that is named twice twice"
             )
         nothing = [None] * len(rows)
         times = parsing.moments([time] * len(rows), len(rows))
-        seen = self._checked(rows, labels, given, [elapsed] * len(rows), nothing, times)
+        seen = self._checked("series", rows, labels, given, [elapsed] * len(rows), nothing, times)
         if self._pipeline is None:
             return Answers(
                 [self._wait(row, observation) for row, observation in zip(rows, seen, strict=True)]
@@ -139,13 +134,9 @@ class Detectors:
         given = [None] * len(labels) if x is None else parsing.elements(x)
         steps = list(elapsed) if isinstance(elapsed, Iterable) else [elapsed] * len(labels)
         supervision = [None] * len(labels) if changepoint is None else parsing.elements(changepoint)
-        for name, values in (("x", given), ("elapsed", steps), ("changepoint", supervision)):
-            if len(values) != len(labels):
-                raise BadInput(
-                    f"{name}: expected one for each of {len(labels)} labels, got {len(values)}"
-                )
         times = parsing.moments(dates if time is None else time, len(labels))
-        seen = self._checked([stream] * len(labels), labels, given, steps, supervision, times)
+        at = [stream] * len(labels)
+        seen = self._checked("labels", at, labels, given, steps, supervision, times)
         if self._pipeline is None:
             return [self._wait(stream, observation) for observation in seen]
         answers = list(map(self._answer, self._pipeline.take_series(stream, seen)))
@@ -162,7 +153,7 @@ class Detectors:
         stream = self._at(stream)
         anomaly = math.nan
         with self._undone(always=True):
-            (seen,) = self._checked([stream], [y], [x], [None], [None], [math.nan])
+            (seen,) = self._checked("labels", [stream], [y], [x], [None], [None], [math.nan])
             if self._pipeline is not None:
                 anomaly = self._pipeline.score(stream, seen)
         return 0.0 if math.isnan(anomaly) else anomaly
@@ -396,6 +387,7 @@ class Detectors:
 
     def _checked(
         self,
+        of: str,
         rows: Sequence[int],
         y: Sequence[Label],
         x: Sequence[Any],
@@ -403,10 +395,16 @@ class Detectors:
         changepoint: Sequence[Any],
         times: Sequence[float],
     ) -> list[Observation]:
-        """Observations to take; the first label among them decides on the model.
+        """Observations to take, one for each of `rows`; the first label decides on the model.
 
-        Raises BadInput, and then nothing has changed.
+        of: what the rows are, in words. Raises BadInput, and then nothing has changed.
         """
+        given = {"y": y, "x": x, "elapsed": elapsed, "changepoint": changepoint}
+        for name, values in given.items():
+            if len(values) != len(rows):
+                raise BadInput(
+                    f"{name}: expected one for each of {len(rows)} {of}, got {len(values)}"
+                )
         with self._undone():
             inputs = self._inputs(x)
             labels = parsing.each("y", self._label, y)
