@@ -337,7 +337,7 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 
 
 @styled
-def calibration(pits: Floats, title: str = "Calibration of the predictive") -> Chart:
+def calibration(pits: Floats) -> Chart:
     """Histogram of PITs with the 95 % band of uniform ones, and coverage of central intervals.
 
     pits: nan where a label is missing.
@@ -367,7 +367,7 @@ def calibration(pits: Floats, title: str = "Calibration of the predictive") -> C
         ylim=(0, 1),
     )
     text = f"{len(pits)} PITs, {distance(pits):.3f} from uniform (Kolmogorov-Smirnov)."
-    return finished(figure, title, text)
+    return finished(figure, "Calibration of the predictive", text)
 
 
 @styled

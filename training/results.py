@@ -76,13 +76,13 @@ def alone(value: float) -> Estimate:
     return Estimate(value, math.nan, math.nan, 1)
 
 
-def estimate(values: ArrayLike, level: float = LEVEL) -> Estimate:
+def estimate(values: ArrayLike) -> Estimate:
     """Mean of one value per sequence with its Student-t interval."""
     checked = _checked(values)
     mean = float(checked.mean())
     if len(checked) == 1:
         return alone(mean)
-    reach = float(stats.t.ppf(0.5 + level / 2, len(checked) - 1) * stats.sem(checked))
+    reach = float(stats.t.ppf(0.5 + LEVEL / 2, len(checked) - 1) * stats.sem(checked))
     return Estimate(mean, mean - reach, mean + reach, len(checked))
 
 

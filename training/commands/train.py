@@ -168,17 +168,17 @@ def train(
         with refusals():
             common = jobs.overrides(config, setting or [])
             wanted = Training(
-                experiment or "data",
-                preset if data is None else name or data.resolve().stem,
-                runs,
-                device,
-                resume,
-                threads,
-                ablation,
-                hazards if data is None else (),
-                mode or (),
-                rate or (),
-                seed or (),
+                experiment=experiment or "data",
+                preset=preset if data is None else name or data.resolve().stem,
+                runs=runs,
+                device=device,
+                resume=resume,
+                threads=threads,
+                ablation=ablation,
+                hazards=hazards if data is None else (),
+                modes=mode or (),
+                rates=rate or (),
+                seeds=seed or (),
             )
             if data is None:
                 jobs.train(wanted, common, Place(datasets, runs / "cache"))

@@ -303,12 +303,12 @@ def compare(
             f"no test series has more than {burn_in} observations, and a whole label after them: "
             "nothing to score"
         )
-    others = {name: block_means(theirs, length, burn_in) for name, theirs in scores.items()}
     return HeldOutScores(
         name=f"trained {run.config.model.kind}",
         trained=estimate(blocks),
         untrained=tuple(
-            compared(name, "log score", blocks, theirs) for name, theirs in others.items()
+            compared(name, "log score", blocks, block_means(theirs, length, burn_in))
+            for name, theirs in scores.items()
         ),
         block=length,
         observations=sum(int((~row[burn_in:].isnan()).sum()) for row in ours),

@@ -256,9 +256,10 @@ def pairs(position_ft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def draw(evaluated: Evaluated) -> Charts:
     """A trajectory in segments, calibration, and validation of every method."""
-    histories: dict[str, list[dict[str, float]]] = {}
+    methods = figures.looks({method: None for _, method in evaluated.chosen})
+    histories: dict[str, list[dict[str, float]]] = {method: [] for method in methods}
     for (_, method), run in evaluated.chosen.items():
-        histories.setdefault(method, []).extend(run.result["history"])
+        histories[method] += run.result["history"]
 
     def longest_path(run: Run, splits: Splits) -> Chart:
         """The test window of the longest path, in the segments that the filter finds online."""

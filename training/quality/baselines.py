@@ -86,12 +86,13 @@ def page_hinkley(y: Floats) -> list[int]:
     """Page's test in both directions, started anew after each alarm (Page 1954; Hinkley 1971)."""
     alarms = []
     count = 0
-    mean = 0.0
-    up = 0.0
-    down = 0.0
-    least = 0.0
-    most = 0.0
     for t, value in enumerate(y.tolist()):
+        if count == 0:
+            mean = 0.0
+            up = 0.0
+            down = 0.0
+            least = 0.0
+            most = 0.0
         count += 1
         mean += (value - mean) / count
         up = PAGE_FORGETTING * up + (value - mean - TOLERATED)
@@ -101,11 +102,6 @@ def page_hinkley(y: Floats) -> list[int]:
         if count >= PAGE_START and max(up - least, most - down) > PAGE_LIMIT:
             alarms.append(t)
             count = 0
-            mean = 0.0
-            up = 0.0
-            down = 0.0
-            least = 0.0
-            most = 0.0
     return alarms
 
 
