@@ -11,6 +11,8 @@ FARTHEST = 1e6  # scales from the location beyond which a lag or an input counts
 LAG_REACH = 2.0  # scales that a lag may lie beyond the two labels before it
 FAR = 3.0  # standard deviations within which errors count for their dependence
 BEFORE = 20.0  # errors of the stream's scale, none like its neighbour, seen before the first
+APART = 5.0  # the same, none like that of another output
+LEAST_APART = 1e-6  # of a correlation from 1
 
 
 def bounded(value: float, least: float, most: float) -> float:
@@ -53,6 +55,16 @@ def watched(
     z = bounded(error / sqrt(variance), -FAR, FAR)
     moved = (minimum(error * error, FAR**2 * variance) - variance) / (BEFORE + seen)
     return variance + moved, squares + z * z, products + z * last, z
+
+
+def correlation(products: float, squares: float, others: float) -> float:
+    """Correlation of the errors of two outputs, by sums of their products and squares.
+
+    squares, others: of `watched`, in which `BEFORE` is counted. With `APART` in its place the
+    correlations of all outputs are those of a positive definite matrix.
+    """
+    both = (squares - (BEFORE - APART)) * (others - (BEFORE - APART))
+    return products / sqrt(both) * (1.0 - LEAST_APART)
 
 
 def independent_share(correlation: float) -> float:

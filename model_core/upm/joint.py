@@ -1,25 +1,35 @@
-"""Several outputs: independent, or a vector autoregression, by their evidence in each regime.
+"""Several outputs: independent, or with a covariance, by their evidence in each regime.
 
 Each regime follows one of two. Either its outputs are independent, each as in `averaged`. Or all
-follow a vector autoregression of order one: with features `f = (1, lag)` of all outputs and the
-scales `c` of the noise that `averaged` has,
+have a mean and a covariance, as in `multivariate`, with the scales `c` of the noise that `averaged`
+has,
 
-    y | c ~ N(M' f, c Sigma),    M | Sigma ~ MatrixNormal(M_0, Lambda_0^-1, Sigma),
-    Sigma ~ InverseWishart(psi, nu),
+    y | c ~ N(m, c Sigma),   m | Sigma ~ N(m_0, Sigma / kappa_0),   Sigma ~ InverseWishart(psi, nu),
 
 whose shares are the average of the outputs'. So the predictive is a mixture of Student-t of all
-outputs, `nu - d + 1` degrees of freedom, location `M' f` and scale matrices
-`psi (c + v) / (nu - d + 1)`, `v = f' Lambda^-1 f`. `M_0` is a random walk, which forecasts most
-vectors well: shrinkage towards it is that of Litterman (1986, *Journal of Business & Economic
-Statistics* 4). The update is that of regressions, with `w = sum_c r_c / c` and `e = y - M' f`,
+outputs, `nu - d + 1` degrees of freedom, location `m` and scale matrices
+`psi (c + v) / (nu - d + 1)`, `v = 1 / kappa`. With `w = sum_c r_c / c` and `e = y - m`,
 
-    Lambda' = Lambda + w f f',    M' = M + w Lambda'^-1 f e',
-    psi' = psi + w e e' / (1 + w v),    nu' = nu + 1.
+    kappa' = kappa + w,   m' = m + w e / kappa',   psi' = psi + w e e' / (1 + w v),   nu' = nu + 1.
+
+Outputs that were alike will be so in the next regime, too. `psi` of a fresh regime is therefore no
+diagonal, whose zeros each regime would have to unlearn, which hides changes: it is
+
+    psi_0 = 2 beta D R D,    R_op = c_op / sqrt(c_oo c_pp),    c = 5 I + sum_t z_t z_t',
+
+with the scales `D` and the errors `z` of all hypotheses' forecast, as below: the stream learns its
+correlations. They hold for all hypotheses alike, so statistics have `psi` less
+`2 beta D (R - I) D`, which is added where they forecast. `R` of the errors so far is taken for
+known (empirical Bayes).
+
+A vector autoregression in place of the mean forecasts some vectors better. But it forecasts the
+labels after a shift as well as a new regime does, and has so much to learn in each that shifts of
+four standard deviations in all of six correlated outputs are not found.
 
 Of a label that some outputs are missing from, the others tell. Their density is the marginal one,
-and the vector autoregression learns from what is expected of the missing ones: `e` is the error
-that the others lead to, and to `psi'` is added the noise's scale matrix of what is missing given
-the others, without which `psi` would shrink (Dempster, Laird & Rubin 1977, *JRSS B* 39).
+and the covariance learns from what is expected of the missing ones: `e` is the error that the
+others lead to, and to `psi'` is added the noise's scale matrix of what is missing given the others,
+without which `psi` would shrink (Dempster, Laird & Rubin 1977, *JRSS B* 39).
 
 What counts towards changes. Each hypothesis takes its errors for independent in time. Where those
 of all hypotheses' forecast are not, no model of these is right, and long stretches of errors of one
@@ -49,20 +59,19 @@ from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm.averaged import Averaged, AveragedStats, normalised
 from model_core.upm.base import Beside, Floats, Reading, Stats, mixed, of_arrays
-from model_core.upm.multivariate import Posterior, Vectors, grown, student_t
+from model_core.upm.multivariate import Multivariate, MultivariateStats, grown, student_t
 
 _CONTEXT = maths("context")
 _REGRESSION = maths("regression")
-_VECTORS = Vectors()
 WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
 
 
 class JointStats(NamedTuple):
-    """Statistics of both; p = 1 + d features.
+    """Statistics of both.
 
-    mean to origin: of independent outputs, see `AveragedStats`. matrix: (B, S, p, d) `M`. inverse:
-    (B, S, p, p) `Lambda`. psi: (B, S, d, d). nu: (B, S, 1). log_choice: (B, S, 2) of the two, whose
-    exponentials sum to one.
+    mean to origin: of independent outputs, see `AveragedStats`. centre (B, S, d), kappa, nu (B, S,
+    1) and psi (B, S, d, d): of those together, `m` and so on, see `MultivariateStats`; psi as if
+    outputs had been uncorrelated. log_choice: (B, S, 2) of the two, whose exponentials sum to one.
     """
 
     mean: Tensor
@@ -71,10 +80,10 @@ class JointStats(NamedTuple):
     beta: Tensor
     log_weight: Tensor
     origin: Tensor
-    matrix: Tensor
-    inverse: Tensor
-    psi: Tensor
+    centre: Tensor
+    kappa: Tensor
     nu: Tensor
+    psi: Tensor
     log_choice: Tensor
 
     @property
@@ -83,72 +92,60 @@ class JointStats(NamedTuple):
         return AveragedStats(*self[:6])
 
     @property
-    def together(self) -> Posterior:
-        """Of the vector autoregression; arrays."""
-        return Posterior(self.matrix, self.inverse, self.psi, self.nu)
+    def together(self) -> MultivariateStats:
+        """Of all together."""
+        return MultivariateStats(*self[6:10])
 
 
 class _JointReading(NamedTuple):
     """What the two make of a label.
 
-    error: (B, S, d) of the vector autoregression, the expected one of missing outputs.
-    missing_scale: (B, S, d, d) scale matrix of the noise of the missing outputs given the others;
-    None: none is missing. solved: (B, S, p) `Lambda^-1 f`. variance: (B, S) `f' Lambda^-1 f`.
+    error: (B, S, d) of all together, the expected one of missing outputs. missing_scale: (B, S, d,
+    d) scale matrix of the noise of the missing outputs given the others; None: none is missing.
     log_posterior: (B, S, 2) log probabilities given the label. responsibilities: (B, S, 3) of the
-    scales of the noise under the vector autoregression.
+    scales of the noise of all together.
     """
 
     error: Tensor
     missing_scale: Tensor | None
-    solved: Tensor
-    variance: Tensor
     log_posterior: Tensor
     responsibilities: Tensor
 
 
 @dataclass(frozen=True)
 class Joint(Averaged):
-    """Independent outputs or a vector autoregression in each regime.
+    """Independent outputs, or outputs with a covariance, in each regime.
 
-    Constants are those of `averaged`; `autoregression` and `beta` serve the vectors, too.
+    Constants are those of `averaged`; `kappa`, `alpha` and `beta` serve both.
     """
 
     y_dim: int = 2
     kind = "joint"
-    symmetric = ("inverse", "psi")
+    symmetric = ("psi",)
     parts = Averaged.parts + len(SCALES)
 
     def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
-        """A random walk about the location; the two are equally probable.
+        """The two are equally probable.
 
-        The context is that of `averaged`, then `WATCHED` numbers of each output: (B, 3 + 19 d).
+        The context is that of `averaged`, then `WATCHED` numbers of each output and the sums of
+        products of the errors of two: (B, 3 + 19 d + d (d - 1) / 2).
         """
         alone, context = super().fresh(location, scale)
+        together, _ = self._vectors.fresh(location, scale)
         batch, d = location.shape
-        matrix = np.empty((batch, 1, 1 + d, d))
-        matrix[..., 0, :] = location[:, None]
-        matrix[..., 1:, :] = _diagonal(scale)[:, None]
-        features = np.diag([self.kappa] + d * [self.autoregression])
-        psi = _diagonal(2 * self.beta * scale**2)
-        stats = of_arrays(
-            JointStats,
-            *alone,
-            matrix,
-            np.broadcast_to(features, (batch, 1, 1 + d, 1 + d)),
-            psi[:, None],
-            np.full((batch, 1, 1), 2 * self.alpha + d - 1),
-            np.full((batch, 1, 2), -math.log(2)),
-        )
+        choice = np.full((batch, 1, 2), -math.log(2))
         one = np.ones_like(location)
         nothing = np.zeros_like(location)
-        return stats, np.hstack((context, one, BEFORE * one, nothing, nothing))
+        products = np.zeros((batch, d * (d - 1) // 2))
+        context = np.hstack((context, one, BEFORE * one, nothing, nothing, products))
+        return of_arrays(JointStats, *alone, *together, choice), context
 
     def remember(
         self, context: Tensor, y: Tensor, labelled: Tensor, reading: Reading | None = None
     ) -> Tensor:
         """That of `averaged`, and the errors of the hypotheses' forecast."""
         assert reading is not None
-        own, watched = self._split(context)
+        own, watched, products = self._split(context)
         time, location, scale, *_ = self._parts(own)
         numbers = watched.chunk(WATCHED, -1)
         expected = _CONTEXT.in_units(reading.expected, location, scale)
@@ -158,11 +155,22 @@ class Joint(Averaged):
         unlearned = torch.cat((*numbers[:-1], torch.zeros_like(error)), -1)
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
         watched = torch.where(there.repeat(1, WATCHED), learned, unlearned)
-        return torch.cat((super().remember(own, y, labelled, reading), watched), -1)
+        z = watched[:, -self.y_dim :]
+        one, two = self._pairs
+        products = products + z[:, one] * z[:, two]
+        return torch.cat((super().remember(own, y, labelled, reading), watched, products), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """As `averaged`."""
-        return super().encode(x, self._split(context)[0])
+        """As `averaged`, then `2 beta D (R - I) D` (d d)."""
+        d = self.y_dim
+        own, watched, products = self._split(context)
+        scale = self._parts(own)[2]
+        squares = watched[:, d : 2 * d]
+        one, two = self._pairs
+        correlation = _CONTEXT.correlation(products, squares[:, one], squares[:, two])
+        lower = context.new_zeros(len(context), d, d)
+        lower[:, one, two] = 2 * self.beta * (scale[:, one] * scale[:, two]) * correlation
+        return torch.cat((super().encode(x, own), (lower + lower.mT).flatten(1)), -1)
 
     def evidence_share(self, context: Tensor) -> Tensor:
         """`(1 - r) / (1 + r)`, (B, 1)."""
@@ -174,7 +182,7 @@ class Joint(Averaged):
     def predictive(self, stats: JointStats, phi: Tensor | None) -> Either:  # type: ignore[override]
         """Of independent outputs, and Student-t of all together, one for each scale."""
         phi = self.required(phi)
-        together, _, _ = self._together(stats, phi)
+        together = self._together(stats, phi)
         alone = self._alone.predictive(stats.alone, phi)
         vector = stats.log_choice[..., 1:] + self._vector_shares(phi).log()
         return Either(alone, together, torch.cat((stats.log_choice[..., :1], vector), -1))
@@ -210,26 +218,25 @@ class Joint(Averaged):
         reading = self._read(stats, phi, y)
         alone = self._alone.update(stats.alone, phi, y, weight)
         share = weight * _REGRESSION.precision(*reading.responsibilities.unbind(-1))
-        solved = reading.solved.unsqueeze(-1)
-        f = _features(phi, self.y_dim)
         error = reading.error
-        gain = _REGRESSION.gain(share, reading.variance)
+        variance = 1 / stats.kappa.squeeze(-1)
+        gain = _REGRESSION.gain(share, variance)
         lacking = reading.missing_scale
         if lacking is not None:
             lacking = weight[..., None, None] * lacking
         return JointStats(
             *alone,
-            stats.matrix + gain[..., None, None] * solved * error.unsqueeze(2),
-            stats.inverse + share[..., None, None] * (f.unsqueeze(-1) * f.unsqueeze(-2)),
-            grown(stats.psi, error, gain, lacking),
+            stats.centre + (gain * variance).unsqueeze(-1) * error,
+            stats.kappa + share.unsqueeze(-1),
             stats.nu + weight.unsqueeze(-1),
+            grown(stats.psi, error, gain, lacking),
             mixed(weight.unsqueeze(-1), reading.log_posterior, stats.log_choice),
         )
 
     def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
         """Both by the same share of the labels, and the choice between them."""
-        together = _VECTORS.tempered(stats.together, prior.together, most)
-        share = _VECTORS.share(stats.together, prior.together, most)
+        together = self._vectors.tempered(stats.together, prior.together, most)
+        share = self._vectors.share(stats.together, prior.together, most)
         log_choice = prior.log_choice + share * (stats.log_choice - prior.log_choice)
         alone = super().tempered(stats.alone, prior.alone, most)
         return of_arrays(JointStats, *alone, *together, normalised(log_choice))
@@ -239,7 +246,7 @@ class Joint(Averaged):
     ) -> tuple[float, Stats]:
         """The two averaged."""
         alone = super().pooled(one.alone, other.alone, prior.alone, context)
-        together = _VECTORS.pooled(one.together, other.together, prior.together, context)
+        together = self._vectors.pooled(one.together, other.together, prior.together, context)
         log_choice = one.log_choice + other.log_choice - prior.log_choice
         log_choice = log_choice + np.array([alone[0], together[0]])
         both = of_arrays(JointStats, *alone[1], *together[1], normalised(log_choice))
@@ -258,44 +265,45 @@ class Joint(Averaged):
             self.beta,
         )
 
-    def _together(
-        self, stats: JointStats, phi: Tensor
-    ) -> tuple[MultivariateStudentT, Tensor, Tensor]:
-        """Predictives by scale of the noise, `Lambda^-1 f` and `f' Lambda^-1 f`."""
-        f = _features(phi, self.y_dim).expand(*stats.nu.shape[:2], -1)
-        factor, failed = torch.linalg.cholesky_ex(stats.inverse)
-        solved = torch.cholesky_solve(f.unsqueeze(-1), factor).squeeze(-1)
-        variance = (f * solved).sum(-1).clamp(min=0)
-        location = self._bounded((f.unsqueeze(-2) @ stats.matrix).mT, phi).mT
-        df = stats.nu - (self.y_dim - 1)
-        certain = torch.where(failed > 0, torch.nan, variance)
-        scales = df.new_tensor(SCALES)
-        spread = _REGRESSION.squared_scale(1 / df, certain.unsqueeze(-1), scales)
-        shape = *spread.shape, self.y_dim
-        together = student_t(
+    @property
+    def _vectors(self) -> Multivariate:
+        """The model of outputs together, uncorrelated at first."""
+        return Multivariate(self.y_dim, self.kappa, self.alpha, self.beta)
+
+    @property
+    def _pairs(self) -> tuple[list[int], list[int]]:
+        """Outputs of each pair, the later one first."""
+        one, two = np.tril_indices(self.y_dim, -1)
+        return one.tolist(), two.tolist()
+
+    def _together(self, stats: JointStats, phi: Tensor) -> MultivariateStudentT:
+        """Predictives of all outputs together, one for each scale of the noise."""
+        d = self.y_dim
+        location = self._bounded(stats.centre.unsqueeze(-1), phi).mT
+        df = stats.nu - (d - 1)
+        spread = _REGRESSION.squared_scale(1 / df, 1 / stats.kappa, df.new_tensor(SCALES))
+        apart = phi[:, -d * d :].reshape(-1, 1, d, d)
+        return student_t(
             df.unsqueeze(-1).expand(*spread.shape, 1),
-            location.expand(shape),
-            stats.psi.unsqueeze(2),
+            location.expand(*spread.shape, d),
+            (stats.psi + apart).unsqueeze(2),
             spread,
         )
-        return together, solved, variance
 
     def _read(self, stats: JointStats, phi: Tensor, y: Tensor) -> _JointReading:
-        together, solved, variance = self._together(stats, phi)
+        together = self._together(stats, phi)
         independent = self._alone.predictive(stats.alone, phi).joint_log_density(y.unsqueeze(1))
         vectors = together.joint_log_density(y[:, None, None]) + self._vector_shares(phi).log()
         density = torch.stack((independent, torch.logsumexp(vectors, -1)), -1)
         usual = together.rebuilt(*(p[:, :, 0] for p in together.parameters()))
         error, missing_scale = usual.explain(y.unsqueeze(1))
         if missing_scale is not None:
-            missing_scale = missing_scale / (1 + variance)[..., None, None]
+            missing_scale = missing_scale / (1 + 1 / stats.kappa).unsqueeze(-1)
             # Beyond any label the square of what is expected would overflow.
             error = error.clamp(-LARGEST, LARGEST)
         return _JointReading(
             error,
             missing_scale,
-            solved,
-            variance,
             torch.log_softmax(stats.log_choice + density, -1),
             torch.softmax(vectors, -1),
         )
@@ -316,18 +324,7 @@ class Joint(Averaged):
         freedom = df.unsqueeze(-1).expand(*shape[:3], 1)
         return Either(alone, MultivariateStudentT(freedom, loc.expand(shape), factor), choice)
 
-    def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Context of `averaged`, and what is watched."""
-        watched = WATCHED * self.y_dim
-        return context[..., :-watched], context[..., -watched:]
-
-
-def _diagonal(values: Floats) -> Floats:
-    """Diagonal matrices (B, d, d) of values (B, d)."""
-    return values[..., None] * np.eye(values.shape[-1])
-
-
-def _features(phi: Tensor, outputs: int) -> Tensor:
-    """`f` (B, 1, p) of phi (B, n): one, and the lag."""
-    lag = phi[:, None, 1 : 1 + outputs]
-    return torch.cat((torch.ones_like(lag[..., :1]), lag), -1)
+    def _split(self, context: Tensor) -> tuple[Tensor, ...]:
+        """Context of `averaged`, what is watched of each output, and of two."""
+        of_two = context.shape[-1] - self.y_dim * (self.y_dim - 1) // 2
+        return torch.tensor_split(context, (of_two - WATCHED * self.y_dim, of_two), -1)

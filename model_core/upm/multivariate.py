@@ -1,12 +1,13 @@
 """Several outputs with a full covariance. Murphy, *Conjugate Bayesian analysis* (2007), sec. 9.
 
-With what `joint` shares: an unknown covariance of all outputs is inverse Wishart.
+`joint` has regimes of these, too.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,51 +24,6 @@ from model_core.upm.base import (
     widened,
 )
 from model_core.upm.conjugate import Gaussian
-
-
-class Posterior(NamedTuple):
-    """Of a regression of d outputs on p features, matrix-normal-inverse-Wishart; arrays.
-
-    matrix: (..., p, d) its mean. inverse: (..., p, p) `Lambda`. psi: (..., d, d). nu: (..., 1).
-    """
-
-    matrix: Any
-    inverse: Any
-    psi: Any
-    nu: Any
-
-
-class Vectors(Summed):
-    """Regimes of such regressions."""
-
-    def natural(self, stats: Posterior, prior: Posterior) -> Posterior:
-        """Lambda times the mean's distance from the prior's, and psi about the prior's mean."""
-        error = stats.matrix - prior.matrix
-        moved = stats.inverse @ error
-        return stats._replace(matrix=moved, psi=stats.psi + np.swapaxes(error, -1, -2) @ moved)
-
-    def from_natural(self, stats: Posterior, prior: Posterior) -> Posterior:
-        """Mean, and psi about it, symmetric to the bit."""
-        error = np.linalg.solve(stats.inverse, stats.matrix)
-        half = 0.5 * (stats.psi - np.swapaxes(error, -1, -2) @ stats.matrix)
-        return stats._replace(matrix=prior.matrix + error, psi=half + np.swapaxes(half, -1, -2))
-
-    def log_evidence(self, stats: Posterior, context: Floats) -> float:
-        """Of the matrix-normal-inverse-Wishart (Murphy, eq. 266, for one feature)."""
-        outputs = stats.psi.shape[-1]
-        half = 0.5 * stats.nu.item()
-        _, log_precision = np.linalg.slogdet(stats.inverse[0, 0])
-        _, log_scale = np.linalg.slogdet(stats.psi[0, 0])
-        # A factor of 2 for each degree of freedom is linear in the labels.
-        gammas = log_gamma(half - 0.5 * np.arange(outputs)).sum()
-        return float(gammas - half * log_scale - 0.5 * outputs * log_precision)
-
-    def count(self, stats: Posterior, prior: Posterior) -> float:
-        """By the degrees of freedom."""
-        return float((stats.nu - prior.nu).item())
-
-
-_VECTORS = Vectors()
 
 
 def student_t(df: Tensor, location: Tensor, psi: Tensor, spread: Tensor) -> MultivariateStudentT:
@@ -108,7 +64,7 @@ class MultivariateStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Multivariate(ClosedForm):
+class Multivariate(Summed, ClosedForm):
     """Unknown mean and covariance of all outputs together; multivariate Student-t predictives.
 
     `kappa`, `alpha` and `beta` mean what they do for the `Gaussian`: before any observation each
@@ -156,18 +112,30 @@ class Multivariate(ClosedForm):
         psi = grown(psi, error, (kappa * gain).squeeze(-1))
         return MultivariateStats(mean + gain * error, kappa + w, nu + w, psi)
 
-    def tempered(self, stats: Stats, prior: Stats, most: float) -> Stats:
-        """As of a regression on one feature, which is 1."""
-        return _of_posterior(_VECTORS.tempered(_posterior(stats), _posterior(prior), most))
+    def natural(self, stats: Stats, prior: Stats) -> Stats:
+        """Kappa times the mean's distance from the prior's, and psi about the prior's mean."""
+        error = stats.mean - prior.mean
+        moved = stats.kappa * error
+        return stats._replace(mean=moved, psi=stats.psi + _outer(error, moved))
 
-    def pooled(
-        self, one: Stats, other: Stats, prior: Stats, context: Floats
-    ) -> tuple[float, Stats]:
-        """As of a regression on one feature, which is 1."""
-        factor, both = _VECTORS.pooled(
-            _posterior(one), _posterior(other), _posterior(prior), context
-        )
-        return factor, _of_posterior(both)
+    def from_natural(self, stats: Stats, prior: Stats) -> Stats:
+        """Mean, and psi about it, symmetric to the bit."""
+        error = stats.mean / stats.kappa
+        half = 0.5 * (stats.psi - _outer(error, stats.mean))
+        return stats._replace(mean=prior.mean + error, psi=half + np.swapaxes(half, -1, -2))
+
+    def log_evidence(self, stats: Stats, context: Floats) -> float:
+        """Of the normal-inverse-Wishart (Murphy, eq. 266)."""
+        half = 0.5 * stats.nu.item()
+        _, log_scale = np.linalg.slogdet(stats.psi[0, 0])
+        # A factor of 2 for each degree of freedom is linear in the labels.
+        gammas = log_gamma(half - 0.5 * np.arange(self.y_dim)).sum()
+        log_precision = self.y_dim * math.log(stats.kappa.item())
+        return float(gammas - half * log_scale - 0.5 * log_precision)
+
+    def count(self, stats: Stats, prior: Stats) -> float:
+        """By the degrees of freedom."""
+        return float((stats.nu - prior.nu).item())
 
     def spread(self, stored: Stats, prior: Stats) -> Stats:
         """By the means' distances from the location, in units of each output's noise."""
@@ -177,14 +145,5 @@ class Multivariate(ClosedForm):
         return prior._replace(kappa=np.minimum(prior.kappa, kappa))
 
 
-def _posterior(stats: Stats) -> Posterior:
-    mean, kappa, nu, psi = stats
-    return Posterior(mean[..., None, :], kappa[..., None], psi, nu)
-
-
-def _of_posterior(posterior: Posterior) -> MultivariateStats:
-    matrix, inverse, psi, nu = posterior
-    stats: MultivariateStats = of_arrays(
-        MultivariateStats, matrix[..., 0, :], inverse[..., 0], nu, psi
-    )
-    return stats
+def _outer(one: Floats, other: Floats) -> Floats:
+    return one[..., :, None] * other[..., None, :]

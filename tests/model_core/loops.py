@@ -248,7 +248,7 @@ class JointBelief(Belief):
         super().__init__(model, location, scale)
         d = len(location)
         self.variance, self.squares, self.products = np.ones(d), 20 * np.ones(d), np.zeros(d)
-        self.before = np.zeros(d)
+        self.before, self.crossed = np.zeros(d), 5 * np.eye(d)
 
     def step(self, y, labelled, *told):
         if not labelled:
@@ -264,28 +264,28 @@ class JointBelief(Belief):
         capped = np.minimum(error**2, 9 * self.variance)
         self.variance = self.variance + (capped - self.variance) / (20 + self.time)
         self.squares, self.products = self.squares + z**2, self.products + z * self.before
-        self.before = z
+        self.before, self.crossed = z, self.crossed + np.outer(z, z)
 
     def fresh(self):
         m, d = self.model, len(self.location)
-        moments = np.diag([m.kappa] + [m.autoregression] * d)
-        matrix = np.vstack([self.location, np.diag(self.scale)])
         psi, nu = np.diag(2 * m.beta * self.scale**2), 2 * m.alpha + d - 1
-        vector = [moments, moments @ matrix, psi, nu]
+        vector = [m.kappa, self.location, psi, nu]
         return {**super().fresh(), "vector": vector, "choice": np.full(2, 1 / 2)}
 
     def inside(self, regime, y):
-        d, (moments, right, psi, nu) = len(y), regime["vector"]
+        d, (kappa, centre, psi, nu) = len(y), regime["vector"]
         choice, shares = regime["choice"], self.shares.mean(0)
         alone, means, learn_alone = super().inside(regime, y)
-        f = np.r_[1.0, self.lag]
-        variance = f @ np.linalg.solve(moments, f)
         bounds = [self.location + self.scale * (b + s * REACH)
                   for b, s in ((self.least, -1), (self.most, 1))]  # fmt: skip
-        loc = np.clip(f @ np.linalg.solve(moments, right), *bounds)
+        loc = np.clip(centre, *bounds)
+        sd = np.sqrt(self.crossed.diagonal())
+        alike = (1 - 1e-6) * self.crossed / np.outer(sd, sd)
+        np.fill_diagonal(alike, 0)
+        own = psi + 2 * self.model.beta * np.outer(self.scale, self.scale) * alike
         df = nu - d + 1
         by_scale = shares * [
-            distributions.multivariate_t(loc, psi * (c + variance) / df, df).pdf(y) for c in NOISE
+            distributions.multivariate_t(loc, own * (c + 1 / kappa) / df, df).pdf(y) for c in NOISE
         ]
         densities = np.array([alone, by_scale.sum()])
 
@@ -293,10 +293,10 @@ class JointBelief(Belief):
             told = choice * densities / (choice @ densities)
             r = by_scale / by_scale.sum()
             w = inlier * (r / NOISE).sum()
-            target = f @ np.linalg.solve(moments, right) + y - loc
+            error = y - loc
             regime["vector"] = [
-                moments + w * np.outer(f, f), right + w * np.outer(f, target),
-                psi + w * np.outer(y - loc, y - loc) / (1 + w * variance), nu + inlier,
+                kappa + w, centre + w * error / (kappa + w),
+                psi + w * np.outer(error, error) / (1 + w / kappa), nu + inlier,
             ]  # fmt: skip
             regime["choice"] = inlier * told + (1 - inlier) * choice
             return told[0] * learn_alone(inlier) + told[1] * inlier * r

@@ -30,7 +30,7 @@ from model_core.table import (
     context_place,
 )
 from model_core.table import STEPS as BEHIND
-from model_core.upm import multivariate
+from model_core.upm.multivariate import Multivariate, MultivariateStats
 from model_core.upm.regression import FORGOTTEN, Regression
 from tests.model_core.references import Window
 from tests.model_core.registry import Case, case
@@ -448,44 +448,39 @@ def test_a_regime_without_labels_adds_nothing(name):
 def test_vectors_are_pooled_by_their_evidence():
     """Against the log predictive densities of the labels of one regime after those of the other."""
     rng = np.random.default_rng(6)
-    d, p = 2, 3
-    prior = multivariate.Posterior(
-        rng.normal(size=(1, 1, p, d)),
-        np.diag([0.3, 1.0, 2.0])[None, None],
-        np.diag([1.5, 0.4])[None, None],
+    d = 2
+    model = Multivariate(y_dim=d)
+    prior = MultivariateStats(
+        rng.normal(size=(1, 1, d)),
+        np.full((1, 1, 1), 0.3),
         np.full((1, 1, 1), 4.0),
+        np.diag([1.5, 0.4])[None, None],
     )
-    family = multivariate.Vectors()
 
-    def after(stats: multivariate.Posterior, rows) -> tuple[multivariate.Posterior, float]:
+    def after(stats: MultivariateStats, labels) -> tuple[MultivariateStats, float]:
         total = 0.0
-        for f, y in rows:
-            matrix, inverse, psi, nu = (part[0, 0] for part in stats)
-            variance = f @ np.linalg.solve(inverse, f)
+        for y in labels:
+            mean, kappa, nu, psi = (part[0, 0] for part in stats)
             df = nu[0] - d + 1
-            shape = psi * (1 + variance) / df
-            total += multivariate_t(f @ matrix, shape, df).logpdf(y)
-            grown = inverse + np.outer(f, f)
-            mean = np.linalg.solve(grown, inverse @ matrix + np.outer(f, y))
-            error = y - f @ matrix
-            psi = psi + np.outer(error, error) / (1 + variance)
-            parts = mean, grown, psi, nu + 1
-            stats = multivariate.Posterior(*(part[None, None] for part in parts))
+            shape = psi * (1 + 1 / kappa) / df
+            total += multivariate_t(mean, shape, df).logpdf(y)
+            error = y - mean
+            psi = psi + np.outer(error, error) / (1 + 1 / kappa)
+            parts = mean + error / (kappa + 1), kappa + 1, nu + 1, psi
+            stats = MultivariateStats(*(part[None, None] for part in parts))
         return stats, total
 
-    first, second = (
-        [(rng.normal(size=p), rng.normal(size=d) * 3) for _ in range(count)] for count in (6, 4)
-    )
+    first, second = (rng.normal(size=(count, d)) * 3 for count in (6, 4))
     one, _ = after(prior, first)
     other, alone = after(prior, second)
     both, continued = after(one, second)
-    factor, pooled = family.pooled(one, other, prior, np.empty((1, 0)))
+    factor, pooled = model.pooled(one, other, prior, np.empty((1, 0)))
     assert factor == pytest.approx(continued - alone, rel=1e-10)
     for own, truth in zip(pooled, both, strict=True):
         np.testing.assert_allclose(own, truth, rtol=1e-10)
-    kept = family.tempered(both, prior, 5.0)
-    assert family.count(kept, prior) == pytest.approx(5.0)
-    np.testing.assert_allclose(kept.inverse, 0.5 * (both.inverse + prior.inverse))
+    kept = model.tempered(both, prior, 5.0)
+    assert model.count(kept, prior) == pytest.approx(5.0)
+    np.testing.assert_allclose(kept.kappa, 0.5 * (both.kappa + prior.kappa))
 
 
 def evidence(one: Stream, before, observations) -> float:

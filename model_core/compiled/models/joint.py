@@ -1,12 +1,12 @@
-"""`upm.joint.Joint`: independent outputs as in `averaged`, or a vector autoregression.
+"""`upm.joint.Joint`: independent outputs as in `averaged`, or outputs with a covariance.
 
-Lines of the statistics: those of `averaged`, then of the vector autoregression `M`, `Lambda`, `psi`
-and `nu` (see `wishart`), and the log choice (2). Lines of `params`: those of `averaged`; then, for
-independent outputs and for the vector autoregression, the label's log density with the log choice,
-the probability given the label, and the weight in the forecast; for each scale of the vector's
-noise the squared scale of psi, the label's log density and its responsibility; the log of the
-label's density by all; lines to work in, two; squared scales of an output by scale of the noise;
-means of the hypotheses (d); and a block of `wishart`.
+Lines of the statistics: those of `averaged`, then of all together those of `wishart`, and the log
+choice (2). Lines of `params`: those of `averaged`; then, for independent outputs and for all
+together, the label's log density with the log choice, the probability given the label, and the
+weight in the forecast; for each scale of the noise of all together the squared scale of psi, the
+label's log density and its responsibility; the log of the label's density by all; lines to work in,
+two; squared scales of an output by scale of the noise; means of the hypotheses (d); and a block of
+`wishart`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
 from model_core.compiled.interface import Functions, Model, Noise, RowStep
-from model_core.compiled.jit import Floats, call, compiled, either, entry, whole
+from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
 from model_core.compiled.models import averaged, wishart
 from model_core.compiled.models.averaged import FORECAST, MANY
 from model_core.compiled.models.wishart import DETERMINANT, HALF, LOCATION, SPREAD, VARIANCE
@@ -36,15 +36,13 @@ MEANS = SQUARES + MANY
 
 
 class Places(NamedTuple):
-    """First lines of the statistics of the vector autoregression; of `params` after `averaged`'s.
+    """First lines of the statistics of all together; of `params` after those of `averaged`.
 
     more: the lines as above. block: that of `wishart`, whose SPREAD is the average over the scales.
     """
 
-    matrix: int
-    inverse: int
+    together: int
     psi: int
-    nu: int
     choice: int
     more: int
     block: int
@@ -54,15 +52,10 @@ class Places(NamedTuple):
 @either
 def places_of(d: int, noise: Noise) -> Places:
     """By the number of outputs."""
-    p = d + 1
     at = averaged.places_of(d, noise)
-    inverse = at.kept + p * d
-    psi = inverse + p * p
-    nu = psi + d * d
+    psi = at.kept + d + 2
     block = at.end + MEANS + d
-    return Places(
-        at.kept, inverse, psi, nu, nu + 1, at.end, block, block + wishart.block_of(d, p).end
-    )
+    return Places(at.kept, psi, psi + d * d, at.end, block, block + wishart.block_of(d).end)
 
 
 def of(model: joint.Joint) -> tuple[Model, Functions]:
@@ -95,9 +88,8 @@ def predict(step: RowStep) -> float:
     n = whole(own[0])
     more = params[at.more : at.block]
     block = params[at.block :]
-    wishart.forecast(
-        d, d + 1, context, own[at.matrix :], own[at.inverse :], own[at.psi :], own[at.nu], block
-    )
+    wishart.forecast(d, own[at.together :], block)
+    _correlate(d, context, own[at.psi :], block)
     _spread(d, context, more, block)
     alone = more[WEIGHT]
     together = more[WEIGHT + 1]
@@ -115,6 +107,30 @@ def predict(step: RowStep) -> float:
         arithmetic.multiply(alone, params[o], mean)
         arithmetic.add_product(together, loc, mean)
     return beside
+
+
+@inlined
+def _watched_at(d: int, context: Floats) -> int:
+    """Where a context has `WATCHED` numbers of each output's errors, then the products of two."""
+    place: int = context.shape[0] - WATCHED * d - d * (d - 1) // 2
+    return place
+
+
+@compiled
+def _correlate(d: int, context: Floats, psi: Floats, block: Floats) -> None:
+    """Factorise psi with the stream's correlations."""
+    watched = context[_watched_at(d, context) :]
+    factor = block[wishart.block_of(d).factor :]
+    last = whole(psi[0]) - 1
+    pair = WATCHED * d
+    for a in range(d):
+        arithmetic.copy(psi[a * d + a], factor[a * d + a])
+        for b in range(a):
+            correlation = _CONTEXT.correlation(watched[pair], watched[d + a], watched[d + b])
+            apart = math.sqrt(psi[a * d + a, last] * psi[b * d + b, last]) * correlation
+            arithmetic.shift(psi[a * d + b], apart, factor[a * d + b], last + 1)
+            pair += 1
+    wishart.factorise(d, factor, block)
 
 
 @compiled
@@ -163,7 +179,7 @@ def score(step: RowStep) -> float:
     )
     arithmetic.copy(density, more[EVIDENCE])
     density[last] = astray  # outliers are independent for certain
-    watched = context[context.shape[0] - WATCHED * d :]
+    watched = context[_watched_at(d, context) :]
     r = 0.0
     for o in range(d):
         r = max(r, watched[2 * d + o] / watched[d + o])
@@ -173,12 +189,12 @@ def score(step: RowStep) -> float:
 
 @compiled
 def _score_together(step: RowStep) -> None:
-    """Log density by the vector autoregression, and responsibilities of the scales."""
+    """Log density by all together, and responsibilities of the scales."""
     d = step.model.outputs
     at = places_of(d, step.model.noise)
     more = step.params[at.more : at.block]
     block = step.params[at.block :]
-    places = wishart.block_of(d, d + 1)
+    places = wishart.block_of(d)
     distance = more[OTHER]
     wishart.distances(
         d, step.number, block[LOCATION:], block[places.factor :], block[places.errors :], distance
@@ -212,10 +228,7 @@ def learn(step: RowStep, log_score: float) -> float:
     wild = more[RESPONSIBILITIES + 2]
     for i in range(whole(share)):
         precision[i] = share[i] * _REGRESSION.precision(usual[i], heavy[i], wild[i])
-    wishart.learn(
-        d, d + 1, step.number, step.context, share, precision, params[at.block :],
-        own[at.matrix :], own[at.inverse :], own[at.psi :], own[at.nu],
-    )  # fmt: skip
+    wishart.learn(d, step.number, share, precision, own[at.together :], params[at.block :])
     averaged.reweigh(
         step, more[DENSITY : DENSITY + 2], more[EVIDENCE], own[at.choice : at.choice + 2],
         more[ONE : OTHER + 1],
@@ -267,7 +280,7 @@ def _watch(step: RowStep) -> None:
     number = step.number
     context = step.context
     reading = step.params[averaged.places_of(d, step.model.noise).reading :]
-    watched = context[context.shape[0] - WATCHED * d :]
+    watched = context[_watched_at(d, context) :]
     for o in range(d):
         if number[LABELLED] == 0:
             watched[3 * d + o] = 0.0  # what follows has no neighbour
@@ -279,6 +292,11 @@ def _watch(step: RowStep) -> None:
         watched[o], watched[d + o], watched[2 * d + o], watched[3 * d + o] = _CONTEXT.watched(
             watched[o], watched[d + o], watched[2 * d + o], watched[3 * d + o], error, context[0]
         )
+    pair = WATCHED * d
+    for a in range(d):
+        for b in range(a):
+            watched[pair] += watched[3 * d + a] * watched[3 * d + b]
+            pair += 1
 
 
 @entry
@@ -363,4 +381,4 @@ def _covariance(d: int, at: Places, a: int, b: int, chance: Floats, params: Floa
     for i in range(n):
         spare[i] = share[i] * ((one[i] - left[i]) * (other[i] - right[i]))
     total += arithmetic.total(spare, n)
-    return total + wishart.covariance(d, d + 1, a, b, share, block, spare)
+    return total + wishart.covariance(d, a, b, share, block, spare)

@@ -1,7 +1,6 @@
-"""`upm.multivariate.Multivariate`: `wishart` without lags.
+"""`upm.multivariate.Multivariate`, whose statistics are those of `wishart`.
 
-Lines of the statistics: mean (d), kappa, nu, psi (d, d). Lines of `params`: those of `student_t`
-for the marginals, then a block.
+Lines of `params`: those of `student_t` for the marginals, then a block.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def of(model: multivariate.Multivariate) -> tuple[Model, Functions] | None:
     d = model.y_dim
     if d > MOST_OUTPUTS:
         return None
-    params = student_t.lines_of(d, ALONE).end + wishart.block_of(d, 1).end
+    params = student_t.lines_of(d, ALONE).end + wishart.block_of(d).end
     sizes = Model(outputs=d, kept=d + 2 + d * d, params=params, spare=mixture.FIELDS)
     return sizes, Functions(predict, score, learn, forget, summarise)
 
@@ -37,10 +36,9 @@ def predict(step: RowStep) -> float:
     first = student_t.lines_of(model.outputs, model.noise).end
     block = params[first:]
     last = own.shape[1] - 1
-    psi = own[d + 2 :]
-    nu = own[d + 1]
-    wishart.forecast(d, 1, step.context, own, own[d : d + 1], psi, nu, block)
-    squares = wishart.block_of(d, 1).squares
+    wishart.forecast(d, own, block)
+    wishart.factorise(d, own[d + 2 :], block)
+    squares = wishart.block_of(d).squares
     arithmetic.copy(block[wishart.HALF], params[2 * d])
     for o in range(d):
         arithmetic.copy(block[wishart.LOCATION + o], params[2 * d + student_t.FREEDOM + o])
@@ -56,23 +54,17 @@ def score(step: RowStep) -> float:
     """Log density of all outputs together."""
     d = step.model.outputs
     block = step.params[student_t.lines_of(d, step.model.noise).end :]
-    wishart.score(d, 1, step.number, block, step.work[EACH])
+    wishart.score(d, step.number, block, step.work[EACH])
     return 1.0
 
 
 @entry
 def learn(step: RowStep, log_score: float) -> float:
     """Conjugate update with a weighted observation."""
-    model = step.model
-    own = step.own
-    work = step.work
-    d = model.outputs
-    block = step.params[student_t.lines_of(d, model.noise).end :]
-    kappa = own[d : d + 1]
-    nu = own[d + 1]
-    psi = own[d + 2 :]
-    share = work[SHARE]
-    wishart.learn(d, 1, step.number, step.context, share, share, block, own, kappa, psi, nu)
+    d = step.model.outputs
+    share = step.work[SHARE]
+    block = step.params[student_t.lines_of(d, step.model.noise).end :]
+    wishart.learn(d, step.number, share, share, step.own, block)
     return log_score
 
 
@@ -87,7 +79,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     block = params[student_t.lines_of(d, model.noise).end :]
     for a in range(d):
         for b in range(a):
-            total = wishart.covariance(d, 1, a, b, chance, block, params[0])
+            total = wishart.covariance(d, a, b, chance, block, params[0])
             out[d + a * d + b] += total
             out[d + b * d + a] += total
     return 0.0

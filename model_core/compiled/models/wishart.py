@@ -1,10 +1,7 @@
-"""Matrix-normal-Wishart: regressions of all outputs together, their covariance unknown.
+"""Normal-Wishart: mean and covariance of all outputs unknown, as of `upm.multivariate`.
 
-    y ~ N(M' f, Sigma),    M | Sigma ~ MatrixNormal(M_0, Lambda_0^-1, Sigma),
-    Sigma ~ InverseWishart(psi, nu),
-
-with features `f`: one, and the lags of `p - 1` outputs. `upm.multivariate` has no lags. A block of
-lines holds what a label is scored by: see `Block`. Murphy, *Conjugate Bayesian analysis* (2007).
+Lines of the statistics: mean (d), kappa, nu, psi (d, d). A block of lines holds what a label is
+scored by: see `Block`. Murphy, *Conjugate Bayesian analysis* (2007).
 """
 
 from __future__ import annotations
@@ -20,10 +17,9 @@ from model_core.compiled.jit import Floats, compiled, either, inlined, whole
 _REGRESSION = maths("regression")
 _SPECIAL = maths("special")
 EPSILON = sys.float_info.epsilon
-# Lines of a block: `f' Lambda^-1 f`; squared scale of psi; half the degrees of freedom; half of
+# Lines of a block: `1 / kappa`; squared scale of psi; half the degrees of freedom; half of
 # `log det psi`; squared distance of the label in scales. Then locations (d), squared scales of the
-# marginals (d), errors (d), `Lambda^-1 f` (p), and the Cholesky factors of psi (d, d), of `Lambda`
-# (p, p).
+# marginals (d), errors (d), and the Cholesky factor of psi (d, d).
 VARIANCE, SPREAD, HALF, DETERMINANT, SQUARE, LOCATION = range(6)
 
 
@@ -32,103 +28,58 @@ class Block(NamedTuple):
 
     squares: int
     errors: int
-    solved: int
     factor: int
-    inner: int
     end: int
 
 
 @either
-def block_of(d: int, p: int) -> Block:
-    """Of d outputs and p features."""
+def block_of(d: int) -> Block:
+    """Of d outputs."""
     squares = LOCATION + d
     errors = squares + d
-    solved = errors + d
-    factor = solved + p
-    inner = factor + d * d
-    return Block(squares, errors, solved, factor, inner, inner + p * p)
+    factor = errors + d
+    return Block(squares, errors, factor, factor + d * d)
 
 
 @compiled
-def forecast(
-    d: int,
-    p: int,
-    context: Floats,
-    matrix: Floats,
-    inverse: Floats,
-    psi: Floats,
-    nu: Floats,
-    block: Floats,
-) -> None:
-    """Fill a block but for the label.
+def forecast(d: int, own: Floats, block: Floats) -> None:
+    """Fill a block but for the label, and for the factor of psi: see `factorise`.
 
-    matrix, inverse, psi: (p d, p p, d d) lines first. nu: a line.
+    own: the statistics.
     """
-    at = block_of(d, p)
+    kappa = own[d]
+    nu = own[d + 1]
     n = whole(nu)
-    factorise(p, inverse, block[at.inner :])
-    _solve(d, p, context, block[at.inner :], block[at.solved :], block[VARIANCE])
-    for o in range(d):
-        loc = block[LOCATION + o]
-        arithmetic.copy(matrix[o], loc)
-        for a in range(1, p):
-            entry = matrix[a * d + o]
-            value = feature(d, context, a)
-            for i in range(n):
-                loc[i] += value * entry[i]
+    variance = block[VARIANCE]
     spread = block[SPREAD]
     half = block[HALF]
-    variance = block[VARIANCE]
     for i in range(n):
+        variance[i] = 1.0 / kappa[i]
         half[i] = 0.5 * (nu[i] - (d - 1))
-    for i in range(n):
         spread[i] = (1.0 + variance[i]) / (2.0 * half[i])
+    squares = block_of(d).squares
     for o in range(d):
-        square = block[at.squares + o]
-        diagonal = psi[o * d + o]
+        arithmetic.copy(own[o], block[LOCATION + o])
+        square = block[squares + o]
+        diagonal = own[d + 2 + o * d + o]
         for i in range(n):
             square[i] = diagonal[i] * spread[i]
-    factorise(d, psi, block[at.factor :])
-    half_log_determinant(d, block[at.factor :], block[DETERMINANT])
-
-
-@inlined
-def feature(d: int, context: Floats, a: int) -> float:
-    """One, and the lag."""
-    feature: float = 1.0 if a == 0 else context[4 * d + a]
-    return feature
 
 
 @compiled
-def _solve(
-    d: int, p: int, context: Floats, factor: Floats, solved: Floats, variance: Floats
-) -> None:
-    """`Lambda^-1 f` and `f' Lambda^-1 f`, by the factor (p p, W) of `Lambda`."""
-    for a in range(p):
-        arithmetic.fill(solved[a], feature(d, context, a))
-        for b in range(a):
-            arithmetic.subtract_product(factor[a * p + b], solved[b], solved[a])
-        arithmetic.divide(solved[a], factor[a * p + a])
-    arithmetic.fill(variance, 0.0)
-    for a in range(p):
-        arithmetic.add_product(solved[a], solved[a], variance)
-    for a in range(p - 1, -1, -1):
-        for b in range(a + 1, p):
-            arithmetic.subtract_product(factor[b * p + a], solved[b], solved[a])
-        arithmetic.divide(solved[a], factor[a * p + a])
+def factorise(d: int, psi: Floats, block: Floats) -> None:
+    """Fill a block's Cholesky factor and half log determinant; nan if it is not positive definite.
 
-
-@compiled
-def factorise(d: int, matrix: Floats, factor: Floats) -> None:
-    """Lower Cholesky factor of each column's matrix, nan where it is not positive definite.
-
-    matrix, factor: (d d, W); what is above the diagonal of the factor is left as it is.
+    psi: (d d, W), of which what lies above the diagonal is not read; it may be the factor itself.
     """
-    n = matrix.shape[1]
+    n = psi.shape[1]
+    factor = block[block_of(d).factor :]
+    logs = block[DETERMINANT]
+    arithmetic.fill(logs, 0.0)
     for a in range(d):
         for b in range(a + 1):
             row = factor[a * d + b]
-            arithmetic.copy(matrix[a * d + b], row)
+            arithmetic.copy(psi[a * d + b], row)
             for c in range(b):
                 left = factor[a * d + c]
                 right = factor[b * d + c]
@@ -141,22 +92,14 @@ def factorise(d: int, matrix: Floats, factor: Floats) -> None:
         pivot = factor[a * d + a]
         for i in range(n):
             pivot[i] = math.sqrt(pivot[i]) if pivot[i] > 0 else math.nan
+        for i in range(n):
+            logs[i] += arithmetic.log(pivot[i])
 
 
 @compiled
-def half_log_determinant(d: int, factor: Floats, out: Floats) -> None:
-    """Half the log determinant of the matrices with these factors."""
-    arithmetic.fill(out, 0.0)
-    for a in range(d):
-        pivot = factor[a * d + a]
-        for i in range(out.shape[0]):
-            out[i] += arithmetic.log(pivot[i])
-
-
-@compiled
-def score(d: int, p: int, number: Floats, block: Floats, density: Floats) -> None:
+def score(d: int, number: Floats, block: Floats, density: Floats) -> None:
     """Fill the label's log density, its errors and their squared distance in scales."""
-    at = block_of(d, p)
+    at = block_of(d)
     distances(d, number, block[LOCATION:], block[at.factor :], block[at.errors :], density)
     square = block[SQUARE]
     spread = block[SPREAD]
@@ -225,48 +168,31 @@ def _log_gamma_ratio(a: float, d: int) -> float:
 
 @compiled
 def learn(
-    d: int,
-    p: int,
-    number: Floats,
-    context: Floats,
-    share: Floats,
-    precision: Floats,
-    block: Floats,
-    matrix: Floats,
-    inverse: Floats,
-    psi: Floats,
-    nu: Floats,
+    d: int, number: Floats, share: Floats, precision: Floats, own: Floats, block: Floats
 ) -> None:
-    """Conjugate update with a label that counts as a share; other arguments as of `forecast`.
+    """Conjugate update with a label that counts as a share.
 
-    precision: of its noise, times the share.
+    precision: of its noise, times the share. own: the statistics.
     """
-    at = block_of(d, p)
     n = whole(share)
+    kappa = own[d]
+    nu = own[d + 1]
     gain = block[DETERMINANT]
-    product = block[SQUARE]
+    moved = block[SQUARE]
     variance = block[VARIANCE]
-    errors = block[at.errors :]
+    errors = block[block_of(d).errors :]
     for i in range(n):
         gain[i] = _REGRESSION.gain(precision[i], variance[i])
+        moved[i] = gain[i] * variance[i]
     for o in range(d):
         error = errors[o]
         loc = block[LOCATION + o]
         for i in range(n):
             error[i] = number[LABEL + o] - loc[i]
-    for a in range(p):
-        solved = block[at.solved + a]
-        for i in range(n):
-            product[i] = gain[i] * solved[i]
-        for o in range(d):
-            arithmetic.add_product(product, errors[o], matrix[a * d + o])
-        for b in range(p):
-            squared = feature(d, context, a) * feature(d, context, b)
-            entry = inverse[a * p + b]
-            for i in range(n):
-                entry[i] += precision[i] * squared
-    scatter(d, errors, gain, psi)
+        arithmetic.add_product(moved, error, own[o])
+    scatter(d, errors, gain, own[d + 2 :])
     for i in range(n):
+        kappa[i] += precision[i]
         nu[i] += share[i]
 
 
@@ -288,11 +214,9 @@ def scatter(d: int, errors: Floats, gain: Floats, psi: Floats) -> None:
 
 
 @compiled
-def covariance(
-    d: int, p: int, a: int, b: int, share: Floats, block: Floats, spare: Floats
-) -> float:
+def covariance(d: int, a: int, b: int, share: Floats, block: Floats, spare: Floats) -> float:
     """Sum of the covariances of two outputs, b < a, with weights `share`; 0 where there is none."""
-    at = block_of(d, p)
+    at = block_of(d)
     spread = block[SPREAD]
     half = block[HALF]
     n = whole(share)
