@@ -87,7 +87,7 @@ _TABLE = (
     ),
     BuiltIn(
         "joint", "joint:Joint",
-        "Independent outputs or a vector autoregression per regime, averaged by evidence.",
+        "Independent outputs or outputs with a covariance per regime, averaged by evidence.",
         takes=("y_dim",), y_dim=None, example=Options(y_dim=2),
     ),
     BuiltIn(
