@@ -107,6 +107,20 @@ MUTATIONS = [
         "tests/model_core/test_detector.py",
     ),
     Mutation(
+        "joint: regimes begin with uncorrelated outputs",
+        "model_core/upm/joint.py",
+        "(stats.psi + apart).unsqueeze(2)",
+        "stats.psi.unsqueeze(2)",
+        "tests/model_core/test_believing.py",
+    ),
+    Mutation(
+        "joint: outputs that are missing count for correlations",
+        "model_core/upm/joint.py",
+        "z = watched[:, -self.y_dim :]",
+        "z = torch.nan_to_num(learned[:, -self.y_dim :], nan=1.0)",
+        "tests/model_core/test_believing.py",
+    ),
+    Mutation(
         "correction: an outlier is an error of a forecast",
         "model_core/correction.py",
         "if count > 0.0 and not outlying:",

@@ -170,6 +170,29 @@ def test_regimes_choose_what_fits_and_errors_that_follow_their_neighbours_count_
     assert shares[2] < 0.5
 
 
+def test_correlations_are_those_of_the_outputs_that_are_there():
+    rng, model = np.random.default_rng(8), Joint(y_dim=3)
+    y = rng.normal(size=(200, 1)) + 0.3 * rng.normal(size=(200, 3))
+    y[:, 2] = -y[:, 0]  # the two tell of each other for certain
+    y[rng.random(y.shape) < 0.2] = np.nan
+    y[50] = np.nan
+    crossed, pairs = 5 * np.eye(3), np.tril_indices(3, -1)
+    zeros = torch.zeros(1, 3, dtype=torch.float64)
+    stream = of_labels(y, hazard=model.hazard)._replace(labelled=np.isfinite(y).any(1))
+    for step in walk(model, moca.make_prior(model, zeros, zeros + 1), [stream], 6):
+        z = step.state.context[0, -6:-3].numpy()
+        crossed += np.outer(z, z)
+    sd = np.sqrt(np.diag(crossed))
+    alike = (1 - 1e-6) * crossed / np.outer(sd, sd)
+    np.fill_diagonal(alike, 1.0)
+    psi = model.encode(None, step.state.context)[0, -9:].reshape(3, 3).numpy() / (2 * model.beta)
+    np.testing.assert_allclose(psi[pairs], alike[pairs], rtol=1e-12)
+    np.testing.assert_array_equal(psi, psi.T)
+    assert alike[0, 1] > 0.6
+    assert alike[0, 2] < -0.7
+    assert np.linalg.eigvalsh(psi + np.eye(3)).min() > 0
+
+
 # --- fleets ---------------------------------------------------------------------------------------
 
 

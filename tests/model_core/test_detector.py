@@ -106,6 +106,18 @@ def test_a_spike_now_and_then_is_no_change_and_hides_none(model):
     assert event.confirmed_at < 306
 
 
+@pytest.mark.parametrize("shift", [[4.0] * 6, [2.0, 0, 0, 0, 0, 0]], ids=["of all", "of one"])
+def test_a_shift_of_outputs_that_are_alike_is_found(shift):
+    rng = np.random.default_rng(4)
+    y = np.sqrt(0.9) * rng.normal(size=(300, 1)) + np.sqrt(0.1) * rng.normal(size=(300, 6))
+    y[200:] += shift
+    detector = Detector()
+    detector.update_many(y)
+    (event,) = [event for event in detector.events if event.state == "confirmed"]
+    assert abs(event.start - 200) <= 2
+    assert event.confirmed_at < 210
+
+
 def test_an_outlier_is_in_no_number_of_the_change_after_it():
     y = 20 + np.array(step(size=4.0, at=300, count=400))
     y[200] = -9999.0
