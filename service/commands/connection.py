@@ -111,7 +111,7 @@ def with_client(
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Give a command the address and the key of a service as options; it receives `client` instead.
 
-    retry_for_s: default of an option for how long to retry; None: ten seconds, and no option.
+    retry_for_s: default of an option for how long to retry; None: three seconds, and no option.
     show: prints what the command returns; an option has it printed as JSON.
     """
 
@@ -133,7 +133,7 @@ def with_client(
             ),
         ]
 
-        def run(url: str, api_key: str | None, retry_for: float = 10.0, **values: Any) -> None:
+        def run(url: str, api_key: str | None, retry_for: float = 3.0, **values: Any) -> None:
             with connected(url, api_key, retry_for) as client:
                 if show is None:
                     command(client, **values)

@@ -138,7 +138,7 @@ def test_a_command_gets_a_client_of_the_service_that_is_named(moca, monkeypatch)
     assert (posted.exit_code, shown.exit_code) == (0, 0)
     assert "gaussian" in shown.output
     assert given[0] == ("http://a", "key", 3.0)
-    assert (given[1][0], given[1][2]) == ("http://b", 10.0)
+    assert (given[1][0], given[1][2]) == ("http://b", 3.0)
 
 
 def test_models_lists_the_built_in_ones(moca, tmp_path):
