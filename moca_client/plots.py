@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from moca_client.replay import Beliefs, Replayed, by_largest_change, confirmed_in
+from moca_client.replayed import Beliefs, Replayed, by_largest_change, confirmed_in
 from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
 
 MAX_DATA_PANELS = 6
