@@ -151,7 +151,8 @@ class Explanation(Response):
         float, doc("posterior probability of the kind, given that they all are as probable before")
     ] = sent(0.0)
     output: Annotated[
-        int | None, doc("index of the output that changed most clearly; of a share: the class")
+        int | None,
+        doc("index of the output that changed most clearly, null: none; of a share: the class"),
     ] = NULL
     size: Annotated[
         float | None,

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from model_core.sentences import (
     BY_INPUTS,
+    TOGETHER,
     UNCLEAR,
     Explanation,
     Moments,
@@ -124,7 +125,9 @@ def explain(before: Array, after: Array, label: str = "real") -> Explanation | N
                 clear, one = RULES[label](old, new)
             if one.kind is not None and len(new) < FEWEST:
                 one = one._replace(text=f"{one.text} so far")
-            if before.shape[1] > 1:
+            if before.shape[1] > 1 and one.text == UNCLEAR:
+                one = one._replace(text=TOGETHER)
+            elif before.shape[1] > 1:
                 one = one._replace(text=f"output {i + 1}: {one.text}", output=i)
             explanations.append((clear, one))
     return max(explanations, key=lambda rated: rated[0])[1] if explanations else None

@@ -6,6 +6,7 @@ from math import ceil, floor, isfinite, log10
 from typing import NamedTuple
 
 UNCLEAR = "changed, kind unclear"
+TOGETHER = "changed, no output clearly by itself"
 BY_INPUTS = "relation to the inputs changed"
 
 
@@ -15,9 +16,9 @@ class Explanation(NamedTuple):
     kind: mean, spread, slope, autocorrelation, rate (of counts; mean of durations) or share (of a
     class); None: nothing of it changed clearly. before, after: of that parameter. probability:
     posterior probability of the kind, all and nothing being as probable before. output: index of
-    the one of several that changed most clearly, or the class whose share did. size: of the change:
-    of a mean of numbers in standard deviations, of a spread, rate or mean duration a ratio, of
-    other parameters the difference; None: without spread, or from nothing.
+    the one of several that changed most clearly, None: none did by itself; or the class whose share
+    did. size: of the change: of a mean of numbers in standard deviations, of a spread, rate or mean
+    duration a ratio, of other parameters the difference; None: without spread, or from nothing.
     """
 
     text: str

@@ -162,6 +162,20 @@ def test_few_labels_after_a_step_are_no_slope():
     assert kinds.count("mean") >= 180
 
 
+def test_where_only_a_correlation_breaks_no_output_is_named():
+    rng = np.random.default_rng(1)
+    shared = rng.normal(size=(200, 1))
+    before = shared + 0.3 * rng.normal(size=(200, 3))
+    after = before[:60].copy()
+    after[:, 1] *= -1
+    found = explain(before, after)
+    assert (found.kind, found.output) == (None, None)
+    assert found.text == "changed, no output clearly by itself"
+    assert explain(before[:, 1:2], after[:, 1:2]).text == "changed, kind unclear"
+    after[:, 1] += 3
+    assert (explain(before, after).kind, explain(before, after).output) == ("mean", 1)
+
+
 def test_constants_are_no_trouble_and_hide_no_change():
     rng = np.random.default_rng(10)
     before, after = rng.normal(size=(100, 2)), 4 + rng.normal(size=(50, 2))
