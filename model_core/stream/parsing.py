@@ -80,9 +80,12 @@ def frame(rows: Any) -> tuple[Any, Any]:
 def _numeric(column: Any) -> bool:
     """Whether values of a frame's column are numbers, or may be: objects that are no text."""
     if hasattr(column.dtype, "is_numeric"):  # polars
-        return bool(column.dtype.is_numeric()) or str(column.dtype) in ("Null", "Object")
-    objects = column.dtype.kind == "O"
-    return column.dtype.kind in "iuf" or (
+        numbers = column.dtype.is_numeric() or str(column.dtype) == "Null"
+        objects = str(column.dtype) == "Object"
+    else:
+        numbers = column.dtype.kind in "iuf"
+        objects = column.dtype.kind == "O"
+    return numbers or (
         objects and not any(isinstance(value, str | bool | datetime) for value in column)
     )
 

@@ -376,6 +376,9 @@ def test_frames_have_their_column_of_dates_as_times_and_name_columns_without_num
             Detector().update_many(frame(wrong))
         with pytest.raises(BadInput, match=r"one column of dates, got \['at', 'to'\]"):
             Detector().update_many(frame({"at": days, "to": days, "load": labels}))
+    objects = polars.Series("at", days, dtype=polars.Object)  # as of pandas' `to_pydatetime()`
+    with pytest.raises(BadInput, match=r"\['at'\] have none"):
+        Detector().update_many(polars.DataFrame([objects, polars.Series("load", labels)]))
     with pytest.raises(BadInput, match=r"LazyFrame; call its collect\(\) first"):
         Detector().update_many(polars.DataFrame({"load": labels}).lazy())
 
