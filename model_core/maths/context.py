@@ -11,7 +11,9 @@ FARTHEST = 1e6  # scales from the location beyond which a lag or an input counts
 LAG_REACH = 2.0  # scales that a lag may lie beyond the two labels before it
 FAR = 3.0  # standard deviations within which errors count for their dependence
 BEFORE = 20.0  # errors of the stream's scale, none like its neighbour, seen before the first
-APART = 5.0  # the same, none like that of another output
+APART = 5.0  # the same, none like that of another output; where these are few
+FEW = 8  # outputs
+EACH_APART = 5.0  # more of them for each output beyond
 LEAST_APART = 1e-6  # of a correlation from 1
 
 
@@ -57,13 +59,23 @@ def watched(
     return variance + moved, squares + z * z, products + z * last, z
 
 
-def correlation(products: float, squares: float, others: float) -> float:
+def apart_of(outputs: int) -> float:
+    """Errors, none like that of another output, that correlations of so many outputs begin with.
+
+    Errors of many outputs lie near a plane, which those to come leave, until they are several times
+    as many as these.
+    """
+    return maximum(APART, APART + EACH_APART * (outputs - FEW))
+
+
+def correlation(products: float, squares: float, others: float, apart: float) -> float:
     """Correlation of the errors of two outputs, by sums of their products and squares.
 
-    squares, others: of `watched`, in which `BEFORE` is counted. With `APART` in its place the
+    squares, others: of `watched`, in which `BEFORE` is counted. With `apart` in its place the
     correlations of all outputs are those of a positive definite matrix.
     """
-    both = (squares - (BEFORE - APART)) * (others - (BEFORE - APART))
+    less = BEFORE - apart
+    both = (squares - less) * (others - less)
     return products / sqrt(both) * (1.0 - LEAST_APART)
 
 

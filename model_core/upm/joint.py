@@ -15,12 +15,12 @@ outputs, `nu - d + 1` degrees of freedom, location `m` and scale matrices
 Outputs that were alike will be so in the next regime, too. `psi` of a fresh regime is therefore no
 diagonal, whose zeros each regime would have to unlearn, which hides changes: it is
 
-    psi_0 = 2 beta D R D,    R_op = c_op / sqrt(c_oo c_pp),    c = 5 I + sum_t z_t z_t',
+    psi_0 = 2 beta D R D,    R_op = c_op / sqrt(c_oo c_pp),    c = n I + sum_t z_t z_t',
 
 with the scales `D` and the errors `z` of all hypotheses' forecast, as below: the stream learns its
-correlations. They hold for all hypotheses alike, so statistics have `psi` less
-`2 beta D (R - I) D`, which is added where they forecast. `R` of the errors so far is taken for
-known (empirical Bayes).
+correlations, `n = 5` and 5 more for each output beyond eight. They hold for all hypotheses alike,
+so statistics have `psi` less `2 beta D (R - I) D`, which is added where they forecast. `R` of the
+errors so far is taken for known (empirical Bayes).
 
 A vector autoregression in place of the mean forecasts some vectors better. But it forecasts the
 labels after a shift as well as a new regime does, and has so much to learn in each that shifts of
@@ -54,7 +54,7 @@ import numpy as np
 from model_core.components import Blend, Either, MultivariateStudentT
 from model_core.labels import LARGEST
 from model_core.lazy import Tensor, torch
-from model_core.maths.context import BEFORE
+from model_core.maths.context import BEFORE, apart_of
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm.averaged import Averaged, AveragedStats, normalised
@@ -167,7 +167,8 @@ class Joint(Averaged):
         scale = self._parts(own)[2]
         squares = watched[:, d : 2 * d]
         one, two = self._pairs
-        correlation = _CONTEXT.correlation(products, squares[:, one], squares[:, two])
+        apart = apart_of(d)
+        correlation = _CONTEXT.correlation(products, squares[:, one], squares[:, two], apart)
         lower = context.new_zeros(len(context), d, d)
         lower[:, one, two] = 2 * self.beta * (scale[:, one] * scale[:, two]) * correlation
         return torch.cat((super().encode(x, own), (lower + lower.mT).flatten(1)), -1)

@@ -27,6 +27,7 @@ from model_core.table import RUN_LENGTH
 from model_core.upm.averaged import Averaged
 from model_core.upm.builtin import Options, build
 from model_core.upm.conjugate import Gaussian
+from model_core.upm.joint import Joint
 from training.online import segmentation
 
 SINUSOID = Path(__file__).parents[2] / "service/samples/models/sinusoid/1"
@@ -116,6 +117,30 @@ def test_a_shift_of_outputs_that_are_alike_is_found(shift):
     (event,) = [event for event in detector.events if event.state == "confirmed"]
     assert abs(event.start - 200) <= 2
     assert event.confirmed_at < 210
+
+
+def test_many_outputs_that_are_alike_are_quiet():
+    """Their correlations are of fewer labels than outputs, at first."""
+    rng = np.random.default_rng((7, 16, 3))
+    detector = Detector(model="joint")
+    y = rng.normal(size=(200, 1)) + rng.normal(size=(200, 16))
+    detector.update_many(y)
+    assert not [event for event in detector.events if event.state == "confirmed"]
+    detector.update_many(6.0 + y[:20])
+    assert [event.start for event in detector.events if event.state == "confirmed"] == [200]
+
+
+@pytest.mark.parametrize(("outputs", "apart"), [(2, 5.0), (8, 5.0), (16, 45.0)])
+def test_correlations_begin_with_errors_that_are_not_alike_more_of_many_outputs(outputs, apart):
+    model = Joint(y_dim=outputs)
+    _, context = model.fresh(np.zeros((1, outputs)), np.ones((1, outputs)))
+    context = torch.as_tensor(context)
+    _, watched, products = model._split(context)  # views
+    watched[:, outputs : 2 * outputs] += 30.0
+    products[:] = 15.0
+    phi = model.encode(None, context)[0, -(outputs**2) :] / (2 * model.beta)
+    between = phi.reshape(outputs, outputs)[1, 0].item()
+    assert between == pytest.approx(15.0 / (30.0 + apart), rel=1e-5)
 
 
 def test_an_outlier_is_in_no_number_of_the_change_after_it():

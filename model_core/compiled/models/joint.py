@@ -123,10 +123,11 @@ def _correlate(d: int, context: Floats, psi: Floats, block: Floats) -> None:
     factor = block[wishart.block_of(d).factor :]
     last = whole(psi[0]) - 1
     pair = WATCHED * d
+    n = _CONTEXT.apart_of(d)
     for a in range(d):
         arithmetic.copy(psi[a * d + a], factor[a * d + a])
         for b in range(a):
-            correlation = _CONTEXT.correlation(watched[pair], watched[d + a], watched[d + b])
+            correlation = _CONTEXT.correlation(watched[pair], watched[d + a], watched[d + b], n)
             apart = math.sqrt(psi[a * d + a, last] * psi[b * d + b, last]) * correlation
             arithmetic.shift(psi[a * d + b], apart, factor[a * d + b], last + 1)
             pair += 1
