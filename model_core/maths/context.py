@@ -15,6 +15,7 @@ APART = 5.0  # the same, none like that of another output; where these are few
 FEW = 8  # outputs
 EACH_APART = 5.0  # more of them for each output beyond
 LEAST_APART = 1e-6  # of a correlation from 1
+MEMORY = 0.95  # most of a label's distance from its level that the next one keeps
 
 
 def bounded(value: float, least: float, most: float) -> float:
@@ -77,6 +78,19 @@ def correlation(products: float, squares: float, others: float, apart: float) ->
     less = BEFORE - apart
     both = (squares - less) * (others - less)
     return products / sqrt(both) * (1.0 - LEAST_APART)
+
+
+def swing(distance: float, variance: float) -> float:
+    """Distance of a label from its level, in standard deviations of the errors of forecasts."""
+    return bounded(distance / sqrt(variance), -FAR, FAR)
+
+
+def memory(products: float, squares: float) -> float:
+    """Share of a label's distance from its level that the next one keeps.
+
+    products, squares: sums of products of neighbouring `swing`s, and of their squares.
+    """
+    return bounded(products / squares, 0.0, MEMORY)
 
 
 def independent_share(correlation: float) -> float:

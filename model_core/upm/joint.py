@@ -4,13 +4,20 @@ Each regime follows one of two. Either its outputs are independent, each as in `
 have a mean and a covariance, as in `multivariate`, with the scales `c` of the noise that `averaged`
 has,
 
-    y | c ~ N(m, c Sigma),   m | Sigma ~ N(m_0, Sigma / kappa_0),   Sigma ~ InverseWishart(psi, nu),
+    y - a u | c ~ N(f m, c Sigma),    m | Sigma ~ N(m_0, Sigma / kappa_0),
+    Sigma ~ InverseWishart(psi, nu),
 
-whose shares are the average of the outputs'. So the predictive is a mixture of Student-t of all
-outputs, `nu - d + 1` degrees of freedom, location `m` and scale matrices
-`psi (c + v) / (nu - d + 1)`, `v = 1 / kappa`. With `w = sum_c r_c / c` and `e = y - m`,
+whose shares are the average of the outputs'. `u` is the label before, the lag of `averaged`, and
+`f = 1 - a`: labels keep a share `a` of their distance from the mean. So the predictive is a mixture
+of Student-t of all outputs, `nu - d + 1` degrees of freedom, location `f m + a u` and scale
+matrices `psi (c + v) / (nu - d + 1)`, `v = f^2 / kappa`. With `w = sum_c r_c / c` and errors `e`,
 
-    kappa' = kappa + w,   m' = m + w e / kappa',   psi' = psi + w e e' / (1 + w v),   nu' = nu + 1.
+    kappa' = kappa + w f^2,    m' = m + w f e / kappa',
+    psi' = psi + w e e' / (1 + w v),    nu' = nu + 1.
+
+`a` is one number of the stream, which learns it: the sum of products of neighbouring distances of
+labels from what is believed of `m`, over that of their squares, from 0 to `maths.context.MEMORY`.
+Without it a stream that swings by itself has a change in each swing.
 
 Outputs that were alike will be so in the next regime, too. `psi` of a fresh regime is therefore no
 diagonal, whose zeros each regime would have to unlearn, which hides changes: it is
@@ -127,8 +134,9 @@ class Joint(Averaged):
     def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
         """The two are equally probable.
 
-        The context is that of `averaged`, then `WATCHED` numbers of each output and the sums of
-        products of the errors of two: (B, 3 + 19 d + d (d - 1) / 2).
+        The context is that of `averaged`, then `WATCHED` numbers of each output, sums of products
+        of the errors of two, distances of the last label, and sums of the squares of distances and
+        of products of neighbours: (B, 5 + 20 d + d (d - 1) / 2).
         """
         alone, context = super().fresh(location, scale)
         together, _ = self._vectors.fresh(location, scale)
@@ -137,7 +145,9 @@ class Joint(Averaged):
         one = np.ones_like(location)
         nothing = np.zeros_like(location)
         products = np.zeros((batch, d * (d - 1) // 2))
-        context = np.hstack((context, one, BEFORE * one, nothing, nothing, products))
+        watched = one, BEFORE * one, nothing, nothing, products
+        swings = nothing, BEFORE * one[:, :1], nothing[:, :1]
+        context = np.hstack((context, *watched, *swings))
         return of_arrays(JointStats, *alone, *together, choice), context
 
     def remember(
@@ -145,7 +155,7 @@ class Joint(Averaged):
     ) -> Tensor:
         """That of `averaged`, and the errors of the hypotheses' forecast."""
         assert reading is not None
-        own, watched, products = self._split(context)
+        own, watched, products, last, squares, neighbours = self._split(context)
         time, location, scale, *_ = self._parts(own)
         numbers = watched.chunk(WATCHED, -1)
         expected = _CONTEXT.in_units(reading.expected, location, scale)
@@ -158,20 +168,29 @@ class Joint(Averaged):
         z = watched[:, -self.y_dim :]
         one, two = self._pairs
         products = products + z[:, one] * z[:, two]
-        return torch.cat((super().remember(own, y, labelled, reading), watched, products), -1)
+        shares, level = reading.average.split((len(SCALES) * self.y_dim, self.y_dim), -1)
+        swing = _CONTEXT.swing((y - level) / scale, watched[:, : self.y_dim])
+        swing = torch.where(there, swing, 0.0)
+        squares = squares + (swing * swing).mean(-1, keepdim=True)
+        neighbours = neighbours + (swing * last).mean(-1, keepdim=True)
+        own = super().remember(own, y, labelled, reading._replace(average=shares))
+        return torch.cat((own, watched, products, swing, squares, neighbours), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """As `averaged`, then `2 beta D (R - I) D` (d d)."""
+        """As `averaged`, then `f`, `a u` (d) and `2 beta D (R - I) D` (d d)."""
         d = self.y_dim
-        own, watched, products = self._split(context)
-        scale = self._parts(own)[2]
+        own, watched, products, _, of_swings, neighbours = self._split(context)
+        _, location, scale, _, _, lag, *_ = self._parts(own)
+        memory = _CONTEXT.memory(neighbours, of_swings)
         squares = watched[:, d : 2 * d]
         one, two = self._pairs
         apart = apart_of(d)
         correlation = _CONTEXT.correlation(products, squares[:, one], squares[:, two], apart)
         lower = context.new_zeros(len(context), d, d)
         lower[:, one, two] = 2 * self.beta * (scale[:, one] * scale[:, two]) * correlation
-        return torch.cat((super().encode(x, own), (lower + lower.mT).flatten(1)), -1)
+        kept = memory * (location + scale * lag)
+        apart = (lower + lower.mT).flatten(1)
+        return torch.cat((super().encode(x, own), 1 - memory, kept, apart), -1)
 
     def evidence_share(self, context: Tensor) -> Tensor:
         """`(1 - r) / (1 + r)`, (B, 1)."""
@@ -203,13 +222,14 @@ class Joint(Averaged):
     def read(  # type: ignore[override]
         self, stats: JointStats, phi: Tensor | None, y: Tensor, weight: Tensor
     ) -> Tensor:
-        """Responsibilities of the scales for each output, whichever it follows."""
+        """Responsibilities of the scales for each output, whichever it follows, and the mean."""
         reading = self._read(stats, self.required(phi), y)
         alone = self._alone.read(stats.alone, phi, y, weight)
         chances = reading.log_posterior.exp()
         vector = weight.unsqueeze(-1) * reading.responsibilities
         together = vector.repeat(1, 1, self.y_dim)
-        return chances[..., :1] * alone + chances[..., 1:] * together
+        shares = chances[..., :1] * alone + chances[..., 1:] * together
+        return torch.cat((shares, stats.centre), -1)
 
     def update(  # type: ignore[override]
         self, stats: JointStats, phi: Tensor | None, y: Tensor, weight: Tensor
@@ -220,15 +240,16 @@ class Joint(Averaged):
         alone = self._alone.update(stats.alone, phi, y, weight)
         share = weight * _REGRESSION.precision(*reading.responsibilities.unbind(-1))
         error = reading.error
-        variance = 1 / stats.kappa.squeeze(-1)
-        gain = _REGRESSION.gain(share, variance)
+        feature = self._of_vectors(phi)[0]
+        kappa = stats.kappa.squeeze(-1)
+        gain = _REGRESSION.gain(share, feature**2 / kappa)
         lacking = reading.missing_scale
         if lacking is not None:
             lacking = weight[..., None, None] * lacking
         return JointStats(
             *alone,
-            stats.centre + (gain * variance).unsqueeze(-1) * error,
-            stats.kappa + share.unsqueeze(-1),
+            stats.centre + (gain * (feature / kappa)).unsqueeze(-1) * error,
+            stats.kappa + (share * feature**2).unsqueeze(-1),
             stats.nu + weight.unsqueeze(-1),
             grown(stats.psi, error, gain, lacking),
             mixed(weight.unsqueeze(-1), reading.log_posterior, stats.log_choice),
@@ -280,10 +301,12 @@ class Joint(Averaged):
     def _together(self, stats: JointStats, phi: Tensor) -> MultivariateStudentT:
         """Predictives of all outputs together, one for each scale of the noise."""
         d = self.y_dim
-        location = self._bounded(stats.centre.unsqueeze(-1), phi).mT
+        feature, kept, apart = self._of_vectors(phi)
+        location = feature.unsqueeze(-1) * stats.centre + kept
+        location = self._bounded(location.unsqueeze(-1), phi).mT
         df = stats.nu - (d - 1)
-        spread = _REGRESSION.squared_scale(1 / df, 1 / stats.kappa, df.new_tensor(SCALES))
-        apart = phi[:, -d * d :].reshape(-1, 1, d, d)
+        variance = feature.unsqueeze(-1) ** 2 / stats.kappa
+        spread = _REGRESSION.squared_scale(1 / df, variance, df.new_tensor(SCALES))
         return student_t(
             df.unsqueeze(-1).expand(*spread.shape, 1),
             location.expand(*spread.shape, d),
@@ -299,7 +322,8 @@ class Joint(Averaged):
         usual = together.rebuilt(*(p[:, :, 0] for p in together.parameters()))
         error, missing_scale = usual.explain(y.unsqueeze(1))
         if missing_scale is not None:
-            missing_scale = missing_scale / (1 + 1 / stats.kappa).unsqueeze(-1)
+            variance = self._of_vectors(phi)[0] ** 2 / stats.kappa.squeeze(-1)
+            missing_scale = missing_scale / (1 + variance)[..., None, None]
             # Beyond any label the square of what is expected would overflow.
             error = error.clamp(-LARGEST, LARGEST)
         return _JointReading(
@@ -308,6 +332,12 @@ class Joint(Averaged):
             torch.log_softmax(stats.log_choice + density, -1),
             torch.softmax(vectors, -1),
         )
+
+    def _of_vectors(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`f` (B, 1), `a u` (B, 1, d) and what is added to psi (B, 1, d, d)."""
+        d = self.y_dim
+        _, feature, kept, apart = phi.split((phi.shape[-1] - 1 - d - d * d, 1, d, d * d), -1)
+        return feature, kept.unsqueeze(1), apart.reshape(-1, 1, d, d)
 
     def _vector_shares(self, phi: Tensor) -> Tensor:
         """Shares (B, 1, 3) of the scales of the noise of all outputs together."""
@@ -326,6 +356,10 @@ class Joint(Averaged):
         return Either(alone, MultivariateStudentT(freedom, loc.expand(shape), factor), choice)
 
     def _split(self, context: Tensor) -> tuple[Tensor, ...]:
-        """Context of `averaged`, what is watched of each output, and of two."""
-        of_two = context.shape[-1] - self.y_dim * (self.y_dim - 1) // 2
-        return torch.tensor_split(context, (of_two - WATCHED * self.y_dim, of_two), -1)
+        """Context of `averaged`, what is watched of each output, of two, and of the level."""
+        d = self.y_dim
+        end = context.shape[-1]
+        last = end - d - 2
+        of_two = last - d * (d - 1) // 2
+        places = (of_two - WATCHED * d, of_two, last, end - 2, end - 1)
+        return torch.tensor_split(context, places, -1)

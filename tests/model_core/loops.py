@@ -148,7 +148,7 @@ class Belief:
         self.trend = np.array([level + slope + gain * error, slope + 0.007 * error])
         self.counts = self.counts + learned
         self.log_prob = np.log(posterior)
-        self.watch((y - expected) / self.scale)
+        self.watch(y, (y - expected) / self.scale, posterior)
         return self.walked(y, evidence, outlying)
 
     def stand(self, at=None):
@@ -181,8 +181,8 @@ class Belief:
         """Power of a likelihood that counts for run lengths."""
         return 1.0
 
-    def watch(self, error):
-        """See an error of the forecast."""
+    def watch(self, y, error, posterior):
+        """See a label, an error of its forecast, and what is believed of regimes given it."""
 
     def outside(self, y):
         """Density of an outlier."""
@@ -249,22 +249,27 @@ class JointBelief(Belief):
         d = len(location)
         self.variance, self.squares, self.products = np.ones(d), 20 * np.ones(d), np.zeros(d)
         self.before, self.crossed = np.zeros(d), 5 * np.eye(d)
+        self.swing, self.swings = np.zeros(d), np.array([20.0, 0.0])
 
     def step(self, y, labelled, *told):
         if not labelled:
-            self.before = np.zeros_like(self.before)
+            self.before, self.swing = np.zeros_like(self.before), np.zeros_like(self.swing)
         return super().step(y, labelled, *told)
 
     def evidence_share(self):
         r = max(0, (self.products / self.squares).max())
         return (1 - r) / (1 + r)
 
-    def watch(self, error):
+    def watch(self, y, error, posterior):
         z = np.clip(error / np.sqrt(self.variance), -3, 3)
         capped = np.minimum(error**2, 9 * self.variance)
         self.variance = self.variance + (capped - self.variance) / (20 + self.time)
         self.squares, self.products = self.squares + z**2, self.products + z * self.before
         self.before, self.crossed = z, self.crossed + np.outer(z, z)
+        level = posterior @ [regime["before"] for regime in self.regimes]
+        swing = np.clip((y - level) / self.scale / np.sqrt(self.variance), -3, 3)
+        self.swings = self.swings + [(swing**2).mean(), (swing * self.swing).mean()]
+        self.swing = swing
 
     def fresh(self):
         m, d = self.model, len(self.location)
@@ -278,14 +283,18 @@ class JointBelief(Belief):
         alone, means, learn_alone = super().inside(regime, y)
         bounds = [self.location + self.scale * (b + s * REACH)
                   for b, s in ((self.least, -1), (self.most, 1))]  # fmt: skip
-        loc = np.clip(centre, *bounds)
+        regime["before"] = centre
+        kept = np.clip(self.swings[1] / self.swings[0], 0, 0.95)
+        f = 1 - kept
+        loc = np.clip(f * centre + kept * (self.location + self.scale * self.lag), *bounds)
         sd = np.sqrt(self.crossed.diagonal())
         alike = (1 - 1e-6) * self.crossed / np.outer(sd, sd)
         np.fill_diagonal(alike, 0)
         own = psi + 2 * self.model.beta * np.outer(self.scale, self.scale) * alike
         df = nu - d + 1
         by_scale = shares * [
-            distributions.multivariate_t(loc, own * (c + 1 / kappa) / df, df).pdf(y) for c in NOISE
+            distributions.multivariate_t(loc, own * (c + f**2 / kappa) / df, df).pdf(y)
+            for c in NOISE
         ]
         densities = np.array([alone, by_scale.sum()])
 
@@ -295,8 +304,8 @@ class JointBelief(Belief):
             w = inlier * (r / NOISE).sum()
             error = y - loc
             regime["vector"] = [
-                kappa + w, centre + w * error / (kappa + w),
-                psi + w * np.outer(error, error) / (1 + w / kappa), nu + inlier,
+                kappa + w * f**2, centre + w * f * error / (kappa + w * f**2),
+                psi + w * np.outer(error, error) / (1 + w * f**2 / kappa), nu + inlier,
             ]  # fmt: skip
             regime["choice"] = inlier * told + (1 - inlier) * choice
             return told[0] * learn_alone(inlier) + told[1] * inlier * r

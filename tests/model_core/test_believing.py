@@ -180,7 +180,7 @@ def test_correlations_are_those_of_the_outputs_that_are_there():
     zeros = torch.zeros(1, 3, dtype=torch.float64)
     stream = of_labels(y, hazard=model.hazard)._replace(labelled=np.isfinite(y).any(1))
     for step in walk(model, moca.make_prior(model, zeros, zeros + 1), [stream], 6):
-        z = step.state.context[0, -6:-3].numpy()
+        z = step.state.context[0, -11:-8].numpy()
         crossed += np.outer(z, z)
     sd = np.sqrt(np.diag(crossed))
     alike = (1 - 1e-6) * crossed / np.outer(sd, sd)

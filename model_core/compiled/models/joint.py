@@ -28,6 +28,7 @@ from model_core.upm.joint import WATCHED
 
 _CONTEXT = maths("context")
 _REGRESSION = maths("regression")
+LEVEL = FORECAST + 1  # column of a reading: the average mean of all together, given the label
 # First lines after those of `averaged`.
 DENSITY, LIKELIHOOD, WEIGHT = range(0, 6, 2)
 SPREADS, DENSITIES, RESPONSIBILITIES = range(6, 6 + 3 * MANY, MANY)
@@ -88,7 +89,8 @@ def predict(step: RowStep) -> float:
     n = whole(own[0])
     more = params[at.more : at.block]
     block = params[at.block :]
-    wishart.forecast(d, own[at.together :], block)
+    memory = _memory(context)
+    wishart.forecast(d, own[at.together :], 1.0 - memory, block)
     _correlate(d, context, own[at.psi :], block)
     _spread(d, context, more, block)
     alone = more[WEIGHT]
@@ -102,8 +104,9 @@ def predict(step: RowStep) -> float:
         loc = block[LOCATION + o]
         mean = more[MEANS + o]
         least, most = averaged.bounds(d, o, context)
+        kept = memory * (context[1 + o] + context[1 + d + o] * context[1 + 4 * d + o])
         for i in range(n):
-            loc[i] = _CONTEXT.bounded(loc[i], least, most)
+            loc[i] = _CONTEXT.bounded(loc[i] + kept, least, most)
         arithmetic.multiply(alone, params[o], mean)
         arithmetic.add_product(together, loc, mean)
     return beside
@@ -111,9 +114,20 @@ def predict(step: RowStep) -> float:
 
 @inlined
 def _watched_at(d: int, context: Floats) -> int:
-    """Where a context has `WATCHED` numbers of each output's errors, then the products of two."""
-    place: int = context.shape[0] - WATCHED * d - d * (d - 1) // 2
+    """Where a context has `WATCHED` numbers of each output's errors, then the products of two.
+
+    The last labels' distances from their levels (d) follow, and the sums of their squares and of
+    products of neighbours.
+    """
+    place: int = context.shape[0] - WATCHED * d - d * (d - 1) // 2 - d - 2
     return place
+
+
+@inlined
+def _memory(context: Floats) -> float:
+    n = context.shape[0]
+    memory: float = _CONTEXT.memory(context[n - 1], context[n - 2])
+    return memory
 
 
 @compiled
@@ -229,7 +243,10 @@ def learn(step: RowStep, log_score: float) -> float:
     wild = more[RESPONSIBILITIES + 2]
     for i in range(whole(share)):
         precision[i] = share[i] * _REGRESSION.precision(usual[i], heavy[i], wild[i])
-    wishart.learn(d, step.number, share, precision, own[at.together :], params[at.block :])
+    wishart.learn(
+        d, step.number, share, precision, own[at.together :], 1.0 - _memory(step.context),
+        params[at.block :],
+    )  # fmt: skip
     averaged.reweigh(
         step, more[DENSITY : DENSITY + 2], more[EVIDENCE], own[at.choice : at.choice + 2],
         more[ONE : OTHER + 1],
@@ -264,6 +281,8 @@ def _read(step: RowStep) -> None:
             params[first + o, c] += average
     for o in range(d):
         params[first + o, FORECAST] = averaged.forecast(work[CHANCE], more[MEANS + o])
+        arithmetic.multiply(mass, step.own[at.together + o], spare)
+        params[first + o, LEVEL] = arithmetic.total(spare, whole(mass))
 
 
 @entry
@@ -293,6 +312,15 @@ def _watch(step: RowStep) -> None:
         watched[o], watched[d + o], watched[2 * d + o], watched[3 * d + o] = _CONTEXT.watched(
             watched[o], watched[d + o], watched[2 * d + o], watched[3 * d + o], error, context[0]
         )
+    last = context.shape[0] - d - 2
+    for o in range(d):
+        swing = 0.0
+        if number[LABELLED] > 0:
+            distance = (number[LABEL + o] - reading[o, LEVEL]) / context[1 + d + o]
+            swing = _CONTEXT.swing(distance, watched[o])
+        context[last + d] += swing * swing / d
+        context[last + d + 1] += swing * context[last + o] / d
+        context[last + o] = swing
     pair = WATCHED * d
     for a in range(d):
         for b in range(a):

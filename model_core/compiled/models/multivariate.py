@@ -36,7 +36,7 @@ def predict(step: RowStep) -> float:
     first = student_t.lines_of(model.outputs, model.noise).end
     block = params[first:]
     last = own.shape[1] - 1
-    wishart.forecast(d, own, block)
+    wishart.forecast(d, own, 1.0, block)
     wishart.factorise(d, own[d + 2 :], block)
     squares = wishart.block_of(d).squares
     arithmetic.copy(block[wishart.HALF], params[2 * d])
@@ -64,7 +64,7 @@ def learn(step: RowStep, log_score: float) -> float:
     d = step.model.outputs
     share = step.work[SHARE]
     block = step.params[student_t.lines_of(d, step.model.noise).end :]
-    wishart.learn(d, step.number, share, share, step.own, block)
+    wishart.learn(d, step.number, share, share, step.own, 1.0, block)
     return log_score
 
 

@@ -17,7 +17,7 @@ from model_core.compiled.jit import Floats, compiled, either, inlined, whole
 _REGRESSION = maths("regression")
 _SPECIAL = maths("special")
 EPSILON = sys.float_info.epsilon
-# Lines of a block: `1 / kappa`; squared scale of psi; half the degrees of freedom; half of
+# Lines of a block: `f^2 / kappa`; squared scale of psi; half the degrees of freedom; half of
 # `log det psi`; squared distance of the label in scales. Then locations (d), squared scales of the
 # marginals (d), errors (d), and the Cholesky factor of psi (d, d).
 VARIANCE, SPREAD, HALF, DETERMINANT, SQUARE, LOCATION = range(6)
@@ -42,10 +42,10 @@ def block_of(d: int) -> Block:
 
 
 @compiled
-def forecast(d: int, own: Floats, block: Floats) -> None:
+def forecast(d: int, own: Floats, feature: float, block: Floats) -> None:
     """Fill a block but for the label, and for the factor of psi: see `factorise`.
 
-    own: the statistics.
+    own: the statistics. feature: `f` of labels whose mean is `f m`.
     """
     kappa = own[d]
     nu = own[d + 1]
@@ -54,12 +54,15 @@ def forecast(d: int, own: Floats, block: Floats) -> None:
     spread = block[SPREAD]
     half = block[HALF]
     for i in range(n):
-        variance[i] = 1.0 / kappa[i]
+        variance[i] = feature * feature / kappa[i]
         half[i] = 0.5 * (nu[i] - (d - 1))
         spread[i] = (1.0 + variance[i]) / (2.0 * half[i])
     squares = block_of(d).squares
     for o in range(d):
-        arithmetic.copy(own[o], block[LOCATION + o])
+        mean = own[o]
+        loc = block[LOCATION + o]
+        for i in range(n):
+            loc[i] = feature * mean[i]
         square = block[squares + o]
         diagonal = own[d + 2 + o * d + o]
         for i in range(n):
@@ -168,11 +171,17 @@ def _log_gamma_ratio(a: float, d: int) -> float:
 
 @compiled
 def learn(
-    d: int, number: Floats, share: Floats, precision: Floats, own: Floats, block: Floats
+    d: int,
+    number: Floats,
+    share: Floats,
+    precision: Floats,
+    own: Floats,
+    feature: float,
+    block: Floats,
 ) -> None:
     """Conjugate update with a label that counts as a share.
 
-    precision: of its noise, times the share. own: the statistics.
+    precision: of its noise, times the share. own, feature: as of `forecast`.
     """
     n = whole(share)
     kappa = own[d]
@@ -183,7 +192,7 @@ def learn(
     errors = block[block_of(d).errors :]
     for i in range(n):
         gain[i] = _REGRESSION.gain(precision[i], variance[i])
-        moved[i] = gain[i] * variance[i]
+        moved[i] = gain[i] * (feature / kappa[i])
     for o in range(d):
         error = errors[o]
         loc = block[LOCATION + o]
@@ -192,7 +201,7 @@ def learn(
         arithmetic.add_product(moved, error, own[o])
     scatter(d, errors, gain, own[d + 2 :])
     for i in range(n):
-        kappa[i] += precision[i]
+        kappa[i] += precision[i] * (feature * feature)
         nu[i] += share[i]
 
 
