@@ -135,7 +135,7 @@ def test_correlations_begin_with_errors_that_are_not_alike_more_of_many_outputs(
     model = Joint(y_dim=outputs)
     _, context = model.fresh(np.zeros((1, outputs)), np.ones((1, outputs)))
     context = torch.as_tensor(context)
-    _, watched, products = model._split(context)  # views
+    _, watched, products, *_ = model._split(context)  # views
     watched[:, outputs : 2 * outputs] += 30.0
     products[:] = 15.0
     phi = model.encode(None, context)[0, -(outputs**2) :] / (2 * model.beta)
