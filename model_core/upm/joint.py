@@ -168,7 +168,7 @@ class Joint(Averaged):
         z = watched[:, -self.y_dim :]
         one, two = self._pairs
         products = products + z[:, one] * z[:, two]
-        shares, level = reading.average.split((len(SCALES) * self.y_dim, self.y_dim), -1)
+        shares, level = torch.tensor_split(reading.average, (len(SCALES) * self.y_dim,), -1)
         swing = _CONTEXT.swing((y - level) / scale, watched[:, : self.y_dim])
         swing = torch.where(there, swing, 0.0)
         squares = squares + (swing * swing).mean(-1, keepdim=True)
@@ -189,8 +189,8 @@ class Joint(Averaged):
         lower = context.new_zeros(len(context), d, d)
         lower[:, one, two] = 2 * self.beta * (scale[:, one] * scale[:, two]) * correlation
         kept = memory * (location + scale * lag)
-        apart = (lower + lower.mT).flatten(1)
-        return torch.cat((super().encode(x, own), 1 - memory, kept, apart), -1)
+        added = (lower + lower.mT).flatten(1)
+        return torch.cat((super().encode(x, own), 1 - memory, kept, added), -1)
 
     def evidence_share(self, context: Tensor) -> Tensor:
         """`(1 - r) / (1 + r)`, (B, 1)."""
@@ -336,7 +336,9 @@ class Joint(Averaged):
     def _of_vectors(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`f` (B, 1), `a u` (B, 1, d) and what is added to psi (B, 1, d, d)."""
         d = self.y_dim
-        _, feature, kept, apart = phi.split((phi.shape[-1] - 1 - d - d * d, 1, d, d * d), -1)
+        end = phi.shape[-1] - d * d
+        places = (end - d - 1, end - d, end)
+        _, feature, kept, apart = torch.tensor_split(phi, places, -1)
         return feature, kept.unsqueeze(1), apart.reshape(-1, 1, d, d)
 
     def _vector_shares(self, phi: Tensor) -> Tensor:
