@@ -114,6 +114,13 @@ MUTATIONS = [
         "tests/model_core/test_believing.py",
     ),
     Mutation(
+        "joint: a missing label keeps the distance of the one before",
+        "model_core/upm/joint.py",
+        "swing = torch.where(there, swing, 0.0)",
+        "swing = torch.where(there, swing, last)",
+        "tests/model_core/test_believing.py",
+    ),
+    Mutation(
         "joint: outputs that are missing count for correlations",
         "model_core/upm/joint.py",
         "z = watched[:, -self.y_dim :]",
