@@ -5,10 +5,8 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from service import tasks
-from service.tasks import Begun, end, happened, is_cancelled
+from service.tasks import end, happened, is_cancelled
 from tests.waiting import PATIENCE_S
 
 
@@ -137,43 +135,6 @@ def test_a_stop_that_takes_too_long_ends_and_says_what_it_waits_for():
     assert process.returncode == 1
     assert b"never-ending" in output
     assert b"most recent call first" in output  # the threads
-
-
-async def test_what_does_not_wait_is_done_when_it_has_begun():
-    async def value(result):
-        return result
-
-    async def fault():
-        raise ValueError("at once")
-
-    for result in (None, 7):
-        ready = Begun(value(result))
-        assert (ready.done, ready.result) == (True, result)
-    with pytest.raises(ValueError, match="at once"):
-        Begun(fault())
-
-
-async def test_what_has_begun_goes_on_from_its_first_wait_and_ends_with_a_cancellation():
-    steps = []
-
-    async def slow(gate):
-        steps.append("begun")
-        try:
-            await gate.wait()
-            await asyncio.sleep(0)
-            return "result"
-        finally:
-            steps.append("ended")
-
-    gate = asyncio.Event()
-    waiting = Begun(slow(gate))
-    assert (waiting.done, steps) == (False, ["begun"])
-    asyncio.get_running_loop().call_soon(gate.set)
-    assert await waiting == "result"
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await Begun(slow(asyncio.Event()))
-    assert steps == ["begun", "ended"] * 2
 
 
 async def test_an_event_is_waited_for_up_to_a_bound():
