@@ -116,8 +116,8 @@ MUTATIONS = [
     Mutation(
         "joint: a missing label keeps the distance of the one before",
         "model_core/upm/joint.py",
-        "swing = torch.where(there, swing, 0.0)",
-        "swing = torch.where(there, swing, last)",
+        "distance = torch.where(there, distance, 0.0)",
+        "distance = torch.where(there, distance, last)",
         "tests/model_core/test_believing.py",
     ),
     Mutation(

@@ -374,10 +374,3 @@ def add_product(left: Floats, right: Floats, out: Floats) -> None:
     """Add the products of two lines."""
     for i in range(whole(out)):
         out[i] += left[i] * right[i]
-
-
-@compiled
-def subtract_product(left: Floats, right: Floats, out: Floats) -> None:
-    """Take off the products of two lines."""
-    for i in range(whole(out)):
-        out[i] -= left[i] * right[i]

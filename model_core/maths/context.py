@@ -47,6 +47,11 @@ def age_of(time: float, origin: float, unit: float) -> float:
     return where(origin < 0, 0.0, maximum(time - origin, 0.0) / unit)
 
 
+def standard(error: float, variance: float) -> float:
+    """Error in standard deviations, within `FAR` of them."""
+    return bounded(error / sqrt(variance), -FAR, FAR)
+
+
 def watched(
     variance: float, squares: float, products: float, last: float, error: float, seen: float
 ) -> tuple[float, float, float, float]:
@@ -55,7 +60,7 @@ def watched(
     Their running variance, sums of their squares and of products of neighbours, in standard
     deviations, and the last one. error: in the stream's units. seen: errors before it.
     """
-    z = bounded(error / sqrt(variance), -FAR, FAR)
+    z = standard(error, variance)
     moved = (minimum(error * error, FAR**2 * variance) - variance) / (BEFORE + seen)
     return variance + moved, squares + z * z, products + z * last, z
 
@@ -80,15 +85,10 @@ def correlation(products: float, squares: float, others: float, apart: float) ->
     return products / sqrt(both) * (1.0 - LEAST_APART)
 
 
-def swing(distance: float, variance: float) -> float:
-    """Distance of a label from its level, in standard deviations of the errors of forecasts."""
-    return bounded(distance / sqrt(variance), -FAR, FAR)
-
-
 def memory(products: float, squares: float) -> float:
     """Share of a label's distance from its level that the next one keeps.
 
-    products, squares: sums of products of neighbouring `swing`s, and of their squares.
+    products, squares: sums of products of neighbouring distances, and of their squares.
     """
     return bounded(products / squares, 0.0, MEMORY)
 

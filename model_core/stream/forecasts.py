@@ -126,8 +126,8 @@ def mixtures(
 ) -> Iterator[Mixture]:
     """Marginal predictives of the next labels; ValueError where they are not exchangeable.
 
-    inputs: of the first of them; those after it are a time of 1 apart, and nothing is told of
-    them. Labels in it count for nothing.
+    inputs: of the first of them; each later one is a unit of time after the one before, without
+    stated changes. Labels in it count for nothing.
     """
     if not model.exchangeable:
         raise ValueError(f"labels of a model of kind {model.kind!r} are not exchangeable")
@@ -206,7 +206,7 @@ def order(state: FilterState) -> Tensor:
 
 
 def later(inputs: Inputs) -> Inputs:
-    """Those of the observation after: a time of 1 later, nothing told."""
+    """Those of the observation after: a unit of time later, without stated changes."""
     return inputs._replace(
         elapsed=torch.ones_like(inputs.elapsed),
         changepoint=torch.full_like(inputs.changepoint, torch.nan),

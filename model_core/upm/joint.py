@@ -54,6 +54,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -146,8 +147,8 @@ class Joint(Averaged):
         nothing = np.zeros_like(location)
         products = np.zeros((batch, d * (d - 1) // 2))
         watched = one, BEFORE * one, nothing, nothing, products
-        swings = nothing, BEFORE * one[:, :1], nothing[:, :1]
-        context = np.hstack((context, *watched, *swings))
+        distances = nothing, BEFORE * one[:, :1], nothing[:, :1]
+        context = np.hstack((context, *watched, *distances))
         return of_arrays(JointStats, *alone, *together, choice), context
 
     def remember(
@@ -166,24 +167,24 @@ class Joint(Averaged):
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
         watched = torch.where(there.repeat(1, WATCHED), learned, unlearned)
         z = watched[:, -self.y_dim :]
-        one, two = self._pairs
+        one, two = _pairs(self.y_dim)
         products = products + z[:, one] * z[:, two]
         shares, level = torch.tensor_split(reading.average, (len(SCALES) * self.y_dim,), -1)
-        swing = _CONTEXT.swing((y - level) / scale, watched[:, : self.y_dim])
-        swing = torch.where(there, swing, 0.0)
-        squares = squares + (swing * swing).mean(-1, keepdim=True)
-        neighbours = neighbours + (swing * last).mean(-1, keepdim=True)
+        distance = _CONTEXT.standard((y - level) / scale, watched[:, : self.y_dim])
+        distance = torch.where(there, distance, 0.0)
+        squares = squares + (distance * distance).mean(-1, keepdim=True)
+        neighbours = neighbours + (distance * last).mean(-1, keepdim=True)
         own = super().remember(own, y, labelled, reading._replace(average=shares))
-        return torch.cat((own, watched, products, swing, squares, neighbours), -1)
+        return torch.cat((own, watched, products, distance, squares, neighbours), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """As `averaged`, then `f`, `a u` (d) and `2 beta D (R - I) D` (d d)."""
         d = self.y_dim
-        own, watched, products, _, of_swings, neighbours = self._split(context)
+        own, watched, products, _, of_distances, neighbours = self._split(context)
         _, location, scale, _, _, lag, *_ = self._parts(own)
-        memory = _CONTEXT.memory(neighbours, of_swings)
+        memory = _CONTEXT.memory(neighbours, of_distances)
         squares = watched[:, d : 2 * d]
-        one, two = self._pairs
+        one, two = _pairs(d)
         apart = apart_of(d)
         correlation = _CONTEXT.correlation(products, squares[:, one], squares[:, two], apart)
         lower = context.new_zeros(len(context), d, d)
@@ -292,12 +293,6 @@ class Joint(Averaged):
         """The model of outputs together, uncorrelated at first."""
         return Multivariate(self.y_dim, self.kappa, self.alpha, self.beta)
 
-    @property
-    def _pairs(self) -> tuple[list[int], list[int]]:
-        """Outputs of each pair, the later one first."""
-        one, two = np.tril_indices(self.y_dim, -1)
-        return one.tolist(), two.tolist()
-
     def _together(self, stats: JointStats, phi: Tensor) -> MultivariateStudentT:
         """Predictives of all outputs together, one for each scale of the noise."""
         d = self.y_dim
@@ -365,3 +360,10 @@ class Joint(Averaged):
         of_two = last - d * (d - 1) // 2
         places = (of_two - WATCHED * d, of_two, last, end - 2, end - 1)
         return torch.tensor_split(context, places, -1)
+
+
+@cache
+def _pairs(outputs: int) -> tuple[list[int], list[int]]:
+    """Outputs of each pair, the later one first."""
+    one, two = np.tril_indices(outputs, -1)
+    return one.tolist(), two.tolist()

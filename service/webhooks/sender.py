@@ -77,7 +77,7 @@ class Hook(NamedTuple):
         return event.news and not idle and self.wanted.lets(raised)
 
 
-# --- what receivers are told ----------------------------------------------------------------------
+# --- notices --------------------------------------------------------------------------------------
 
 
 class Failure(NamedTuple):

@@ -314,13 +314,13 @@ def _watch(step: RowStep) -> None:
         )
     last = context.shape[0] - d - 2
     for o in range(d):
-        swing = 0.0
+        distance = 0.0
         if number[LABELLED] > 0:
             distance = (number[LABEL + o] - reading[o, LEVEL]) / context[1 + d + o]
-            swing = _CONTEXT.swing(distance, watched[o])
-        context[last + d] += swing * swing / d
-        context[last + d + 1] += swing * context[last + o] / d
-        context[last + o] = swing
+            distance = _CONTEXT.standard(distance, watched[o])
+        context[last + d] += distance * distance / d
+        context[last + d + 1] += distance * context[last + o] / d
+        context[last + o] = distance
     pair = WATCHED * d
     for a in range(d):
         for b in range(a):
