@@ -62,10 +62,7 @@ ROW = np.dtype(
         ("stale", "?"),  # its alarm period is of a setting that is no more
         ("checkpoint", "<i8"),  # seq of the last one, and when it was made, else the stream
         ("checkpoint_ms", "<i8"),
-        (
-            "slept_bytes",
-            "<i8",
-        ),  # of rows of the tail, and keyed outcomes, since it was last counted
+        ("slept_bytes", "<i8"),  # of tail and keyed outcomes, since they were last counted
         ("position_place", "<u4"),  # of checksums: of its position, and of its tail
         ("tail_place", "<u4"),
     ]
