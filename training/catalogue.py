@@ -34,7 +34,7 @@ def preset(experiment: str, name: str, *overrides: Options) -> Config:
 def module(experiment: str) -> ModuleType:
     """What an experiment is: `splits`, its sources, and its test, `PROTOCOL`.
 
-    Also `draw`, the figures of its runs, and `ABLATIONS`, where it has some.
+    Also `picture` of a run of MOCA, and `ABLATIONS`, where it has some.
     """
     return import_module(f"training.experiments.{'own' if experiment == OWN else experiment}")
 

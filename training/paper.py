@@ -61,6 +61,7 @@ MEDIAN = (0.5,)  # without a level predictives are not summed up
 METRICS = {"nll": ("test NLL", "nats"), "accuracy": ("test accuracy", "")}  # name and unit
 Charts = list[tuple[str, Chart]]  # by the name of their files
 Setting = float | None  # the hazard; None if that of the data is unknown
+Key = tuple[Setting, str]  # setting and method
 
 BASELINES = ("SW5", "SW10", "SW50", "TOE", "COE")
 # Names of the crossed methods in tables and figures (paper, app. D.3).
@@ -130,9 +131,9 @@ def finished(folder: Path) -> list[Run]:
     return [Run(result.parent) for result in sorted(folder.rglob(RESULT))]
 
 
-def best(runs: Sequence[Run]) -> dict[tuple[float | None, str], Run]:
+def best(runs: Sequence[Run]) -> dict[Key, Run]:
     """The run with the best validation of each hazard and method, over learning rates."""
-    chosen: dict[tuple[float | None, str], Run] = {}
+    chosen: dict[Key, Run] = {}
     for run in runs:
         key = (run.hazard, run.method)
         other = chosen.get(key)
@@ -370,7 +371,7 @@ class Comparison(NamedTuple):
     name: str
     metric: str
     better: int
-    values: Mapping[tuple[Setting, str], Values]
+    values: Mapping[Key, Values]
     axis: str = "hazard"
 
     def settings(self) -> list[Setting]:
@@ -386,7 +387,7 @@ class Comparison(NamedTuple):
         values = self.values.get((setting, method))
         return "" if values is None else str(estimate(values))
 
-    def ahead(self, ours: tuple[Setting, str], theirs: tuple[Setting, str]) -> Estimate:
+    def ahead(self, ours: Key, theirs: Key) -> Estimate:
         """Paired lead of a setting and method over another on the same sequences."""
         return paired(self.better * self.values[ours], self.better * self.values[theirs])
 
@@ -461,7 +462,7 @@ def ablation_table(comparison: Comparison, question: str) -> Table:
 def show_table(
     comparison: Comparison,
     table: Table,
-    runs: Mapping[tuple[Setting, str], Run],
+    runs: Mapping[Key, Run],
     out: Path,
     console: Console,
 ) -> None:
@@ -512,20 +513,12 @@ class Study(NamedTuple):
         """Folder of the runs; an ablation's are kept under its name in place of the preset's."""
         return self.runs / self.experiment / self.preset
 
-    def chosen(self) -> dict[tuple[Setting, str], Run]:
+    def chosen(self) -> dict[Key, Run]:
         """The best run of each hazard and method; raises BadRun where nothing is trained."""
         chosen = best(finished(self.folder))
         if not chosen:
             raise BadRun(f"{self.folder}: no finished run; run moca train {self.experiment}")
         return chosen
-
-
-class Evaluated(NamedTuple):
-    """Runs and data that the figures of an experiment are drawn from."""
-
-    wanted: Study
-    chosen: Mapping[tuple[Setting, str], Run]
-    splits: Mapping[Setting, Splits]
 
 
 def evaluate(wanted: Study) -> Comparison:
@@ -543,7 +536,7 @@ def evaluate(wanted: Study) -> Comparison:
                 f"{wanted.folder}: {names} have different data; use a folder or preset for each"
             )
     splits = {setting: catalogue.splits(run.config, wanted.place) for setting, run in first.items()}
-    values: dict[tuple[Setting, str], Values] = {}
+    values: dict[Key, Values] = {}
     experiment = catalogue.module(wanted.experiment)
     protocol: Protocol = experiment.PROTOCOL
     for (setting, method), run in track(chosen.items(), "testing", console=console, transient=True):
@@ -558,9 +551,26 @@ def evaluate(wanted: Study) -> Comparison:
     charts: Charts = []
     if len(comparison.settings()) > 1:
         charts.append(("performance", comparison.hazard_chart()))
-    charts += experiment.draw(Evaluated(wanted, chosen, splits))
+    for (setting, method), run in chosen.items():
+        if method == "MOCA":
+            end = "" if setting is None else f"-{setting:g}"
+            at = splits[setting]
+            charts.append((f"belief{end}", experiment.picture(run, at, wanted.place)))
+            charts.append((f"calibration{end}", calibration(run, at)[1]))
+            charts.append((f"losses{end}", _losses(setting, chosen, protocol.metric)))
     save_charts(charts, wanted.out, console)
     return comparison
+
+
+def _losses(setting: Setting, chosen: Mapping[Key, Run], metric: str) -> Chart:
+    """Validations of every method at a setting while it trained."""
+    histories = {
+        method: run.result["history"] for (at, method), run in chosen.items() if at == setting
+    }
+    title = "Validation" if setting is None else f"Validation at hazard {setting:g}"
+    if metric == "nll":
+        return figures.validation(histories, title)
+    return figures.validation(histories, title, (("elapsed_s", "nll"), ("elapsed_s", metric)))
 
 
 def evaluate_ablation(wanted: Study, name: str) -> Comparison:
@@ -572,8 +582,8 @@ def evaluate_ablation(wanted: Study, name: str) -> Comparison:
     console = Console()
     ablation = catalogue.ablation(name, wanted.experiment)
     protocol: Protocol = catalogue.module(wanted.experiment).PROTOCOL
-    values: dict[tuple[Setting, str], Values] = {}
-    runs: dict[tuple[Setting, str], Run] = {}
+    values: dict[Key, Values] = {}
+    runs: dict[Key, Run] = {}
     shares = ablation.supervision
     pairs = [(variation, share) for variation in ablation.variations for share in shares]
     for variation, share in track(pairs, "testing", console=console, transient=True):
@@ -600,42 +610,9 @@ def first_sequence(run: Run, splits: Splits) -> Batch:
     return sequences(splits, protocol_of(run)).part(slice(0, 1)).cut(0, DRAWN)
 
 
-def moca_charts(
-    evaluated: Evaluated,
-    name: str,
-    picture: Callable[[Run, Splits], Chart],
-    losses: Callable[[Setting, Run], Chart] = lambda _, run: validations(run),
-) -> Charts:
-    """A picture of MOCA's run at each setting, its calibration, and validations."""
-    charts: Charts = []
-    for (setting, method), run in evaluated.chosen.items():
-        if method == "MOCA":
-            splits = evaluated.splits[setting]
-            end = "" if setting is None else f"-{setting:g}"
-            charts += [
-                (f"{name}{end}", picture(run, splits)),
-                (f"calibration{end}", calibration(run, splits)[1]),
-                (f"losses{end}", losses(setting, run)),
-            ]
-    return charts
-
-
-def classifier_charts(evaluated: Evaluated) -> Charts:
-    """MOCA's belief and calibration at each hazard, and validation of every method."""
-
-    def belief_of(run: Run, splits: Splits) -> Chart:
-        batch = first_sequence(run, splits)
-        assert batch.switch is not None
-        belief = trace(load(run, splits).model(), batch).belief[0].numpy()
-        return figures.heat_map(belief, batch.switch[0].numpy())
-
-    def losses(setting: Setting, _: Run) -> Chart:
-        histories = {
-            method: other.result["history"]
-            for (at, method), other in evaluated.chosen.items()
-            if at == setting
-        }
-        panels = (("elapsed_s", "nll"), ("elapsed_s", "accuracy"))
-        return figures.validation(histories, f"Validation at hazard {setting:g}", panels)
-
-    return moca_charts(evaluated, "belief", belief_of, losses)
+def belief_picture(run: Run, splits: Splits, place: Place) -> Chart:
+    """Belief over the first test sequence, with its switches."""
+    batch = first_sequence(run, splits)
+    assert batch.switch is not None
+    belief = trace(load(run, splits).model(), batch).belief[0].numpy()
+    return figures.heat_map(belief, batch.switch[0].numpy())

@@ -26,7 +26,6 @@ from training.paper import (
     SUPERVISED,
     UNSUPERVISED,
     Comparison,
-    Evaluated,
     Protocol,
     Study,
     density,
@@ -34,7 +33,6 @@ from training.paper import (
     evaluate_ablation,
     log_scores,
     method_table,
-    moca_charts,
     show_table,
     trace,
 )
@@ -119,23 +117,20 @@ def test_the_rate_that_validated_best_is_chosen(runs):
         assert len(others) == 2
 
 
-def test_pictures_of_mocas_runs_are_named_by_their_hazard(runs, place, monkeypatch):
-    chosen = paper.best(paper.finished(runs / "sinusoid"))
-    splits = {hazard: f"data at {hazard}" for hazard in (0.05, 0.2)}
-    monkeypatch.setattr(paper, "calibration", lambda run, splits: ({}, ("calibration", splits)))
-
-    def picture(run, splits):
-        return run.method, splits
-
-    evaluated = Evaluated(None, chosen, splits)
-    charts = dict(moca_charts(evaluated, "belief", picture, lambda setting, run: run.hazard))
-    assert charts["belief-0.05"] == ("MOCA", "data at 0.05")
-    assert charts["calibration-0.2"] == ("calibration", "data at 0.2")
-    assert (charts["losses-0.05"], charts["losses-0.2"]) == (0.05, 0.2)
-    assert len(charts) == 6
-    alone = Evaluated(None, {(None, "MOCA"): chosen[0.2, "MOCA"]}, {None: None})
-    names = [name for name, _ in moca_charts(alone, "path", picture)]
-    assert names == ["path", "calibration", "losses"]
+def test_pictures_of_mocas_runs_are_named_by_their_hazard(runs, place, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(paper, "scores", lambda *_: np.arange(3.0))
+    monkeypatch.setattr(paper, "calibration", lambda run, splits: ({}, f"of {run.hazard}"))
+    monkeypatch.setattr(sinusoid, "picture", lambda run, *_: (run.method, run.hazard))
+    monkeypatch.setattr(paper, "save_charts", lambda charts, *_: drawn.update(charts))
+    evaluate(Study("sinusoid", "quick", runs, place, tmp_path))
+    names = {f"{name}-{h}" for name in ("belief", "calibration", "losses") for h in (0.05, 0.2)}
+    assert drawn.keys() == names | {"performance"}
+    assert drawn["belief-0.05"] == ("MOCA", 0.05)
+    assert drawn["calibration-0.2"] == "of 0.2"
+    validated = drawn["losses-0.2"]
+    assert validated.description.startswith("MOCA, oracle, SW5: validation NLL (nats) against")
+    assert validated.title == "Validation at hazard 0.2"
 
 
 def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
@@ -231,7 +226,7 @@ def test_players_from_runs_to_figures(court, tmp_path):
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert len({row["mean"] for row in rows}) == 4
     written = {file.name for file in tmp_path.iterdir()}
-    for name in ("trajectory", "calibration", "losses", "methods"):
+    for name in ("belief", "calibration", "losses"):
         assert {f"{name}.svg", f"{name}.png"} <= written
     run = next(iter(paper.finished(runs / "players" / "quick-12p5hz")))
     assert run.config.data["name"] == "nba_12p5hz"  # a preset for each recording

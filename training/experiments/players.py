@@ -35,7 +35,7 @@ from training.data.windows import Batch, Series, Splits, fixed, windows
 from training.errors import BadData
 from training.figures import CURRENT, INK, MOCA, QUIET, SEGMENTS, Chart, Floats
 from training.meta_training.runs import Run
-from training.paper import Charts, Evaluated, Protocol
+from training.paper import Protocol
 
 EVERY = 2  # frames of 25 Hz
 GAP_MS = (20, 60)  # between frames of one piece
@@ -254,26 +254,16 @@ def pairs(position_ft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return position_ft[..., :-1, :] / SCALE_FT, position_ft.diff(dim=-2)
 
 
-def draw(evaluated: Evaluated) -> Charts:
-    """A trajectory in segments, calibration, and validation of every method."""
-    methods = figures.looks({method: None for _, method in evaluated.chosen})
-    histories: dict[str, list[dict[str, float]]] = {method: [] for method in methods}
-    for (_, method), run in evaluated.chosen.items():
-        histories[method] += run.result["history"]
-
-    def longest_path(run: Run, splits: Splits) -> Chart:
-        """The test window of the longest path, in the segments that the filter finds online."""
-        name = str(run.config.data["name"])
-        windows = held(evaluated.wanted.place.recorded, name, PATH_LENGTH)
-        longest = int(windows.y.norm(dim=-1).sum(-1).argmax())
-        batch = windows.part(slice(longest, longest + 1))
-        assert batch.x is not None
-        belief = paper.trace(paper.load(run, splits).model(), batch).belief[0].numpy()
-        title = f"A player's trajectory, window {longest} of {name}"
-        return trajectory((batch.x[0] * SCALE_FT).numpy(), belief, title)
-
-    charts = [("methods", figures.validation(histories, "Validation"))]
-    return charts + paper.moca_charts(evaluated, "trajectory", longest_path)
+def picture(run: Run, splits: Splits, place: Place) -> Chart:
+    """The test window of the longest path, in the segments that the filter finds online."""
+    name = str(run.config.data["name"])
+    windows = held(place.recorded, name, PATH_LENGTH)
+    longest = int(windows.y.norm(dim=-1).sum(-1).argmax())
+    batch = windows.part(slice(longest, longest + 1))
+    assert batch.x is not None
+    belief = paper.trace(paper.load(run, splits).model(), batch).belief[0].numpy()
+    title = f"A player's trajectory, window {longest} of {name}"
+    return trajectory((batch.x[0] * SCALE_FT).numpy(), belief, title)
 
 
 @figures.styled

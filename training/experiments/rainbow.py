@@ -28,9 +28,9 @@ from training.data.files import Place, arrays, save
 from training.data.windows import Batch, Source, Splits, below, held, switches
 from training.errors import BadData
 from training.paper import Protocol
-from training.paper import classifier_charts as draw
+from training.paper import belief_picture as picture
 
-__all__ = ["PROTOCOL", "draw", "prepare", "splits"]
+__all__ = ["PROTOCOL", "picture", "prepare", "splits"]
 
 PROTOCOL = Protocol(200, 400, "accuracy", torch.float32, 4)
 

@@ -18,7 +18,7 @@ from training.data.files import Place
 from training.data.windows import Batch, Source, Splits, below, held, switches, uniform
 from training.figures import BELIEF, CHOSEN, CURRENT, EARLIER, Chart, Floats
 from training.meta_training.runs import Run
-from training.paper import DTYPE, Charts, Evaluated, Protocol
+from training.paper import DTYPE, Protocol
 
 INPUTS = (-5.0, 5.0)
 AMPLITUDES = (0.1, 5.0)
@@ -133,12 +133,7 @@ def splits(place: Place, hazard: float, tasks: int = 0) -> Splits:
     return Splits(source, source, source, x_dim=1, y_dim=1)
 
 
-def draw(evaluated: Evaluated) -> Charts:
-    """MOCA's belief, calibration and validation at each hazard."""
-    return paper.moca_charts(evaluated, "belief", _first_belief)
-
-
-def _first_belief(run: Run, splits: Splits) -> Chart:
+def picture(run: Run, splits: Splits, place: Place) -> Chart:
     """The paper's figure, of the first test sequence."""
     x, y = GRID
     batch = paper.first_sequence(run, splits)
