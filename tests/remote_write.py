@@ -1,14 +1,44 @@
-"""Remote writes as a Prometheus sends them, made with the messages of the service."""
+"""Remote writes as a Prometheus sends them, made with protobuf's own messages."""
 
 import cramjam
 import msgspec
 
 from service import wire
-from service.api.parsing import remote_write
+from service.api.parsing.protobuf import TYPE, Field, message_classes
 from service.api.parsing.remote_write import Version
 
 V1 = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 V2 = V1 | {"Content-Type": f"application/x-protobuf;proto={Version.V2.value}"}
+CLASS = message_classes(
+    "moca.remote_write",
+    {
+        "Label": [
+            Field("name", 1, TYPE.TYPE_STRING, once=True),
+            Field("value", 2, TYPE.TYPE_STRING, once=True),
+        ],
+        "Sample": [
+            Field("value", 1, TYPE.TYPE_DOUBLE, once=True),
+            Field("timestamp", 2, TYPE.TYPE_INT64, once=True),
+        ],
+        "Series1": [
+            Field("labels", 1, TYPE.TYPE_BYTES),  # a `Label` each
+            Field("samples", 2, TYPE.TYPE_MESSAGE, "Sample"),
+            Field("exemplars", 3, TYPE.TYPE_BYTES),
+            Field("histograms", 4, TYPE.TYPE_BYTES),
+        ],
+        "Request1": [Field("timeseries", 1, TYPE.TYPE_MESSAGE, "Series1")],
+        "Series2": [
+            Field("labels_refs", 1, TYPE.TYPE_UINT32),
+            Field("samples", 2, TYPE.TYPE_MESSAGE, "Sample"),
+            Field("histograms", 3, TYPE.TYPE_BYTES),
+            Field("exemplars", 4, TYPE.TYPE_BYTES),
+        ],
+        "Request2": [
+            Field("symbols", 4, TYPE.TYPE_STRING),
+            Field("timeseries", 5, TYPE.TYPE_MESSAGE, "Series2"),
+        ],
+    },
+)
 
 
 def raw(settings):
@@ -22,11 +52,11 @@ def packed(message):
 
 def version_1(*series):
     """Body of a request; series: (labels, [(value, ms)...])."""
-    request = remote_write._CLASS["Request1"]()
+    request = CLASS["Request1"]()
     for labels, samples in series:
         each = request.timeseries.add()
         for name, value in labels.items():
-            label = remote_write._CLASS["Label"](name=name, value=value)
+            label = CLASS["Label"](name=name, value=value)
             each.labels.append(label.SerializeToString())
         for value, ms in samples:
             each.samples.add(value=value, timestamp=ms)
@@ -34,7 +64,7 @@ def version_1(*series):
 
 
 def version_2(*series, histograms=()):
-    request = remote_write._CLASS["Request2"]()
+    request = CLASS["Request2"]()
     request.symbols.append("")
     for labels, samples in series:
         each = request.timeseries.add()

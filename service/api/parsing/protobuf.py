@@ -136,7 +136,7 @@ class PartCounts:
 
         def count(message: str, at: int, end: int) -> None:
             fields = self._known[message]
-            for number, nested, start, stop in _fields(content, at, end):
+            for number, nested, start, stop in fields_of(content, at, end):
                 name, inner = fields.get(number, UNKNOWN)
                 counts[name] += 1
                 if counts[name] > limits[name]:
@@ -167,7 +167,7 @@ def _with_counted(messages: Messages, most: Mapping[str, int]) -> set[str]:
         counted = more
 
 
-def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int, int]]:
+def fields_of(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int, int]]:
     """Number, whether it has a length, start and end of each field of a message.
 
     Raises IndexError where it is cut short. The fields of a group, which no message here has, count
@@ -177,14 +177,14 @@ def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int,
         tag = content[at]
         at += 1
         if tag > 127:  # which few are
-            tag, at = _varint(content, at - 1)
+            tag, at = varint(content, at - 1)
         kind = tag & 7
         start = at
         if kind == 2:  # of a length that is said
-            size, start = _varint(content, at)
+            size, start = varint(content, at)
             at = start + size
         elif kind == 0:
-            _, at = _varint(content, at)
+            _, at = varint(content, at)
         else:
             at += SIZES[kind]
         if at > end:
@@ -192,7 +192,7 @@ def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int,
         yield tag >> 3, kind == 2, start, at
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
+def varint(content: bytes, at: int) -> tuple[int, int]:
     """A number of seven bits a byte, the lowest first, and where it ends."""
     byte = content[at]
     at += 1

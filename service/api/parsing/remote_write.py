@@ -1,26 +1,22 @@
 """Prometheus remote write, 1.0 and 2.0: from the body of a request to its series.
 
 Messages have the field numbers of the specifications
-(https://prometheus.io/docs/specs/prw/remote_write_spec/ and .../remote_write_spec_2_0/), and no
-fields that are not used here. Histograms and exemplars are counted, not read.
+(https://prometheus.io/docs/specs/prw/remote_write_spec/ and .../remote_write_spec_2_0/). Their
+bytes are passed over once, here: a series that is known is known by the bytes of its labels, and
+objects for each of them would cost more than all else. Histograms and exemplars are counted, not
+read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 
 import cramjam
 
-from service.api.parsing.protobuf import (
-    PROTOBUF,
-    TYPE,
-    Field,
-    Messages,
-    PartCounts,
-    message_classes,
-    parse_message,
-)
+from service.api.parsing.protobuf import OTHER_FIELDS, OTHERS, PROTOBUF, fields_of, varint
 from service.api.parsing.series import (
     RefusedSeries,
     RemoteSeries,
@@ -31,48 +27,29 @@ from service.api.parsing.series import (
 from service.problems import BodyTooLarge, MalformedBody, UnsupportedEncoding, UnsupportedMediaType
 from service.wire import tags
 
-# Histograms and exemplars are messages that are counted.
-_MESSAGES: Messages = {
-    "Label": [
-        Field("name", 1, TYPE.TYPE_STRING, once=True),
-        Field("value", 2, TYPE.TYPE_STRING, once=True),
-    ],
-    "Sample": [
-        Field("value", 1, TYPE.TYPE_DOUBLE, once=True),
-        Field("timestamp", 2, TYPE.TYPE_INT64, once=True),
-    ],
-    "Series1": [
-        Field("labels", 1, TYPE.TYPE_BYTES),  # a `Label` each: nearly all are known as they are
-        Field("samples", 2, TYPE.TYPE_MESSAGE, "Sample"),
-        Field("exemplars", 3, TYPE.TYPE_BYTES),
-        Field("histograms", 4, TYPE.TYPE_BYTES),
-    ],
-    "Request1": [Field("timeseries", 1, TYPE.TYPE_MESSAGE, "Series1")],
-    "Series2": [
-        Field("labels_refs", 1, TYPE.TYPE_UINT32),
-        Field("samples", 2, TYPE.TYPE_MESSAGE, "Sample"),
-        Field("histograms", 3, TYPE.TYPE_BYTES),
-        Field("exemplars", 4, TYPE.TYPE_BYTES),
-    ],
-    "Request2": [
-        Field("symbols", 4, TYPE.TYPE_STRING),
-        Field("timeseries", 5, TYPE.TYPE_MESSAGE, "Series2"),
-    ],
+# The byte before a field has its number, and in three bits 2: it has a length, 1: eight bytes,
+# 0: it is a number.
+LABELS = 1 << 3 | 2  # one label, or references to all of them
+REFERENCE = 1 << 3  # to one of them
+SAMPLE = 2 << 3 | 2
+VALUE = 1 << 3 | 1
+TIMESTAMP = 2 << 3
+SYMBOL = 4 << 3 | 2
+LONGEST = 10  # bytes of a number
+MOST_NUMBERS = 1 << 29  # of fields
+MOST_PIECES = 2 * tags.MAX_TAGS + 2  # labels, or references, that are put together
+# Parts that a request may have for each sample that it may have.
+MOST = {
+    "timeseries": 1,
+    "samples": 1,
+    "histograms": 1,
+    "exemplars": 1,
+    "labels": tags.MAX_TAGS,
+    "symbols": 2 * tags.MAX_TAGS,
+    OTHERS: OTHER_FIELDS,
 }
-_CLASS = message_classes("moca.remote_write", _MESSAGES)
-_COUNTS = PartCounts(
-    _MESSAGES,
-    {
-        "timeseries": 1,
-        "samples": 1,
-        "histograms": 1,
-        "exemplars": 1,
-        "labels": tags.MAX_TAGS,
-        "labels_refs": tags.MAX_TAGS,
-        "symbols": 2 * tags.MAX_TAGS,
-    },
-    "set max_samples_per_send of the sender's queue_config",
-)
+_double = struct.Struct("<d").unpack_from
+_more_to_come = bytes(range(128, 256))  # bytes of a number that are not its last one
 
 
 class Version(Enum):
@@ -95,6 +72,14 @@ def version_of(content_type: str, encoding: str) -> Version:
     return Version(proto)
 
 
+# Of each version the field of a series, and those in a series that are counted.
+SERIES = {Version.V1: 1 << 3 | 2, Version.V2: 5 << 3 | 2}
+COUNTED = {
+    Version.V1: {3: "exemplars", 4: "histograms"},
+    Version.V2: {3: "histograms", 4: "exemplars"},
+}
+
+
 def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> RemoteWrite:
     """Return the content of a body; raises MalformedBody and BodyTooLarge.
 
@@ -102,36 +87,190 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Re
     labels that no stream can have are refused one by one.
     """
     content = _decompressed(body, max_bytes)
-    root = "Request1" if version is Version.V1 else "Request2"
-    _COUNTS.check(content, root, max_samples)
-    request = parse_message(_CLASS[root], content, version.value)
-    count = sum(len(series.samples) for series in request.timeseries)
-    # As a list, so that series share each string.
-    symbols = list(request.symbols) if version is Version.V2 else []
-    series: list[RemoteSeries] = []
-    refusals: list[RefusedSeries] = []
-    for message in request.timeseries:
-        sent = message.labels if version is Version.V1 else message.labels_refs
-        try:
-            # Before as much as one of them is looked at.
-            check_label_count(len(sent) if version is Version.V1 else len(sent) / 2)
-        except ValueError as error:
-            refusals.append(RefusedSeries(len(message.samples), f"a series: {error}"))
-            continue
-        samples = [(finite(sample.value), sample.timestamp) for sample in message.samples]
-        if version is Version.V1:
-            series.append(RemoteSeries(tuple(sent), samples, _texts))
-        else:
-            series.append(RemoteSeries(_referred(symbols, sent), samples))
-    histograms = sum(len(message.histograms) for message in request.timeseries)
-    exemplars = sum(len(message.exemplars) for message in request.timeseries)
-    return RemoteWrite(series, refusals, count, histograms, exemplars)
+    try:
+        return _Walk(content, version, max_samples).write()
+    except (IndexError, UnicodeDecodeError, struct.error):
+        raise MalformedBody(f"body: expected a protobuf message {version.value}") from None
 
 
-def _texts(labels: tuple[bytes, ...]) -> tuple[str, ...]:
-    """Read labels; raises MalformedBody."""
-    read = [parse_message(_CLASS["Label"], label, "prometheus.Label") for label in labels]
-    return tuple([text for label in read for text in (label.name, label.value)])
+class _Walk:
+    """One pass over the bytes of a request; IndexError where they are no message."""
+
+    def __init__(self, content: bytes, version: Version, max_samples: int) -> None:
+        self._content = content
+        self._version = version
+        self._limits = {name: most * max_samples for name, most in MOST.items()}
+        self._counts = dict.fromkeys(MOST, 0)
+
+    def write(self) -> RemoteWrite:
+        """Return the series, and counts of what is not read."""
+        content = self._content
+        end = len(content)
+        plain = self._version is Version.V1
+        first = SERIES[self._version]
+        found: list[tuple[bytes, int, list[tuple[float | None, int]]]] = []
+        symbols: list[str] = []  # as a list, so that series share each string
+        at = 0
+        while at < end:
+            tag = content[at]
+            if tag == first:
+                start, at = self._span(at, end)
+                self._count("timeseries")
+                found.append(self._series(start, at))
+            elif tag == SYMBOL and not plain:
+                start, at = self._span(at, end)
+                self._count("symbols")
+                symbols.append(content[start:at].decode())
+            else:
+                at = self._pass_over(at, end, {})
+        series: list[RemoteSeries] = []
+        refusals: list[RefusedSeries] = []
+        for labels, count, samples in found:
+            try:
+                # Before as much as one of them is looked at.
+                check_label_count(count if plain else count / 2)
+            except ValueError as error:
+                refusals.append(RefusedSeries(len(samples), f"a series: {error}"))
+                continue
+            if plain:
+                series.append(RemoteSeries(labels, samples, _texts))
+            else:
+                series.append(RemoteSeries(_referred(symbols, labels, count), samples))
+        counts = self._counts
+        return RemoteWrite(
+            series, refusals, counts["samples"], counts["histograms"], counts["exemplars"]
+        )
+
+    def _series(self, at: int, end: int) -> tuple[bytes, int, list[tuple[float | None, int]]]:
+        """Return a series: the fields of its labels, how many there are, and its samples."""
+        content = self._content
+        plain = self._version is Version.V1
+        counted = COUNTED[self._version]
+        labels = b""
+        count = 0
+        samples: list[tuple[float | None, int]] = []
+        while at < end:
+            tag = content[at]
+            start = at
+            if tag == SAMPLE:
+                start, at = self._span(at, end)
+                samples.append(self._sample(start, at))
+                continue
+            if tag == LABELS:
+                at, more = self._run(at, end)
+                piece = content[start:at]
+            elif tag == REFERENCE and not plain:
+                _, at = varint(content, at + 1)
+                more = 1
+                piece = bytes((LABELS, at - start - 1)) + content[start + 1 : at]
+            else:
+                at = self._pass_over(at, end, counted)
+                continue
+            if count < MOST_PIECES:  # with more it is refused, and they would be copied as often
+                labels += piece
+            count += more
+        if at > end:
+            raise IndexError
+        self._count("labels", count)
+        self._count("samples", len(samples))
+        if not plain:
+            count = sum(len(part.translate(None, _more_to_come)) for part in _payloads(labels))
+        return labels, count, samples
+
+    def _run(self, at: int, end: int) -> tuple[int, int]:
+        """Where labels that follow on each other end, and how many they are."""
+        content = self._content
+        count = 0
+        while at < end and content[at] == LABELS:
+            size = content[at + 1]
+            at += 2
+            if size > 127:
+                size, at = varint(content, at - 1)
+            at += size
+            count += 1
+        return at, count
+
+    def _sample(self, at: int, end: int) -> tuple[float | None, int]:
+        content = self._content
+        value = 0.0
+        timestamp = 0
+        while at < end:
+            tag = content[at]
+            if tag == VALUE:
+                (value,) = _double(content, at + 1)
+                at += 9
+            elif tag == TIMESTAMP:
+                timestamp, size = _signed(content[at + 1 : min(end, at + 1 + LONGEST)])
+                at += 1 + size
+            else:
+                at = self._pass_over(at, end, {})
+        if at > end:
+            raise IndexError
+        return finite(value), timestamp
+
+    def _span(self, at: int, end: int) -> tuple[int, int]:
+        """Where the content of a field that has a length begins and ends."""
+        size = self._content[at + 1]
+        at += 2
+        if size > 127:
+            size, at = varint(self._content, at - 1)
+        if at + size > end:
+            raise IndexError
+        return at, at + size
+
+    def _pass_over(self, at: int, end: int, counted: Mapping[int, str]) -> int:
+        """Count a field that is not read; return where it ends."""
+        number, nested, _, stop = next(_fields(self._content, at, end))
+        self._count(counted.get(number, OTHERS) if nested else OTHERS)
+        return stop
+
+    def _count(self, name: str, more: int = 1) -> None:
+        """Count parts of a request; raises BodyTooLarge."""
+        count = self._counts[name] = self._counts[name] + more
+        if count > self._limits[name]:
+            raise BodyTooLarge(
+                f"expected at most {self._limits[name]} {name} in a request: "
+                "set max_samples_per_send of the sender's queue_config"
+            )
+
+
+@lru_cache(4096)
+def _signed(content: bytes) -> tuple[int, int]:
+    """A number that may be negative, and how long it is: many series have samples of a time."""
+    value, size = varint(content, 0)
+    value &= (1 << 64) - 1
+    return value - (1 << 64 if value >> 63 else 0), size
+
+
+def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int, int]]:
+    """Fields of a message; IndexError for groups, which no message here has, and bad numbers."""
+    for number, nested, start, stop in fields_of(content, at, end):
+        if not 0 < number < MOST_NUMBERS or content[at] & 7 in (3, 4):
+            raise IndexError
+        yield number, nested, start, stop
+        at = stop
+
+
+def _payloads(fields: bytes) -> Iterator[bytes]:
+    for _, _, start, end in fields_of(fields, 0, len(fields)):
+        yield fields[start:end]
+
+
+def _texts(labels: Sequence[str] | bytes) -> tuple[str, ...]:
+    """Read the fields of labels; raises MalformedBody."""
+    assert isinstance(labels, bytes)
+    texts: list[str] = []
+    try:
+        for label in _payloads(labels):
+            pair = {1: "", 2: ""}
+            for number, nested, start, end in _fields(label, 0, len(label)):
+                if nested and number in pair:
+                    pair[number] = label[start:end].decode()
+            texts += pair.values()
+    except (IndexError, UnicodeDecodeError):
+        detail = "body: expected a protobuf message prometheus.Label, of text in UTF-8"
+        raise MalformedBody(detail) from None
+    return tuple(texts)
 
 
 def _decompressed(body: bytes, limit: int) -> bytes:
@@ -144,12 +283,21 @@ def _decompressed(body: bytes, limit: int) -> bytes:
         raise MalformedBody(f"body: expected snappy's block format: {error}") from None
 
 
-def _referred(symbols: Sequence[str], refs: Sequence[int]) -> tuple[str, ...]:
+def _referred(symbols: Sequence[str], labels: bytes, count: int) -> tuple[str, ...]:
+    refs: list[int] = []
+    for content in _payloads(labels):
+        if content.isascii():  # numbers of a byte each
+            refs += content
+            continue
+        at = 0
+        while at < len(content):
+            ref, at = varint(content, at)
+            refs.append(ref)
     try:
-        labels = tuple([symbols[ref] for ref in refs])
+        texts = tuple([symbols[ref] for ref in refs])
     except IndexError:
         detail = f"labels_refs: expected less than the number of symbols, {len(symbols)}"
         raise MalformedBody(f"body: {detail}, got {max(refs)}") from None
-    if len(labels) % 2:
-        raise MalformedBody(f"body: labels_refs: expected pairs, got {len(labels)}")
-    return labels
+    if count % 2:
+        raise MalformedBody(f"body: labels_refs: expected pairs, got {count}")
+    return texts

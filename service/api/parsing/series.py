@@ -40,8 +40,14 @@ MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of a series that is cache
 _reference = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
 _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
-Labels = tuple[Any, ...]  # as sent: of what they consist depends on the protocol
+Labels = bytes | tuple[str, ...]  # as sent: what they are depends on the protocol
 Texts = Callable[[Labels], tuple[str, ...]]  # of labels: name, value, name, value ...
+
+
+def plain_texts(labels: Labels) -> tuple[str, ...]:
+    """Return labels that were sent as texts."""
+    assert not isinstance(labels, bytes)
+    return labels
 
 
 class RemoteSeries(NamedTuple):
@@ -52,7 +58,7 @@ class RemoteSeries(NamedTuple):
 
     labels: Labels
     samples: list[tuple[float | None, int]]
-    texts: Texts = tuple
+    texts: Texts = plain_texts
 
 
 class RefusedSeries(NamedTuple):
@@ -149,11 +155,12 @@ class _Targets:
         return target
 
     def __setitem__(self, labels: Labels, target: Target | None) -> None:
-        size = sum(map(len, labels))
+        texts = [labels] if isinstance(labels, bytes) else labels
+        size = sum(map(len, texts))
         if size > MAX_KEY:
             return
         # Twice: the tags may be strings of their own.
-        self._size += 2 * (size + STRING_OVERHEAD * len(labels))
+        self._size += 2 * (size + STRING_OVERHEAD * len(texts))
         self._recent[labels] = target
         if self._size > MAX_REMEMBERED / 2:
             self._earlier = self._recent
@@ -176,7 +183,7 @@ class SeriesRules:
         self._rules = [_rule(path, i, form, parser) for i, form in enumerate(forms)]
         self._targets = _Targets()
 
-    def target(self, labels: Labels, texts: Texts = tuple) -> Target | None:
+    def target(self, labels: Labels, texts: Texts = plain_texts) -> Target | None:
         """Return where a series goes, None: nowhere; raises ValueError for one that cannot."""
         try:
             return self._targets[labels]

@@ -5,7 +5,6 @@ import json
 import random
 import time
 
-import cramjam
 import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -14,11 +13,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from service import wire
-from service.api.parsing import otlp, remote_write
+from service.api.parsing import otlp
 from service.api.parsing.bodies import JSON
 from service.api.parsing.otlp import parse
 from service.api.parsing.protobuf import OTHER_FIELDS, PROTOBUF
-from service.api.parsing.remote_write import Version
 from service.problems import BodyTooLarge, RedisUnavailable
 from service.wire import tags
 from tests.service.api.conftest import slug
@@ -182,12 +180,6 @@ def test_nothing_before_them_hides_parts_from_being_counted(before):
     assert ExportMetricsServiceRequest.FromString(content).resource_metrics
     with pytest.raises(BodyTooLarge):
         parse(content, PROTOBUF, 3)
-    request = remote_write._CLASS["Request1"]()
-    for _ in range(5):
-        request.timeseries.add()
-    packed = bytes(cramjam.snappy.compress_raw(before + request.SerializeToString()))
-    with pytest.raises(BodyTooLarge):
-        remote_write.parse(packed, Version.V1, 8 << 20, 3)
 
 
 async def test_a_point_becomes_an_observation_of_a_stream_with_its_tags(post):
