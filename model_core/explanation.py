@@ -96,8 +96,9 @@ def _by_output(labels: Array) -> tuple[list[float | None], list[float | None]]:
     with np.errstate(over="ignore", invalid="ignore"):
         for column in labels.T:
             present = _within_reach(column[~np.isnan(column)])
-            mean.append(float(present.mean()) if len(present) else None)
-            sd.append(float(present.std(ddof=1)) if len(present) > 1 else None)
+            own = _spread(present) if len(present) else None
+            mean.append(own.mean if own is not None else None)
+            sd.append(own.sd if own is not None and own.number > 1 else None)
     return mean, sd
 
 
@@ -149,28 +150,62 @@ def _candidates(before: Array, after: Array) -> list[int]:
 # --- numbers ---------------------------------------------------------------------------------
 
 
+class _Spread(NamedTuple):
+    """Mean of labels, and the sum of their squared distances from it.
+
+    As numpy's `mean` and `var` have them, to the bit, which take five times as long for few labels.
+    """
+
+    number: int
+    mean: float
+    squares: float
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation of what they are a sample of."""
+        return sqrt(self.squares / (self.number - 1))
+
+
+def _spread(labels: Array) -> _Spread:
+    count = len(labels)
+    mean = float(np.add.reduce(labels)) / count
+    off = labels - mean
+    return _Spread(count, mean, float(np.add.reduce(off * off)))
+
+
+def _median(labels: Array) -> float:
+    """As numpy's, which takes ten times as long for few labels."""
+    ordered = np.sort(labels)
+    middle = len(labels) // 2
+    upper = float(ordered[middle])
+    return upper if len(labels) % 2 else (float(ordered[middle - 1]) + upper) / 2
+
+
 def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     """Log Bayes factor of the best model against nothing, and the explanation."""
-    largest = max(float(np.abs(old).max()), float(np.abs(new).max()))
+    labels = np.concatenate([old, new])
+    largest = float(np.abs(labels).max())
     # Less what both share, before anything is squared: large labels with a small spread.
-    centre = float(np.median(np.concatenate([old, new])))
+    centre = _median(labels)
     old = old - centre
     new = new - centre
     usual = [_without_outliers(old), _without_outliers(new)]
-    scale = _within(usual[0], usual[1])
+    spread_of = [_spread(usual[0]), _spread(usual[1])]
+    scale = _within(*spread_of)
     if not isfinite(scale):
         return -inf, Explanation("labels too large to compare")
     if scale <= ROUNDING * largest:  # constant within both regimes
-        return _constant(centre + float(usual[0].mean()), centre + float(usual[1].mean()))
-    weighed = _weighed(usual, scale)
+        return _constant(centre + spread_of[0].mean, centre + spread_of[1].mean)
+    weighed = _weighed(usual, spread_of, scale)
     evidence = weighed.evidence
     kind = max(evidence, key=lambda name: evidence[name])
     clear = evidence[kind] - weighed.nothing
-    total = float(np.logaddexp.reduce([weighed.nothing, *evidence.values()]))
+    total = _log_sum(np.array([weighed.nothing, *evidence.values()]))
     probability = exp(max(evidence[kind], weighed.nothing) - total)
-    means = centre + float(old.mean()), centre + float(new.mean())
+    every = _spread(old), _spread(new)  # outliers as well
+    means = centre + every[0].mean, centre + every[1].mean
     least = ROUNDING * largest
-    spreads = _sd(old, least), _sd(new, least)
+    spreads = _sd(every[0], least), _sd(every[1], least)
     # Innovations differ in spread where autocorrelation changes, too: of the labels it is the same.
     same = spreads[1] < SAME * spreads[0] and spreads[0] < SAME * spreads[1]
     if clear <= 0 or (kind == "spread" and same):
@@ -178,7 +213,7 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     size: float | None
     if kind == "mean":
         ends = means
-        size = (means[1] - means[0]) / _within(old, new)
+        size = (means[1] - means[0]) / _within(*every)
         text = moved("mean", ends, size)
         second = scaled("spread", spreads)
     elif kind == "spread":
@@ -197,7 +232,8 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     if kind == weighed.with_both:
         # Without what looks like outliers a few labels may be closer together than they are: of a
         # spread nothing is said that all labels contradict, or do not show.
-        plain = not same and (usual[1].std() > usual[0].std()) == (spreads[1] > spreads[0])
+        wider = sqrt(spread_of[1].squares / len(new)) > sqrt(spread_of[0].squares / len(old))
+        plain = not same and wider == (spreads[1] > spreads[0])
         both = f"{text}; {second}" if plain or kind == "spread" else text
         text = weighed.choose(text, both, either(means, spreads))
     return clear, Explanation(text, kind, ends[0], ends[1], probability, size=size)
@@ -224,29 +260,27 @@ class _Weighed(NamedTuple):
         return either if alike else one
 
 
-def _weighed(usual: Sequence[Array], scale: float) -> _Weighed:
+def _weighed(usual: Sequence[Array], spread_of: Sequence[_Spread], scale: float) -> _Weighed:
     """Weigh the kinds of changes between two regimes' numbers, of which scale is the spread."""
-    old, new = usual
+    old, new = spread_of
     cleaned = np.concatenate(usual)
     # The smaller spread is the unit: in one of both a regime that is quiet beside the other would
     # be less than the priors of its noise and of a step.
-    unit = max(min(float(old.std()), float(new.std())), scale / RATIO[-1])
-    shift = abs(float(new.mean() - old.mean())) / unit
-    pair = _Pair((cleaned - np.median(cleaned)) / unit, len(old), max(STEP, shift))
-    shared = pair.evidence(points=slice(None))
-    step = pair.evidence("step", points=slice(0, _SPREAD.stop))
-    evidence = {"mean": _mean(step[_SHARED]), "spread": _mean(shared[_SPREAD])}
+    sds = sqrt(old.squares / old.number), sqrt(new.squares / new.number)
+    unit = max(min(sds), scale / RATIO[-1])
+    shift = abs(new.mean - old.mean) / unit
+    logs = _evidence((cleaned - _median(cleaned)) / unit, old.number, max(STEP, shift))
+    evidence = {"mean": _mean(logs[_STEP]), "spread": _mean(logs[_SPREAD])}
     # A change of both counts as one of the mean where that is clear, else of what says more.
-    both = _mean(step[_SPREAD])
+    both = _mean(logs[_STEP_SPREAD])
     clearly = both - max(evidence["mean"], evidence["spread"]) > CLEAR
     more = "mean" if clearly or evidence["mean"] > evidence["spread"] else "spread"
     second = both - evidence[more]
-    evidence[more] = float(np.logaddexp(evidence[more], both)) - log(2)
-    if len(new) >= FEWEST:
-        bend = np.concatenate([pair.evidence("bend"), pair.evidence("step", "bend")])
-        evidence["slope"] = _mean(bend) + RARE
-        evidence["autocorrelation"] = _mean(shared[_PHIS]) + RARE
-    return _Weighed(_mean(shared[_SHARED]), evidence, more, second, shared[_PHIS])
+    evidence[more] = _log_sum(np.array([evidence[more], both])) - log(2)
+    if new.number >= FEWEST:
+        evidence["slope"] = _mean(logs[_BENDS]) + RARE
+        evidence["autocorrelation"] = _mean(logs[_PHIS]) + RARE
+    return _Weighed(_mean(logs[_NOTHING]), evidence, more, second, logs[_PHIS])
 
 
 def _constant(old: float, new: float) -> tuple[float, Explanation]:
@@ -255,114 +289,127 @@ def _constant(old: float, new: float) -> tuple[float, Explanation]:
     return 1e9, Explanation(moved("mean", (old, new)), "mean", old, new, 1.0)
 
 
-class _Grid(NamedTuple):
-    """Points of phi before and after, and of the ratio of the spreads of the innovations.
-
-    before, after: (3, G) factors of `_products` in the sums of products of x_t - phi x_{t-1}.
-    log_scale: (2, G) 0.5 log(1 - phi^2) of the first label, and log ratio of those after the
-    change.
-    """
-
-    phi: tuple[Array, Array]
-    before: Array
-    after: Array
-    log_scale: Array
-
-
 def _crossed(*axes: Array) -> list[Array]:
     return [axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")]
 
 
+# Points of all models one after the other, weighed at once: phi before and after, and the ratio of
+# the spreads of the innovations. A step alone, and with a change of the spread; a step with a bend,
+# and a bend alone; nothing; a spread; autocorrelations, at the same noise and spread.
+_COUNTS = [len(PHI), len(PHI) * len(RATIO), len(PHI), len(PHI), len(PHI), len(PHI) * len(RATIO)]
+_ENDS = np.cumsum(_COUNTS).tolist()
+_STEP, _STEP_SPREAD, _, _, _NOTHING, _SPREAD = map(slice, [0, *_ENDS[:-1]], _ENDS)
+_BENDS = slice(_ENDS[1], _ENDS[3])
+_PHIS = slice(_ENDS[5], None)
+_WITH_STEP = slice(0, _ENDS[2])
+_WITH_BEND = _BENDS
+
+
+class _Grid(NamedTuple):
+    """What labels are weighed by at each point.
+
+    first, last: (P,) phi of `_PHIS`. factors: (6, G) of `_products` before and after the change,
+    in the sums of products of x_t - phi x_{t-1}. log_scale: (2, G) 0.5 log(1 - phi^2) of the first
+    label, and log ratio of those after the change.
+    """
+
+    first: Array
+    last: Array
+    factors: Array
+    log_scale: Array
+
+
 def _whole_grid() -> _Grid:
-    """Points of all models: nothing, spread, autocorrelation at the same noise and spread."""
+    ones = np.ones_like(PHI)
     phi, ratio = _crossed(PHI, RATIO)
     first, last = _crossed(PHI, PHI)
     same = np.sqrt((1 - last**2) / (1 - first**2))
-    ratio = np.concatenate([np.ones_like(PHI), ratio, np.ones_like(first), same])
-    first = np.concatenate([PHI, phi, first, first])
-    last = np.concatenate([PHI, phi, last, last])
-    before, after = (np.stack([np.ones_like(phi), -phi, phi**2]) for phi in (first, last))
-    log_scale = np.stack([0.5 * np.log(1 - first**2), np.log(ratio)])
-    return _Grid((first, last), before, after / ratio**2, log_scale)
+    usual = [PHI, phi, PHI, PHI, PHI, phi]
+    ratios = np.concatenate([ones, ratio, ones, ones, ones, ratio, np.ones_like(first), same])
+    befores = np.concatenate([*usual, first, first])
+    afters = np.concatenate([*usual, last, last])
+    before, after = (np.stack([np.ones_like(p), -p, p**2]) for p in (befores, afters))
+    factors = np.concatenate([before, after / ratios**2])
+    log_scale = np.stack([0.5 * np.log(1 - befores**2), np.log(ratios)])
+    return _Grid(befores[_PHIS], afters[_PHIS], factors, log_scale)
 
 
 _GRID = _whole_grid()
-_SHARED = slice(0, len(PHI))
-_SPREAD = slice(_SHARED.stop, _SHARED.stop + len(PHI) * len(RATIO))
-_PHIS = slice(_SPREAD.stop, None)
 
 
-class _Pair:
-    """Sums of products of two regimes' standardised labels with their regressors.
+def _evidence(labels: Array, first: int, step: float) -> Array:
+    """Log evidence (G,) at each point of the grid, averaged over having a trend.
 
-    Of every pair of columns: of values at the same time, of those one apart, and of the earlier
-    ones; from them follow the sums of what is left after a share phi of the one before.
+    labels: standardised, of both regimes; first: of those after the change. step: its prior sd.
     """
-
-    COLUMNS = ("level", "trend", "step", "bend")
-
-    def __init__(self, labels: Array, first: int, step: float) -> None:
-        count = len(labels)
-        time = np.arange(count, dtype=float)
-        later = np.maximum(time - first + 1, 0.0)
-        columns = [
-            np.full(count, LEVEL),
-            TREND * (time / count - 0.5),
-            step * (time >= first),
-            BEND * later / later[-1],
-            labels,
-        ]  # priors are unit normal that way
-        rows = np.stack(columns, axis=1)
-        self._counts = np.array([1, first - count])
-        self._shape = SHAPE + count / 2
-        self._old = _products(rows[:first], rows[: first - 1], rows[1:first])
-        # The first label is stationary: its variance is s^2 / (1 - phi^2).
-        self._old[..., 2] -= np.outer(rows[0], rows[0])
-        self._new = _products(rows[first:], rows[first - 1 : -1], rows[first:])
-
-    def evidence(self, *own: str, points: slice = _SHARED) -> Array:
-        """Log evidence at points of the grid with these columns, averaged over having a trend."""
-        chosen = [self.COLUMNS.index(name) for name in ("level", *own, "trend")]
-        places = np.ix_([*chosen, len(self.COLUMNS)], [*chosen, len(self.COLUMNS)])
-        sums = self._old[places] @ _GRID.before[:, points]
-        sums += self._new[places] @ _GRID.after[:, points]
-        log_scale = self._counts @ _GRID.log_scale[:, points]
-        logs: list[Array] = []
-        for i in range(len(chosen)):  # integrate out one after the other, at every point at once
-            if i == len(own) + 1:
-                logs.append(log_scale - self._shape * np.log(RATE + sums[-1, -1] / 2))
-            pivot = sums[i, i] + 1.0
-            log_scale = log_scale - 0.5 * np.log(pivot)
-            others = sums[i, i + 1 :]
-            sums[i + 1 :, i + 1 :] -= others[:, None] * (others / pivot)
-        logs.append(log_scale - self._shape * np.log(RATE + sums[-1, -1] / 2))
-        averaged: Array = np.logaddexp(*logs) - log(2)
-        return averaged
+    count = len(labels)
+    time = np.arange(count, dtype=float)
+    later = np.maximum(time - first + 1, 0.0)
+    columns = np.empty((5, count))  # priors are unit normal that way
+    columns[0] = LEVEL
+    columns[1] = step * (time >= first)
+    columns[2] = BEND * later / later[-1]
+    columns[3] = TREND * (time / count - 0.5)
+    columns[4] = labels
+    old = _products(columns[:, :first], columns[:, : first - 1], columns[:, 1:first])
+    # The first label is stationary: its variance is s^2 / (1 - phi^2).
+    old[2] -= columns[:, :1] * columns[:, 0]
+    new = _products(columns[:, first:], columns[:, first - 1 : -1], columns[:, first:])
+    products = np.concatenate([old, new]).reshape(6, -1)
+    sums = (products.T @ _GRID.factors).reshape(5, 5, -1)
+    log_scale = np.array([1.0, first - count]) @ _GRID.log_scale
+    # Integrate out one column after the other, at every point that has it at once.
+    determinant = np.ones(len(log_scale))
+    for i, points in enumerate((slice(None), _WITH_STEP, _WITH_BEND)):
+        left = sums[i:, i:, points]
+        pivot = left[0, 0] + 1.0
+        determinant[points] *= pivot
+        others = left[0, 1:]
+        left[1:, 1:] -= others[:, None] * (others / pivot)
+    shape = SHAPE + count / 2
+    (trend, shared), (_, squares) = sums[3:, 3:]
+    pivot = trend + 1.0
+    level = log_scale - 0.5 * np.log(determinant) - shape * np.log(RATE + squares / 2)
+    squares = squares - shared * (shared / pivot)
+    determinant *= pivot
+    trending = log_scale - 0.5 * np.log(determinant) - shape * np.log(RATE + squares / 2)
+    more = np.maximum(level, trending)
+    averaged: Array = more + np.log1p(np.exp(-np.abs(level - trending))) - log(2)
+    return averaged
 
 
 def _autocorrelations(logs: Array) -> tuple[float, float]:
     """Posterior means of phi before and after. logs: evidence at the points where they differ."""
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
-    first, last = _GRID.phi
-    return float(weights @ first[_PHIS]), float(weights @ last[_PHIS])
+    return float(weights @ _GRID.first), float(weights @ _GRID.last)
 
 
-def _products(rows: Array, earlier: Array, later: Array) -> Array:
-    crossed = later.T @ earlier
-    return np.stack([rows.T @ rows, crossed + crossed.T, earlier.T @ earlier], axis=-1)
+def _products(columns: Array, earlier: Array, later: Array) -> Array:
+    """Sums of products (3, k, k) of a regime's labels and their regressors, (k, n).
+
+    Of every pair of columns: of values at the same time, of those one apart, and of the earlier
+    ones; from them follow the sums of what is left after a share phi of the one before.
+    """
+    crossed = later @ earlier.T
+    return np.array([columns @ columns.T, crossed + crossed.T, earlier @ earlier.T])
 
 
 def _mean(logs: Array) -> float:
-    return float(np.logaddexp.reduce(logs) - log(len(logs)))
+    return _log_sum(logs) - log(len(logs))
+
+
+def _log_sum(logs: Array) -> float:
+    largest = float(logs.max())
+    return largest + log(float(np.exp(logs - largest).sum()))
 
 
 def _within_reach(labels: Array) -> Array:
     """Labels of one regime, without what is as far off as an error code."""
     if len(labels) < OUTLIERS_FROM:
         return labels
-    off = np.abs(labels - np.median(labels))
-    robust = 1.4826 * float(np.median(off))
+    off = np.abs(labels - _median(labels))
+    robust = 1.4826 * _median(off)
     near: Array = labels if robust == 0 else labels[off <= FAR * robust]
     return near
 
@@ -371,23 +418,21 @@ def _without_outliers(labels: Array) -> Array:
     """Labels of one regime, single outliers replaced by the median of their neighbours."""
     if len(labels) < OUTLIERS_FROM:
         return labels
-    padded = np.pad(labels, 2, mode="reflect")
+    padded = np.concatenate([labels[2:0:-1], labels, labels[-2:-4:-1]])  # reflected at both ends
     middle = np.sort(np.stack([padded[i : i + len(labels)] for i in range(5)]), axis=0)[2]
     off = np.abs(labels - middle)
-    robust = 1.4826 * float(np.median(off))
+    robust = 1.4826 * _median(off)
     usual: Array = labels if robust == 0 else np.where(off > OUTLIER * robust, middle, labels)
     return usual
 
 
-def _within(old: Array, new: Array) -> float:
-    squares = float(len(old) * old.var() + len(new) * new.var())
-    return sqrt(squares / (len(old) + len(new) - 2))
+def _within(old: _Spread, new: _Spread) -> float:
+    return sqrt((old.squares + new.squares) / (old.number + new.number - 2))
 
 
-def _sd(labels: Array, least: float) -> float:
+def _sd(own: _Spread, least: float) -> float:
     """Standard deviation; 0 where it is less than `least`, which is rounding."""
-    sd = float(labels.std(ddof=1))
-    return sd if sd > least else 0.0
+    return own.sd if own.sd > least else 0.0
 
 
 def _slope(labels: Array) -> float:
