@@ -19,6 +19,7 @@ from model_core.stream.events import Event
 from model_core.stream.state import KnownRegime, SeasonPeriods
 from model_core.stream_settings import StreamSettings
 from service.wire.commands import (
+    AS_IT_IS,
     BACKGROUND,
     LEVELS,
     READ_ONLY,

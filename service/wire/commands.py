@@ -63,7 +63,8 @@ class Observation(Struct, omit_defaults=True, gc=False):
 
 
 NO_SETTINGS = msgspec.Raw(msgspec.msgpack.encode({}))
-_decode_settings = msgspec.msgpack.Decoder(dict[str, Any]).decode
+AS_IT_IS = msgspec.Raw(msgspec.msgpack.encode(None))  # of a stream that has to be there
+_decode_settings = msgspec.msgpack.Decoder(dict[str, Any] | None).decode
 
 
 class Observe(Struct, tag="observe", omit_defaults=True, gc=False):
@@ -88,7 +89,7 @@ class Ingest(Observe, tag="ingest", omit_defaults=True, gc=False):
     interval of time: a repeat changes nothing.
     """
 
-    settings: msgspec.Raw = NO_SETTINGS  # of the stream, if this makes it; see `settings_of`
+    settings: msgspec.Raw = NO_SETTINGS  # of the stream, if this makes it; or AS_IT_IS
 
 
 class ObserveMany(Struct, tag="observe_many", omit_defaults=True, gc=False):
@@ -134,7 +135,7 @@ class Configure(Struct, tag="configure", omit_defaults=True):
 def settings_of(command: Observe | Configure) -> dict[str, Any]:
     """Return the settings that a command states; those of an `Ingest` are encoded until then."""
     if isinstance(command, Ingest):
-        return _decode_settings(command.settings)
+        return _decode_settings(command.settings) or {}
     return command.settings if isinstance(command, Configure) else {}
 
 

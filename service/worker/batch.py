@@ -24,9 +24,11 @@ from service.problems import (
     KeyReused,
     ServiceError,
     UnknownModel,
+    UnknownStream,
     unfit,
 )
 from service.wire import (
+    AS_IT_IS,
     Envelope,
     Head,
     IdempotencyRecord,
@@ -442,6 +444,8 @@ class CommandBatch:
 
         One bad label must not hold up the others: the writer gives up all that it sent with it.
         """
+        if command.settings == AS_IT_IS and not queue.stream.alive:
+            raise UnknownStream(f"there is no stream {queue.stream.name!r}")
         task.misfits = []
         model: UnderlyingModel | None = None
 

@@ -8,71 +8,58 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from service import wire
 from service.api.gateway.gateway import AT_ONCE, Gateway, Result
 from service.problems import ServiceError
 
-# Of one stream: yields its next command, and is sent the result.
-StreamCommands = Generator[wire.Observe, Result, None]
+# Takes results of commands, and returns the commands of their streams that come next.
+Following = Callable[[Sequence[wire.Observe], Sequence[Result]], list[wire.Observe]]
 
 
-class Wave:
-    """The next command of each of some streams of a partition."""
-
-    def __init__(self) -> None:
-        self.streams: list[StreamCommands] = []
-        self.commands: list[wire.Observe] = []
-
-    def add(self, stream: StreamCommands, command: wire.Observe) -> None:
-        """Add a stream and its next command."""
-        self.streams.append(stream)
-        self.commands.append(command)
-
-    async def following(self, results: Iterable[Result]) -> Wave:
-        """Send the results to their streams; return the next wave."""
-        wave = Wave()
-        for i, (stream, result) in enumerate(zip(self.streams, results, strict=True), start=1):
-            try:
-                command = stream.send(result)
-            except StopIteration:
-                pass
-            else:
-                wave.add(stream, command)
-            if i % AT_ONCE == 0:
-                await asyncio.sleep(0)
-        return wave
-
-
-async def submit_waves(gateway: Gateway, streams: Iterable[StreamCommands]) -> None:
-    """Submit all commands of one request; each stream is sent the results of its own.
+async def submit_waves(
+    gateway: Gateway, commands: Iterable[wire.Observe], following: Following
+) -> None:
+    """Submit the first command of each stream of a request, and those that follow.
 
     Each partition is admitted once, before any command is queued; a refusal is the result of its
     streams' first commands.
     """
-    waves: defaultdict[int, Wave] = defaultdict(Wave)
-    for i, stream in enumerate(streams, start=1):
-        command = next(stream, None)
-        if command is not None:
-            waves[gateway.partition(command.stream)].add(stream, command)
+    waves: defaultdict[int, list[wire.Observe]] = defaultdict(list)
+    for i, command in enumerate(commands, start=1):
+        waves[gateway.partition(command.stream)].append(command)
         if i % AT_ONCE == 0:
             await asyncio.sleep(0)
+    refusals: dict[int, ServiceError] = {}
     for partition, wave in waves.items():
         try:
-            gateway.admit(wave.commands)
+            gateway.admit(wave)
         except ServiceError as error:
-            waves[partition] = await wave.following([error] * len(wave.commands))
-    await asyncio.gather(*(_submit(gateway, wave) for wave in waves.values()))
+            refusals[partition] = error
+    await asyncio.gather(
+        *(_submit(gateway, wave, following, refusals.get(p)) for p, wave in waves.items())
+    )
 
 
-async def _submit(gateway: Gateway, wave: Wave) -> None:
-    """Submit the waves of one partition."""
+async def _submit(
+    gateway: Gateway, wave: list[wire.Observe], following: Following, refusal: ServiceError | None
+) -> None:
+    """Submit the waves of one partition; refusal: what the first one comes to."""
     patience = gateway.patience()
-    while wave.commands:
+    while wave:
         results: list[Result]
         try:
-            results = await gateway.submit_all(wave.commands, True, patience)
+            if refusal is not None:
+                raise refusal
+            results = await gateway.submit_all(wave, True, patience)
         except ServiceError as error:
-            results = [error] * len(wave.commands)
-        wave = await wave.following(results)
+            results = [error] * len(wave)
+        refusal = None
+        later: list[wire.Observe] = []
+        for first in range(0, len(wave), AT_ONCE):
+            part = slice(first, first + AT_ONCE)
+            later += following(wave[part], results[part])
+            if first + AT_ONCE < len(wave):
+                await asyncio.sleep(0)
+        wave = later

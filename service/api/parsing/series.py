@@ -118,12 +118,17 @@ class RulesForm(Form):
     rule: Annotated[list[RuleForm], Field(min_length=1, max_length=MAX_RULES)]
 
 
-class Target(NamedTuple):
-    """Stream that a series is written to. settings: of the stream, if it does not exist yet."""
+class Target(msgspec.Struct):
+    """Stream that a series is written to.
+
+    settings: of the stream, if it does not exist yet, as of `wire.Ingest`: encoded once for all
+    samples. made: whether it was there when a sample was written last: then they are not sent.
+    """
 
     stream: str
-    settings: msgspec.Raw  # as of `wire.Ingest`: encoded once for all samples
+    settings: msgspec.Raw
     fingerprint: str  # of the series
+    made: bool = False
 
 
 class _Rule(NamedTuple):

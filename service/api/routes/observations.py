@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,8 @@ from moca_client.responses import Answer
 from moca_client.tables import Columns
 from service import wire
 from service.api import openapi, tables
-from service.api.gateway.waves import StreamCommands, submit_waves
+from service.api.gateway.gateway import Result
+from service.api.gateway.waves import submit_waves
 from service.api.http import (
     Context,
     ListResponse,
@@ -269,8 +270,12 @@ class Bulk:
     ) -> None:
         self._context = context
         self._items = items
-        self._template = template  # a command without observations, with the options of the answers
+        # The options of the answers, as of a command.
+        self._options = (template.full, template.belief, template.components, template.quantiles)
         self._results: list[Answer | Document] = [{}] * len(items)
+        # Places of each stream's items that are not answered, in groups: one command each. The
+        # first group is last.
+        self._groups: dict[str, list[list[int]]] = {}
 
     async def run(self) -> list[Answer | Document]:
         """Apply all items; return the answer or the problem document of each, in order."""
@@ -283,43 +288,53 @@ class Bulk:
                 by_stream.setdefault(item.stream, []).append(i)
             if i % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
-        await submit_waves(self._context.gateway, map(self._commands, by_stream.values()))
+        self._groups = {stream: self._grouped(places) for stream, places in by_stream.items()}
+        await submit_waves(self._context.gateway, self._next(by_stream), self._following)
         return self._results
 
-    def _commands(self, places: list[int]) -> StreamCommands:
-        """Apply one stream's items; after a failed one nothing more is attempted."""
-        groups = self._groups(places)
-        while groups:
-            group = groups.pop()
-            item = self._items[group[0]]
+    def _next(self, streams: Iterable[str]) -> Iterator[wire.Observe]:
+        """Yield the next command of each stream that has one."""
+        for stream in streams:
+            groups = self._groups[stream]
+            if not groups:
+                continue
+            item = self._items[groups[-1][0]]
             if isinstance(item, BadItem):
-                self._refuse(group, item.error)
-                break
-            command = self._command(item, group)
-            result = yield command
+                self._refuse(groups.pop(), item.error)
+                self._skip(groups)
+            else:
+                yield self._command(item, groups[-1])
+
+    def _following(
+        self, commands: Sequence[wire.Observe], results: Sequence[Result]
+    ) -> list[wire.Observe]:
+        """Enter what commands came to; after a failed item of a stream nothing is attempted."""
+        for command, result in zip(commands, results, strict=True):
+            groups = self._groups[command.stream]
+            group = groups.pop()
             if isinstance(result, ServiceError):
                 self._refuse(group, result)
-                break
-            applied = 0
-            for place, answer in zip(group, rendering.answers(command, result), strict=False):
+                self._skip(groups)
+                continue
+            answers = rendering.answers(command, result)
+            for place, answer in zip(group, answers, strict=False):
                 self._results[place] = answer
-                applied += 1
             if result.status < 400:
                 continue
-            failed = group[applied:]
+            failed = group[len(answers) :]
             if len(group) == 1 or result.status >= 500:
                 document = msgspec.json.decode(result.body[-1])
                 document.pop("applied", None)  # of the command, not of the client's request
                 self._results[failed[0]] = self._document(failed[0], document)
-                self._skip(failed[1:])
-                break
-            # A command is refused as a whole where it does not fit its stream: find out which item
-            # is the bad one, and apply those before it.
-            groups.extend([place] for place in reversed(failed))
-        for group in groups:
-            self._skip(group)
+                groups.append(failed[1:])
+                self._skip(groups)
+            else:
+                # A command is refused as a whole where it does not fit its stream: find out which
+                # item is the bad one, and apply those before it.
+                groups.extend([place] for place in reversed(failed))
+        return list(self._next(command.stream for command in commands))
 
-    def _groups(self, places: list[int]) -> list[list[int]]:
+    def _grouped(self, places: list[int]) -> list[list[int]]:
         """Group a stream's items: neighbours without a key go together, one with a key alone.
 
         The first group is last, to be taken from the end.
@@ -345,24 +360,22 @@ class Bulk:
 
     def _command(self, first: GoodItem, group: list[int]) -> wire.Observe:
         items = map(self._items.__getitem__, group)
-        return replace(
-            self._template,
-            stream=first.stream,
-            observations=[item.observation for item in items if isinstance(item, GoodItem)],
-            key=first.key,
-            digest=digest(wire.encode(first.observation)) if first.key is not None else None,
-            seq=first.seq,
-        )
+        observations = [item.observation for item in items if isinstance(item, GoodItem)]
+        key = first.key
+        of_key = None if key is None else digest(wire.encode(first.observation))
+        return wire.Observe(first.stream, observations, key, of_key, 0, first.seq, *self._options)
 
     def _refuse(self, places: list[int], error: ServiceError) -> None:
         """Answer items of one stream."""
         for place in places:
             self._results[place] = self._document(place, error.document())
 
-    def _skip(self, places: list[int]) -> None:
-        """Answer items that were not attempted."""
+    def _skip(self, groups: list[list[int]]) -> None:
+        """Answer groups of one stream that are not attempted; none are left."""
         detail = "not applied: an earlier item of the same stream failed"
-        self._refuse(places, EarlierItemFailed(detail))
+        for group in groups:
+            self._refuse(group, EarlierItemFailed(detail))
+        groups.clear()
 
     def _document(self, place: int, document: Document) -> Document:
         stream = self._items[place].stream

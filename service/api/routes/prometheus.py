@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -19,14 +20,14 @@ from starlette.responses import Response
 from moca_client.responses import Ingested
 from service import problems, wire
 from service.api import openapi
-from service.api.gateway.gateway import Gateway
+from service.api.gateway.gateway import Gateway, Result
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
-from service.api.gateway.waves import StreamCommands, submit_waves
+from service.api.gateway.waves import submit_waves
 from service.api.http import Context, Rendered, context_of, header_text, problem, read_body
 from service.api.parsing import otlp
 from service.api.parsing.remote_write import Version, parse, version_of
-from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignment
+from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignment, StreamSamples
 from service.api.routes.calls import Calls
 from service.observability import metrics
 from service.schema.queries import RESULT_SERIES, ResultsQuery
@@ -41,6 +42,7 @@ OF_ONE = frozenset(
     problems.TYPE_PREFIX + error.slug
     for error in (problems.LabelOutOfRange, problems.NumericalFault, problems.Quarantined)
 )
+NO_STREAM = problems.TYPE_PREFIX + problems.UnknownStream.slug
 MAX_REFUSED = 20  # samples of a stream that are looked for in a request: each takes some commands
 # A stream is left out so long after its last observation, by whichever of them is longer.
 QUIET_S = 300.0
@@ -104,12 +106,8 @@ async def apply_samples(context: Context, parse_body: Callable[[], RemoteWrite])
     assignment = await apart(context.thread, assignment_of_body)
     tally = assignment.tally
     size = context.observation_parser.parts(())  # of numbers alone
-    writes = (
-        StreamWrite(stream, samples.target.settings, samples.observations, size, tally)
-        for stream, samples in assignment.streams.items()
-        if samples.observations
-    )
-    await submit_waves(context.gateway, (write.commands() for write in writes))
+    write = SampleWrite(assignment.streams, tally, size)
+    await submit_waves(context.gateway, write.commands(), write.following)
     for result, count in tally.counts.items():
         metrics.REMOTE_WRITE_SAMPLES.labels(result).inc(count)
     return tally
@@ -162,74 +160,101 @@ async def write_metrics(request: Request) -> Response:
     return Rendered(otlp.answer(rejected, "" if error is None else error.detail, media), 200, media)
 
 
-class StreamWrite:
-    """The commands of one stream, one after another.
+class SampleWrite:
+    """The commands of a request's samples: those of a stream one after another.
 
-    settings: of the stream, if it does not exist yet. size: observations in a command, at most.
+    size: observations in a command, at most.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        settings: msgspec.Raw,
-        samples: Sequence[wire.Observation],
-        size: int,
-        tally: SampleTally,
-    ) -> None:
-        self._stream = stream
-        self._settings = settings
+    def __init__(self, streams: Mapping[str, StreamSamples], tally: SampleTally, size: int) -> None:
+        self._streams = streams
         self._tally = tally
-        self._parts = [samples[i : i + size] for i in range(0, len(samples), size)]
-        self._repeats = 0  # samples that are applied and counted, and still sent once more
-        self._refused = 0
+        self._size = size
+        self._left: dict[str, list[list[wire.Observation]]] = {}  # parts of those with several
+        # Of each stream: samples that are applied and counted, and still sent once more; and those
+        # that were refused one by one.
+        self._repeats: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
 
-    def commands(self) -> StreamCommands:
-        """Apply all samples, or as many as can be now."""
-        while self._parts:
-            part = self._parts.pop(0)
-            result = yield wire.Ingest(self._stream, list(part), settings=self._settings)
-            if isinstance(result, wire.Outcome) and result.status < 400:
-                done = _decode_ingested(result.body[-1])
-                repeated = min(self._repeats, done.skipped)
-                self._repeats -= repeated
-                self._tally.add("applied", done.applied)
-                self._tally.add("skipped", done.skipped - repeated)
-                if done.rejected:
-                    self._tally.fail("rejected", done.rejected, self._reason(done.reason))
-                continue
-            if isinstance(result, problems.ServiceError):
-                document = result.document()
-            else:
-                document = msgspec.json.decode(result.body[-1])
-            if result.status in AGAIN:  # by default Prometheus drops what is answered 429
-                self._fail_all_left("deferred", part, document["detail"])
-            else:
-                self._refuse(part, document)
+    def commands(self) -> Iterator[wire.Observe]:
+        """Yield the first command of each stream."""
+        size = self._size
+        for stream, (_, samples) in self._streams.items():
+            part = samples
+            if len(samples) > size:
+                part = samples[:size]
+                starts = range(size, len(samples), size)
+                self._left[stream] = [samples[start : start + size] for start in starts]
+            if part:
+                yield self._command(stream, part)
 
-    def _refuse(self, part: Sequence[wire.Observation], problem: dict[str, Any]) -> None:
+    def _command(self, stream: str, part: list[wire.Observation]) -> wire.Ingest:
+        target = self._streams[stream].target
+        return wire.Ingest(stream, part, settings=wire.AS_IT_IS if target.made else target.settings)
+
+    def following(
+        self, commands: Sequence[wire.Observe], results: Sequence[Result]
+    ) -> list[wire.Observe]:
+        """Count what commands came to; return the next ones of their streams."""
+        later: list[wire.Observe] = []
+        for command, result in zip(commands, results, strict=True):
+            self._enter(command.stream, command.observations, result)
+            left = self._left.get(command.stream)
+            if left:
+                later.append(self._command(command.stream, left.pop(0)))
+        return later
+
+    def _enter(self, stream: str, part: list[wire.Observation], result: Result) -> None:
+        target = self._streams[stream].target
+        if isinstance(result, wire.Outcome) and result.status < 400:
+            target.made = True
+            done = _decode_ingested(result.body[-1])
+            repeated = min(self._repeats.get(stream, 0), done.skipped)
+            if repeated:
+                self._repeats[stream] -= repeated
+            self._tally.add("applied", done.applied)
+            self._tally.add("skipped", done.skipped - repeated)
+            if done.rejected:
+                self._tally.fail("rejected", done.rejected, _reason(stream, done.reason))
+            return
+        if isinstance(result, problems.ServiceError):
+            document = result.document()
+        else:
+            document = msgspec.json.decode(result.body[-1])
+        if result.status in AGAIN:  # by default Prometheus drops what is answered 429
+            self._fail_all_left("deferred", stream, part, document["detail"])
+        elif target.made and document["type"] == NO_STREAM:  # any more: this makes it again
+            target.made = False
+            self._left[stream] = [part, *self._left.get(stream, [])]
+        else:
+            self._refuse(stream, part, document)
+
+    def _refuse(self, stream: str, part: list[wire.Observation], problem: dict[str, Any]) -> None:
         """Go on with the halves of a part; each half that is not refused is applied."""
         applied = problem.get("applied", 0)
         self._tally.add("applied", applied)
-        self._repeats += applied
-        reason = self._reason(problem["detail"])
+        self._repeats[stream] += applied
+        reason = _reason(stream, problem["detail"])
         if problem["type"] not in OF_ONE:
-            self._fail_all_left("rejected", part, reason)
-        elif self._refused == MAX_REFUSED:
-            self._fail_all_left("untried", part, reason)
+            self._fail_all_left("rejected", stream, part, reason)
+        elif self._refused[stream] == MAX_REFUSED:
+            self._fail_all_left("untried", stream, part, reason)
         elif len(part) > 1:
             half = len(part) // 2
-            self._parts[:0] = [part[:half], part[half:]]
+            self._left[stream] = [part[:half], part[half:], *self._left.get(stream, [])]
         else:
-            self._refused += 1
+            self._refused[stream] += 1
             self._tally.fail("rejected", 1, reason)
 
-    def _reason(self, detail: str) -> str:
-        return f"stream {self._stream!r}: {detail}"
+    def _fail_all_left(
+        self, result: str, stream: str, part: list[wire.Observation], reason: str
+    ) -> None:
+        left = len(part) + sum(map(len, self._left.pop(stream, [])))
+        self._tally.fail(result, left - self._repeats[stream], reason)
 
-    def _fail_all_left(self, result: str, part: Sequence[wire.Observation], reason: str) -> None:
-        left = len(part) + sum(map(len, self._parts))
-        self._tally.fail(result, left - self._repeats, reason)
-        self._parts.clear()
+
+def _reason(stream: str, detail: str) -> str:
+    return f"stream {stream!r}: {detail}"
 
 
 # --- results --------------------------------------------------------------------------------------

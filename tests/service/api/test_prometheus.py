@@ -10,6 +10,7 @@ import cramjam
 import msgspec
 import pytest
 from google.protobuf.message import DecodeError
+from msgspec.structs import replace
 
 from model_core import labels as model_labels
 from service import wire
@@ -20,7 +21,7 @@ from service.api.parsing.protobuf import OTHER_FIELDS
 from service.api.parsing.remote_write import Version, parse
 from service.api.parsing.series import SeriesRules
 from service.api.routes import prometheus
-from service.api.routes.prometheus import StreamWrite
+from service.api.routes.prometheus import SampleWrite
 from service.problems import (
     BodyTooLarge,
     LabelOutOfRange,
@@ -32,10 +33,11 @@ from service.problems import (
     ServiceError,
     StartupError,
     UnknownModel,
+    UnknownStream,
 )
 from service.settings import Settings
 from service.wire import tags
-from tests.remote_write import CLASS, V2, packed, version_1, version_2
+from tests.remote_write import CLASS, V2, packed, raw, version_1, version_2
 from tests.service.api.conftest import slug
 
 SERIES = [({"__name__": "x", "instance": each}, [(1.0, 1000), (2.0, 100_000)]) for each in "abc"]
@@ -177,10 +179,39 @@ class NonNegativeWorker:
 
 async def counts_of(worker, values, size=1000):
     seen = [wire.Observation(y, None, f"{i:05}") for i, y in enumerate(values)]
+    target = series.Target("s", raw({}), "")
+    samples = {"s": series.StreamSamples(target, seen)}
     tally = series.SampleTally(len(values))
-    await submit_waves(worker, [StreamWrite("s", {}, seen, size, tally).commands()])
+    write = SampleWrite(samples, tally, size)
+    await submit_waves(worker, write.commands(), write.following)
     assert sum(tally.counts.values()) == len(values)
     return tally.counts
+
+
+async def test_settings_are_sent_with_samples_of_streams_that_may_not_be_there(write):
+    there, sent = set(), []
+
+    def submit(command):
+        made = command.settings != wire.AS_IT_IS
+        sent.append((command.stream[:3], made))
+        if not made and command.stream not in there:
+            raise UnknownStream("there is no stream")
+        there.add(command.stream)
+        return outcome()
+
+    for streams, commands in (
+        (None, [("x@a", True)]),
+        (None, [("x@a", False)]),
+        (set(), [("x@a", False), ("x@a", True)]),  # deleted, and made again
+        (None, [("x@a", False)]),
+    ):
+        there = there if streams is None else streams
+        sent.clear()
+        answer = await write(
+            submit, ({"__name__": "x", "instance": "a"}, [(1.0, 1000), (2.0, 2000)])
+        )
+        assert answer.status_code == 204
+        assert sent == commands
 
 
 async def test_a_refused_part_is_halved_and_what_it_had_applied_is_not_skipped():
@@ -364,7 +395,7 @@ def rules_of(tmp_path, text):
 
 
 def plain(target):
-    return target._replace(settings=msgspec.msgpack.decode(target.settings))
+    return replace(target, settings=msgspec.msgpack.decode(target.settings))
 
 
 def labels(**named):

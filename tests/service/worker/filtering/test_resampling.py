@@ -4,7 +4,7 @@ import math
 import random
 from datetime import UTC, datetime
 
-from service.wire import Configure, Delete, Ingest, Observation, Observe
+from service.wire import AS_IT_IS, Configure, Delete, Ingest, Observation, Observe, rows
 from tests.remote_write import raw
 
 T0 = 1_767_225_600
@@ -48,6 +48,25 @@ def test_settings_are_those_of_a_new_stream_only(bench):
     assert ingest(bench, seen(30), seen(61)) == (1, 1)
     bench.ask(Delete("s"), 204)
     assert ingest(bench, seen(0), seen(12)) == (2, 0)
+
+
+def test_samples_without_settings_are_of_a_stream_that_is_there(bench):
+    """One by one, and as rows among which some are of such streams."""
+    bare = Ingest("s", [seen(0)], settings=AS_IT_IS)
+    assert bench.ask(bare, 404)["detail"] == "there is no stream 's'"
+    ingest(bench, seen(0))
+    assert bench.ask(Ingest("s", [seen(12)], settings=AS_IT_IS))["applied"] == 1
+    names = [f"s{i}" for i in range(40)]
+    own = bench.partition(names[0])
+    new, absent, there = [name for name in names if bench.partition(name) == own][:3]
+    ingest(bench, seen(0), stream=there)
+    bare = [Ingest(name, [seen(30)], settings=AS_IT_IS) for name in (there, absent)]
+    ((partition, number),) = bench.append(
+        rows.pack([*bare, Ingest(new, [seen(30)], settings=raw(KNOWN))])
+    )
+    outcomes = bench.outcomes([(partition, number, row) for row in range(3)])
+    assert [own.status for own in outcomes] == [200, 404, 200]
+    assert [len(applied(bench, name)) for name in (there, new)] == [2, 1]
 
 
 def test_pending_labels_are_the_last_observations(bench):
