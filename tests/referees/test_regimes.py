@@ -5,7 +5,7 @@ import pytest
 
 from model_core.upm.builtin import Options, build
 from tests.referees import regimes
-from training.quality.series import Annotated, Scalars
+from training.quality.series import LabelledSeries
 
 MODEL = build("gaussian", Options())
 
@@ -28,7 +28,7 @@ def test_windows_and_kinds_of_a_recorded_series():
     y = np.concatenate([level + rng.normal(size=100) for level in (0, 8, 0, 8, -9)])
     window = np.zeros(500, bool)
     window[95:130] = window[195:230] = True
-    changed, returned, _, hit = regimes.recorded(MODEL, [Scalars("a", y, window)], 4)
+    changed, returned, _, hit = regimes.recorded(MODEL, [LabelledSeries("a", y, window=window)], 4)
     assert hit == 1  # the other one holds a return
     assert changed == returned == 1000 * 2 / 500
 
@@ -36,9 +36,11 @@ def test_windows_and_kinds_of_a_recorded_series():
 def test_vectors_whose_states_recur_are_forecast_better():
     rng = np.random.default_rng(3)
     state = np.repeat([0, 1] * 5, 40)[:, None]
-    bees = Annotated("a", rng.normal(size=(400, 2)) + 6 * state, {"corpus": []})
+    bees = LabelledSeries("a", rng.normal(size=(400, 2)) + 6 * state)
     pause = np.repeat([0, 1] * 4, 500)[:, None]
-    hasc = Annotated("b", rng.normal(size=(4000, 2)) * np.where(pause, 1.0, 9.0), {"corpus": []})
+    hasc = LabelledSeries(
+        "b", rng.normal(size=(4000, 2)) * np.where(pause, 1.0, 9.0), {"corpus": []}
+    )
     (_, first), (name, second) = regimes.vectors({"bees": [bees], "HASC": [hasc]})
     assert name == "b windows"
     assert second.shape == (80, 2)

@@ -13,18 +13,18 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
@@ -50,9 +50,8 @@ from training.quality.series import (
     MARGINS,
     TCPD,
     VECTOR_MODELS,
-    Annotated,
     Corpora,
-    Scalars,
+    LabelledSeries,
     Sizes,
     load,
 )
@@ -76,6 +75,7 @@ SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
 Candidate = tuple[UnderlyingModel, StreamSettings]
 Rows = list[dict[str, Any]]
 Results = dict[str, Any]  # as of `evaluate`
+T = TypeVar("T")
 
 INTERVAL = "mean and 95 % bootstrap interval over series"
 TARGET = 0.5  # false alarms per 1,000 that are asked for
@@ -95,7 +95,7 @@ class QualityStudy(NamedTuple):
     """What is measured, and on what.
 
     models: by name, at the default settings, and at others where wanted; see `variants`.
-    rng: of intervals and choices; seed: of simulations.
+    rng: of intervals and choices; seed: of simulations. console: where progress is shown.
     """
 
     models: Mapping[str, Candidate]
@@ -104,17 +104,16 @@ class QualityStudy(NamedTuple):
     sizes: Sizes
     seed: int
     rng: np.random.Generator
-    progress: Progress
+    console: Console | None = None
 
     @property
     def names(self) -> list[str]:
         """Those of the models at the default settings."""
         return [name for name, (_, settings) in self.models.items() if settings == DEFAULTS]
 
-    def part(self, name: str, total: int) -> Callable[[], None]:
-        """Begin a part of the progress bar; returns what moves it on."""
-        task = self.progress.add_task(name, total=total)
-        return lambda: self.progress.advance(task)
+    def track(self, items: Sequence[T], name: str) -> Iterable[T]:
+        """The items, with a progress bar of that name."""
+        return track(items, name, console=self.console, transient=True)
 
 
 def variants(names: Sequence[str], seasons: bool = False, regimes: int = 0) -> dict[str, Candidate]:
@@ -152,19 +151,11 @@ def evaluate(
     began = time.monotonic()
     data = load(folder)
     detectors, missing = baselines.detectors()
+    rng = np.random.default_rng(seed)
+    study = QualityStudy(models, detectors, data, sizes or Sizes(), seed, rng, console)
     rows: dict[str, Rows] = {}
-    with Progress(console=console, transient=True) as progress:
-        study = QualityStudy(
-            models=models,
-            detectors=detectors,
-            data=data,
-            sizes=sizes or Sizes(),
-            seed=seed,
-            rng=np.random.default_rng(seed),
-            progress=progress,
-        )
-        for measure in MEASURES:
-            rows |= measure(study)
+    for measure in MEASURES:
+        rows |= measure(study)
     return {
         "models": list(models),
         "seed": seed,
@@ -184,10 +175,8 @@ def families(study: QualityStudy) -> dict[str, Rows]:
     size. delay: their median, inf where fewer than half are found.
     """
     sizes = study.sizes
-    methods = len(study.models) + len(study.detectors)
-    advance = study.part("simulated families", len(FAMILIES) * methods)
     rows = []
-    for index, family in enumerate(FAMILIES):
+    for index, family in enumerate(study.track(FAMILIES, "simulated families")):
         rng = np.random.default_rng([study.seed, index])
         at = sizes.shift_at
         quiet = [family.draw(rng, sizes.quiet_length) for _ in range(sizes.quiet)]
@@ -208,11 +197,9 @@ def families(study: QualityStudy) -> dict[str, Rows]:
             ]
             for k, word in enumerate((CONFIRMED, ", changed > .9")):
                 raised[f"{name}{word}"] = [[times[k] for times in series] for series in both]
-            advance()
         confirmed = [name for name in raised if name.endswith(CONFIRMED)]
         for name, detector in study.detectors.items():
             raised[name] = _baseline_alarms(partial(alarms_of, detector), drawn)
-            advance()
         for name in confirmed:
             threshold = baselines.focus_threshold(quiet, sum(map(len, raised[name][0])))
             oracle = partial(baselines.focus, threshold=threshold)
@@ -273,9 +260,8 @@ def periods(study: QualityStudy) -> dict[str, Rows]:
     most `LITTLE`.
     """
     sizes = study.sizes
-    advance = study.part("alarms asked and got", len(FAMILIES) * len(study.models))
     rows = []
-    for index, family in enumerate(FAMILIES):
+    for index, family in enumerate(study.track(FAMILIES, "alarms asked and got")):
         rng = np.random.default_rng([study.seed, index, 1])
         quiet = [family.draw(rng, sizes.quiet_length) for _ in range(sizes.quiet)]
         for name, (model, settings) in study.models.items():
@@ -295,7 +281,6 @@ def periods(study: QualityStudy) -> dict[str, Rows]:
                         "steady": steady,
                     }
                 )
-            advance()
     return {"periods": rows}
 
 
@@ -305,9 +290,8 @@ def ages(study: QualityStudy) -> dict[str, Rows]:
     delay, late: median and 90 % quantile, inf where too few are found. found: share with an alarm.
     """
     sizes = study.sizes
-    advance = study.part("delays by age", len(sizes.ages) * len(sizes.shifts))
     rows = []
-    for after in sizes.ages:
+    for after in study.track(sizes.ages, "delays by age"):
         for k, shift in enumerate(sizes.shifts):
             rng = np.random.default_rng([study.seed, after, k])
             series = rng.normal(size=(sizes.aged, after + sizes.within))
@@ -324,7 +308,6 @@ def ages(study: QualityStudy) -> dict[str, Rows]:
                         "found": float(np.isfinite(delays).mean()),
                     }
                 )
-            advance()
     return {"ages": rows}
 
 
@@ -335,13 +318,11 @@ def changes(study: QualityStudy) -> dict[str, Rows]:
     """
     rows = []
     for corpus, series in study.data.annotated.items():
-        advance = study.part(f"changes: {corpus}", len(series))
         by_method: dict[str, list[tuple[ChangeScore, int]]] = {}
-        for one in series:
+        for one in study.track(series, f"changes: {corpus}"):
             for method, starts in _detections(study, corpus, one).items():
                 score = _change_score(corpus, one, starts)
                 by_method.setdefault(method, []).append((score, len(starts)))
-            advance()
         for method, results in by_method.items():
             # A generator of their own leaves what others draw as it was without these.
             own = corpus != TCPD and method.endswith(SERVED)
@@ -358,7 +339,7 @@ def changes(study: QualityStudy) -> dict[str, Rows]:
     return {"changes": rows}
 
 
-def _change_score(corpus: str, one: Annotated, starts: Sequence[int]) -> ChangeScore:
+def _change_score(corpus: str, one: LabelledSeries, starts: Sequence[int]) -> ChangeScore:
     if corpus == TCPD:
         return scores.change_score(one.annotations, starts, len(one.y))
     (marked,) = one.annotations.values()
@@ -378,7 +359,7 @@ def _change_row(
     }
 
 
-def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, list[int]]:
+def _detections(study: QualityStudy, corpus: str, one: LabelledSeries) -> dict[str, list[int]]:
     """Changes of one series by method; on vectors models report what they confirm, and serve."""
     detections: dict[str, list[int]] = {}
     if corpus == TCPD:
@@ -400,7 +381,7 @@ def _detections(study: QualityStudy, corpus: str, one: Annotated) -> dict[str, l
 
 
 def segmentations(
-    one: Annotated, model: UnderlyingModel, settings: StreamSettings
+    one: LabelledSeries, model: UnderlyingModel, settings: StreamSettings
 ) -> list[list[int]]:
     """Changes of one series by way, as in `OUTPUTS`; less seasons there is none in hindsight."""
     followed = follow(model, one.y, settings)
@@ -424,22 +405,19 @@ def selection(study: QualityStudy) -> dict[str, Rows]:
     series = study.data.annotated.get(TCPD, [])
     if len(series) < 2:  # no halves
         return {"selection": []}
-    count = study.sizes.candidates
-    advance = study.part("choices on TCPD", len(study.names) * (1 + count))
     rows = []
     for name in study.names:
-        by_candidate = []
-        for model, settings in candidates(build(name, Options()), count, study.rng):
-            by_candidate.append(
+        tried = candidates(build(name, Options()), study.sizes.candidates, study.rng)
+        by_candidate = [
+            [
                 [
-                    [
-                        scores.change_score(one.annotations, points, len(one.y))
-                        for points in segmentations(one, model, settings)
-                    ]
-                    for one in series
+                    scores.change_score(one.annotations, points, len(one.y))
+                    for points in segmentations(one, model, settings)
                 ]
-            )
-            advance()
+                for one in series
+            ]
+            for model, settings in study.track(tried, f"choices on TCPD: {name}")
+        ]
         table = np.array(by_candidate)  # [candidate, series, output, measure]
         halves = [study.rng.permutation(len(series)) for _ in range(REPETITIONS)]
         for k, output in enumerate(OUTPUTS):
@@ -497,13 +475,11 @@ def forecasts(study: QualityStudy) -> dict[str, Rows]:
             for one in everything
             if np.isfinite(one.y[warmed_up(one.y)[2] :]).sum() >= scores.SHORTEST
         ]
-        advance = study.part(f"forecasts: {corpus}", len(series))
         strange: dict[str, list[Floats]] = {}
         by_method: dict[str, list[SeriesScore]] = {}
-        for one in series:
+        for one in study.track(series, f"forecasts: {corpus}"):
             for method, score in _forecast_scores(study, one, strange).items():
                 by_method.setdefault(method, []).append(score)
-            advance()
         if not series:
             continue
         last_value = by_method[next(iter(baselines.FORECASTERS))]
@@ -515,7 +491,7 @@ def forecasts(study: QualityStudy) -> dict[str, Rows]:
             }
             for method, of_method in by_method.items()
         ]
-        if corpus == NAB and any(one.window is not None and one.window.any() for one in series):
+        if corpus == NAB and any(one.window.any() for one in series):
             # Scores of each observation: of models, then of baselines.
             detectors = {
                 **strange,
@@ -528,7 +504,7 @@ def forecasts(study: QualityStudy) -> dict[str, Rows]:
 
 
 def _forecast_scores(
-    study: QualityStudy, one: Scalars, strange: dict[str, list[Floats]]
+    study: QualityStudy, one: LabelledSeries, strange: dict[str, list[Floats]]
 ) -> dict[str, SeriesScore]:
     """Scores of every forecaster on one series; strange: gains the probabilities answered."""
     location, scale, first = warmed_up(one.y)
@@ -561,12 +537,12 @@ def _forecast_scores(
 
 
 def _anomalies(
-    study: QualityStudy, series: Sequence[Scalars], detectors: Mapping[str, list[Floats]]
+    study: QualityStudy, series: Sequence[LabelledSeries], detectors: Mapping[str, list[Floats]]
 ) -> tuple[Rows, Rows]:
     """NAB's scores, and VUS-PR of the series that have a window; `evidence` by this alone."""
     nab = []
     vus = []
-    weights = [scores.window_weights(one.window) for one in series if one.window is not None]
+    weights = [scores.window_weights(one.window) for one in series]
     for name, values in detectors.items():
         if name.endswith(ANOMALY):
             score = anomaly_score(values, weights, study.rng, alarm_curve)
@@ -576,7 +552,7 @@ def _anomalies(
         volumes = [
             scores.vus_pr(score, one.window)
             for score, one in zip(values, series, strict=True)
-            if one.window is not None and one.window.any()
+            if one.window.any()
         ]
         own = np.random.default_rng(study.seed)
         vus.append({"method": name, "vus": bootstrap(volumes, own)})

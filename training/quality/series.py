@@ -46,22 +46,20 @@ OUTLIER_SIZE = 8.0
 LOG_SD = 0.75  # of the logarithm
 RATE = 4.0  # of counts
 WALK_LENGTH = 400  # observations over which the sd of a walk is taken
+NOWHERE = np.zeros(0, bool)
 
 
-class Annotated(NamedTuple):
-    """A series (T, d), nan where missing, and its change points by each annotator."""
+class LabelledSeries(NamedTuple):
+    """A series (T,) or (T, d), nan where missing.
 
-    name: str
-    y: Floats
-    annotations: Mapping[str, list[int]]
-
-
-class Scalars(NamedTuple):
-    """A series (T,), nan where missing, and whether each observation is in a labelled window."""
+    annotations: its change points by each annotator. window: whether each observation is in a
+    labelled window; none: no observation is.
+    """
 
     name: str
     y: Floats
-    window: NDArray[np.bool_] | None = None
+    annotations: Mapping[str, list[int]] = {}
+    window: NDArray[np.bool_] = NOWHERE
 
 
 def spans(window: NDArray[np.bool_]) -> list[list[int]]:
@@ -74,12 +72,12 @@ def spans(window: NDArray[np.bool_]) -> list[list[int]]:
 class Corpora(NamedTuple):
     """What the folder holds.
 
-    annotated, scalars: by corpus, the series whose changes are scored, of TCPD the univariate ones,
-    and those that are forecast. missing: files that are not there.
+    annotated, scalars: by corpus, the series (T, d) whose changes are scored, of TCPD the
+    univariate ones, and those (T,) that are forecast. missing: files that are not there.
     """
 
-    annotated: dict[str, list[Annotated]]
-    scalars: dict[str, list[Scalars]]
+    annotated: dict[str, list[LabelledSeries]]
+    scalars: dict[str, list[LabelledSeries]]
     missing: list[str]
 
 
@@ -106,7 +104,7 @@ def _read(file: Path, into: Corpora) -> None:
     corpus = FILES[file.name]
     if corpus == TCPD:
         into.annotated[TCPD] = [one for one in tcpd(file) if one.y.shape[1] == 1]
-        into.scalars[TCPD] = [Scalars(one.name, one.y[:, 0]) for one in into.annotated[TCPD]]
+        into.scalars[TCPD] = [one._replace(y=one.y[:, 0]) for one in into.annotated[TCPD]]
         return
     with np.load(file, allow_pickle=False) as content:
         arrays = {key: content[key] for key in content.files}
@@ -121,11 +119,12 @@ def _read(file: Path, into: Corpora) -> None:
     columns = [str(name) for name in arrays.get("columns", ())]
     if corpus == "NAB":
         into.scalars[corpus] = [
-            Scalars(name, y, arrays[f"{name}__window"].astype(bool)) for name, y in named("__value")
+            LabelledSeries(name, y, window=arrays[f"{name}__window"].astype(bool))
+            for name, y in named("__value")
         ]
     elif corpus == "elec2":
         into.scalars[corpus] = [
-            Scalars(f"{name} {first}", y[first : first + ELEC2_PIECE])
+            LabelledSeries(f"{name} {first}", y[first : first + ELEC2_PIECE])
             for name in ELEC2_COLUMNS
             for y in [arrays["x"][:, columns.index(name)].astype(float)]
             for first in range(0, len(y) - ELEC2_PIECE + 1, ELEC2_PIECE)
@@ -134,7 +133,7 @@ def _read(file: Path, into: Corpora) -> None:
         if corpus == "HASC":  # one series without a name
             arrays = {f"hasc__{key}": values for key, values in arrays.items()}
         into.annotated[corpus] = [
-            Annotated(
+            LabelledSeries(
                 name,
                 arrays[f"{name}__x"].astype(float),
                 {"corpus": np.flatnonzero(starts).tolist()},
@@ -143,13 +142,13 @@ def _read(file: Path, into: Corpora) -> None:
         ]
         if columns:
             into.scalars[corpus] = [
-                Scalars(f"{run.name} {column}", run.y[:, k])
+                LabelledSeries(f"{run.name} {column}", run.y[:, k])
                 for run in into.annotated[corpus]
                 for k, column in enumerate(columns)
             ]
 
 
-def tcpd(file: Path) -> list[Annotated]:
+def tcpd(file: Path) -> list[LabelledSeries]:
     """Every series of the Turing Change Point Dataset, by name.
 
     The file holds `{name: {"values": [n_dim][n_obs], "annotations": {annotator: [position]}}}`;
@@ -157,7 +156,7 @@ def tcpd(file: Path) -> list[Annotated]:
     """
     content = json.loads(file.read_text())
     return [
-        Annotated(name, np.array(one["values"], np.float64).T, one["annotations"])
+        LabelledSeries(name, np.array(one["values"], np.float64).T, one["annotations"])
         for name, one in sorted(content.items())
     ]
 

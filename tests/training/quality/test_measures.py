@@ -6,7 +6,6 @@ from io import StringIO
 import numpy as np
 import pytest
 from rich.console import Console
-from rich.progress import Progress
 from typer.testing import CliRunner
 
 from model_core.stream_settings import DEFAULTS
@@ -103,7 +102,7 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
 def studied(sizes, models):
     """A study of simulations."""
     rng = np.random.default_rng(0)
-    return QualityStudy(models, {}, Corpora({}, {}, []), sizes, 0, rng, Progress())
+    return QualityStudy(models, {}, Corpora({}, {}, []), sizes, 0, rng)
 
 
 def test_models_are_measured_at_other_settings_too():

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from rich.progress import Progress
 
 from training.quality import baselines, measures, scores, series
 from training.quality.baselines import windowed_gaussian
@@ -75,7 +74,7 @@ def test_alarms_are_false_on_quiet_series_and_delays_count_the_first(monkeypatch
         # the large one is found, at once.
         return [7, 25] if len(y) == sizes.quiet_length else [10, *np.flatnonzero(y > 9)[:1]]
 
-    study = measures.QualityStudy({}, {"tests": watch}, None, sizes, 0, None, Progress())
+    study = measures.QualityStudy({}, {"tests": watch}, None, sizes, 0, None)
     (row,) = measures.families(study)["families"]
     assert (row["family"], row["method"]) == ("alternating", "tests")
     assert row["false"].mean == pytest.approx(2.0)
