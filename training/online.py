@@ -57,17 +57,22 @@ def follow(
     settings: StreamSettings = DEFAULTS,
     levels: Sequence[float] = (),
     inputs: ArrayLike | None = None,
+    elapsed: ArrayLike | None = None,
 ) -> Followed:
     """Events and answers of a series, as of a stream of the service.
 
     y: (T,) or (T, d) labels, nan where missing; one that the filter refuses counts as missing.
     levels: of the quantiles of predictives; without any these are not summarised. inputs: of a
-    model that takes some, (T, x_dim).
+    model that takes some, (T, x_dim). elapsed: (T,) time since the observation before, in units of
+    the hazard; without it 1.
     """
     pipeline, observations = _begun(model, y, settings, levels)
     if inputs is not None:
         both = zip(observations, np.asarray(inputs, np.float64).tolist(), strict=True)
         observations = [seen._replace(x=tuple(x)) for seen, x in both]
+    if elapsed is not None:
+        passed = zip(observations, np.asarray(elapsed, np.float64).tolist(), strict=True)
+        observations = [seen._replace(elapsed=units) for seen, units in passed]
     taken = pipeline.take_series(0, observations)
     while len(taken) < len(observations):
         refused = observations[len(taken)]

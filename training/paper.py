@@ -26,19 +26,19 @@ from model_core.stream import forecasts
 from model_core.stream.columns import Columns, of_all
 from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Slab, SlabMemory, Step
-from model_core.stream.warmup import Moments
-from model_core.stream_settings import DEFAULTS
+from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.summary import stacked
 from model_core.upm.base import UnderlyingModel
 from training import catalogue, figures
 from training.config import OWN, Objective
 from training.data.files import Place, save
-from training.data.windows import Batch, Splits
+from training.data.windows import Batch, Series, Splits
 from training.errors import BadRun
 from training.figures import Chart, Curves
 from training.learners import Classifier, Learner, learner
 from training.meta_training.objective import labelled, measured, reveal
 from training.meta_training.runs import RESULT, Run
+from training.online import follow
 from training.results import (
     Estimate,
     Table,
@@ -216,7 +216,7 @@ class Trace(NamedTuple):
 
 
 class Filters:
-    """Filters of a fixed number of series, all stepped by one observation of each at a time."""
+    """Filters of a number of series in units of their own, all stepped by one observation each."""
 
     def __init__(
         self,
@@ -224,18 +224,12 @@ class Filters:
         rows: int,
         max_hypotheses: int,
         levels: Sequence[float] = (),
-        moments: Sequence[Moments] = (),
     ) -> None:
-        """levels: of the quantiles in summaries; without any there are no summaries.
-
-        moments: location and scale of each series; without any 0 and 1.
-        """
+        """levels: of the quantiles in summaries; without any there are no summaries."""
         self.model = model
         self._summarised = len(levels) > 0
         self.slab = Slab(model, max_hypotheses, levels, room=SlabMemory(expected=rows))
-        moments = moments or [([0.0] * model.scaled, [1.0] * model.scaled)] * rows
-        locations = [location for location, _ in moments]
-        self._rows = self.slab.begin(locations, [scale for _, scale in moments])
+        self._rows = self.slab.begin([[0.0] * model.scaled] * rows, [[1.0] * model.scaled] * rows)
 
     def state(self, row: int) -> FilterState:
         """State of a row (batch 1), a copy."""
@@ -264,15 +258,21 @@ class Filters:
             yield self.slab.step(self._rows, seen, watched, summarised=self._summarised)
 
 
-@torch.no_grad()
-def log_scores(model: UnderlyingModel, batch: Batch, moments: Sequence[Moments] = ()) -> Tensor:
-    """`log p(y_t | x_t, past)` (B, T), nan where unlabelled; as many hypotheses as a stream has.
+def log_scores(model: UnderlyingModel, batch: Batch) -> Tensor:
+    """`log p(y_t | x_t, past)` (B, T), nan where unlabelled, of sequences in units of their own."""
+    settings = DEFAULTS
+    if model.needs_scale:
+        settings = settings._replace(location=[0.0] * model.y_dim, scale=[1.0] * model.y_dim)
+    return torch.stack([log_score(model, one, settings) for one in batch.series()])
 
-    moments: location and scale of each series; without any 0 and 1.
-    """
-    filters = Filters(model, len(batch.y), DEFAULTS.max_hypotheses, moments=moments)
-    scores = [[step.readout.log_score for step in taken] for taken in filters.through(batch)]
-    return torch.tensor(scores, dtype=torch.float64).T
+
+@torch.no_grad()
+def log_score(
+    model: UnderlyingModel, series: Series, settings: StreamSettings = DEFAULTS
+) -> Tensor:
+    """`log p(y_t | x_t, past)` (T,) as of a stream; nan in its warm-up, and where unlabelled."""
+    followed = follow(model, series.y, settings, inputs=series.x, elapsed=series.elapsed)
+    return torch.from_numpy(followed.log_score)
 
 
 @torch.no_grad()

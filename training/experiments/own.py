@@ -21,8 +21,6 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from model_core.stream import warmup
-from model_core.stream.warmup import Moments
 from model_core.stream_settings import DEFAULTS, VECTOR_OUTPUTS
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options as ModelOptions
@@ -51,7 +49,6 @@ ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
 PARTS = ("training", "validation", "test")
 BURN_IN = 50  # unscored observations at the start of a series, of which 20 are warm-up
 LEAST_BURN_IN = DEFAULTS.warmup  # where no series is longer than that
-BATCH = 25  # series filtered together
 GENERATED = 50  # test sequences of an experiment with generated data
 
 Values = NDArray[np.float64]
@@ -296,6 +293,11 @@ def compare(
             models.items(), "filtering", console=console, transient=True, disable=console is None
         )
     }
+    # A warm-up lasts longer where labels are missing, and not all models have one.
+    for rows in zip(*scores.values(), strict=True):
+        unknown = torch.stack(rows).isnan().any(0)
+        for row in rows:
+            row[unknown] = torch.nan
     ours = scores.pop("")
     blocks = block_means(ours, length, burn_in)
     if not len(blocks):
@@ -355,27 +357,11 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
     """`log p(y_t | x_t, past)` of every series (N,), nan where an output or all are missing.
 
     Not all models learn from what is left of such a label, and a density of fewer outputs is no
-    match for one of all.
+    match for one of all. It is nan in the warm-up, too.
     """
-    rows = []
-    for first in range(0, len(series), BATCH):
-        some = series[first : first + BATCH]
-        moments: list[Moments] = []
-        if model.needs_scale:
-            # Location and scale of each series' warm-up, as of a stream of the service.
-            scaled = [
-                torch.cat((one.y, one.x), -1)
-                if model.scales_inputs and one.x is not None
-                else one.y
-                for one in some
-            ]
-            moments = [warmup.first(model, one.tolist(), DEFAULTS.warmup)[0] for one in scaled]
-        # Padding after the end of a series is unlabelled, its scores dropped.
-        longest = max(len(one.y) for one in some)
-        batch = consecutive([one.padded(longest) for one in some], longest)
-        for row, one in zip(paper.log_scores(model, batch, moments), some, strict=True):
-            rows.append(row[: len(one.y)].masked_fill(one.y.isnan().any(-1), torch.nan))
-    return rows
+    return [
+        paper.log_score(model, one).masked_fill(one.y.isnan().any(-1), torch.nan) for one in series
+    ]
 
 
 def block_means(scores: Sequence[Tensor], length: int, burn_in: int = BURN_IN) -> Values:

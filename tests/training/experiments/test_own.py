@@ -3,6 +3,7 @@
 Scores are those of the service, of the same observations for every model.
 """
 
+import itertools
 import json
 import re
 
@@ -10,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from model_core import filter as moca_filter
-from model_core.stream import warmup
 from model_core.upm.builtin import Options, build
 from tests.training.moca import moca, small
 from tests.training.tiny import seeded
@@ -58,32 +57,18 @@ def test_a_fleet_has_its_units_from_each_series(run):
     for scores, others in pairs:
         expected = scores - np.log(1e4)
         torch.testing.assert_close(others, expected, atol=1e-7, rtol=0, equal_nan=True)
-        assert scores[8:].isfinite().all()
-
-
-def test_an_untrained_model_has_its_warm_up_from_each_series():
-    model = build("gaussian", Options())
-    some = series(35, 30)
-    log_scores = own.log_scores(model, some)
-    for scores, one in zip(log_scores, some, strict=True):
-        location, scale = warmup.estimate(one.y[:20].tolist(), model)
-        torch.testing.assert_close(scores, own.log_scores(model, [one])[0])
-        moments = (torch.tensor([numbers]).double() for numbers in (location, scale))
-        prior, rate = moca_filter.make_prior(model, *moments), model.outlier_rate
-        both = model.predictive(prior.stats, None), model.outlier(prior.stats, None)
-        densities = [c.joint_log_density(one.y[:1].unsqueeze(1)).exp().item() for c in both]
-        expected = np.log((1 - rate) * densities[0] + rate * densities[1])
-        assert scores[0].item() == pytest.approx(expected)
+        assert scores[21:].isfinite().all()
 
 
 def test_all_models_are_scored_on_whole_labels():
     some = [Series(None, torch.cat((one.y, one.y.flip(0)), -1), name=one.name)
             for one in series(40, 30)]  # fmt: skip
-    some[0].y[[7, 20], [0, 1]] = torch.nan
+    some[0].y[[7, 25], [0, 1]] = torch.nan
     some[1].y[5] = torch.nan
     for name in ("averaged", "gaussian"):
         scores = own.log_scores(build(name, Options(y_dim=2)), some)
-        assert [row.isnan().nonzero().flatten().tolist() for row in scores] == [[7, 20], [5]]
+        missing = [row.isnan().nonzero().flatten().tolist() for row in scores]
+        assert missing == [list(range(21)) + [25], list(range(21))]  # in the warm-up all
 
 
 def test_the_table(run):
@@ -104,6 +89,21 @@ def test_the_table(run):
     assert page.count("\n| ") == 6
     assert "blocks of at most" in page
     assert all(name in result.stdout and name in page for name in names)
+
+
+def test_models_are_compared_where_all_of_them_have_a_score(run, tmp_path, monkeypatch):
+    calls = itertools.count()
+
+    def scored(model, series):
+        rows = [one.y[:, 0].clone() for one in series]
+        rows[0][51 + next(calls)] = torch.nan  # of each model another one
+        return rows
+
+    monkeypatch.setattr(own, "log_scores", scored)
+    trained_run = own.finished(run)
+    scores = own.compare(trained_run, splits(trained_run.config, Place(None, tmp_path)))
+    assert scores.observations == 13 - next(calls) + 10
+    assert all(other.difference.mean == 0 for other in scores.untrained)
 
 
 def test_blocks():
