@@ -26,8 +26,7 @@ from model_core.stream import forecasts
 from model_core.stream.columns import Columns, of_all
 from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Slab, SlabMemory, Step
-from model_core.stream_settings import DEFAULTS, StreamSettings
-from model_core.summary import stacked
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.base import UnderlyingModel
 from training import catalogue, figures
 from training.config import OWN, Objective
@@ -38,7 +37,7 @@ from training.figures import Chart, Curves
 from training.learners import Classifier, Learner, learner
 from training.meta_training.objective import labelled, measured, reveal
 from training.meta_training.runs import RESULT, Run
-from training.online import follow
+from training.online import Followed, follow
 from training.results import (
     Estimate,
     Table,
@@ -55,7 +54,6 @@ VERSION = 2  # of what test sequences are drawn from and how they are scored; mo
 Values = NDArray[np.float64]
 DTYPE = torch.float64
 CALIBRATION_SEQUENCES = 25  # test sequences on which calibration is measured
-MAX_HYPOTHESES = 100  # of the filter while measuring calibration
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage is measured
 MEDIAN = (0.5,)  # without a level predictives are not summed up
 METRICS = {"nll": ("test NLL", "nats"), "accuracy": ("test accuracy", "")}  # name and unit
@@ -201,34 +199,12 @@ def scores(
     return kept(run, "test", key, measure)["score"]
 
 
-class Trace(NamedTuple):
-    """Outputs of the filter over a batch, step by step as in the service.
-
-    belief: (B, T, T) `b_t(r | x_t, y_t)` by [t, r]. pit: (B, T, d), nan where unlabelled or of
-    classes. probability: (B, T, J) of classes, else None. states: of the first sequence, before
-    each chosen time.
-    """
-
-    belief: Tensor
-    pit: NDArray[np.float64]
-    probability: NDArray[np.float64] | None
-    states: dict[int, FilterState]
-
-
 class Filters:
     """Filters of a number of series in units of their own, all stepped by one observation each."""
 
-    def __init__(
-        self,
-        model: UnderlyingModel,
-        rows: int,
-        max_hypotheses: int,
-        levels: Sequence[float] = (),
-    ) -> None:
-        """levels: of the quantiles in summaries; without any there are no summaries."""
+    def __init__(self, model: UnderlyingModel, rows: int, max_hypotheses: int) -> None:
         self.model = model
-        self._summarised = len(levels) > 0
-        self.slab = Slab(model, max_hypotheses, levels, room=SlabMemory(expected=rows))
+        self.slab = Slab(model, max_hypotheses, (), room=SlabMemory(expected=rows))
         self._rows = self.slab.begin([[0.0] * model.scaled] * rows, [[1.0] * model.scaled] * rows)
 
     def state(self, row: int) -> FilterState:
@@ -255,76 +231,71 @@ class Filters:
         watched = [NOTHING_WATCHED] * count
         for t in range(steps):
             seen = Columns(y[:, t], x[:, t], elapsed[:, t], unstated, rates, hazards, offsets)
-            yield self.slab.step(self._rows, seen, watched, summarised=self._summarised)
+            yield self.slab.step(self._rows, seen, watched, summarised=False)
 
 
 def log_scores(model: UnderlyingModel, batch: Batch) -> Tensor:
     """`log p(y_t | x_t, past)` (B, T), nan where unlabelled, of sequences in units of their own."""
-    settings = DEFAULTS
-    if model.needs_scale:
-        settings = settings._replace(location=[0.0] * model.y_dim, scale=[1.0] * model.y_dim)
-    return torch.stack([log_score(model, one, settings) for one in batch.series()])
+    return torch.from_numpy(np.stack([one.log_score for one in _followed(model, batch)]))
 
 
-@torch.no_grad()
-def log_score(
-    model: UnderlyingModel, series: Series, settings: StreamSettings = DEFAULTS
-) -> Tensor:
+def log_score(model: UnderlyingModel, series: Series) -> Tensor:
     """`log p(y_t | x_t, past)` (T,) as of a stream; nan in its warm-up, and where unlabelled."""
-    followed = follow(model, series.y, settings, inputs=series.x, elapsed=series.elapsed)
+    followed = follow(model, series.y, inputs=series.x, elapsed=series.elapsed)
     return torch.from_numpy(followed.log_score)
 
 
 @torch.no_grad()
+def _followed(model: UnderlyingModel, batch: Batch, levels: Sequence[float] = ()) -> list[Followed]:
+    """Each sequence as a stream; all are in units of their own, which need no warm-up."""
+    settings = DEFAULTS
+    if model.needs_scale:
+        settings = settings._replace(location=[0.0] * model.y_dim, scale=[1.0] * model.y_dim)
+    return [follow(model, one.y, settings, levels, one.x, one.elapsed) for one in batch.series()]
+
+
+@torch.no_grad()
 def trace(
-    model: UnderlyingModel,
-    batch: Batch,
-    at: tuple[int, ...] = (),
-    max_hypotheses: int | None = None,
-) -> Trace:
-    """Filter a batch from its first observation; by default nothing is pruned."""
+    model: UnderlyingModel, batch: Batch, at: tuple[int, ...] = ()
+) -> tuple[Tensor, dict[int, FilterState]]:
+    """Filter a batch from its first observation; nothing is pruned.
+
+    Returns the belief (B, T, T) `b_t(r | x_t, y_t)` by [t, r], and states of the first sequence
+    before the times `at`.
+    """
     count, steps = batch.y.shape[:2]
-    filters = Filters(model, count, max_hypotheses or steps, MEDIAN)
+    filters = Filters(model, count, steps)
     beliefs = []
-    pits = []
-    classes = []
     states = {}
-    for t, taken in enumerate(filters.through(batch)):
+    for t, _ in enumerate(filters.through(batch)):
         if t + 1 in at:
             states[t + 1] = filters.state(0)
         state, _ = filters.batch
         belief = torch.zeros(count, steps, dtype=torch.float64)
         length = state.belief.run_length.clamp(0, steps - 1)
         beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))
-        numbers = [step.predictive and step.predictive.numbers(0.0) for step in taken]
-        summary = stacked(numbers, model.y_dim, model.label)
-        if model.label == "class":
-            classes.append(summary.mean)
-            pits.append(np.full(batch.y[:, t].shape, np.nan))
-        else:
-            pits.append(summary.cdf)
-    probability = np.stack(classes, 1) if classes else None
-    return Trace(torch.stack(beliefs, 1), np.stack(pits, 1), probability, states)
+    return torch.stack(beliefs, 1), states
 
 
 def calibration(run: Run, splits: Splits) -> tuple[dict[str, Any], Chart]:
-    """PITs of numbers or reliability of classes, of the model filtered as in the service.
+    """PITs of numbers or reliability of classes, of sequences as streams.
 
     pit_distance: of the PITs from uniform (Kolmogorov-Smirnov). coverage: (level, share inside) of
     central intervals. class_error: expected calibration error of a classifier. What does not apply
     is None or empty.
     """
     batch = sequences(splits, protocol_of(run)).part(slice(0, CALIBRATION_SEQUENCES))
-    traced = trace(load(run, splits).served(), batch, max_hypotheses=MAX_HYPOTHESES)
+    followed = _followed(load(run, splits).served(), batch, MEDIAN)
     measures: dict[str, Any] = {"pit_distance": None, "coverage": [], "class_error": None}
-    if traced.probability is not None:
-        bins = reliability(traced.probability, batch.y.squeeze(-1).numpy())
+    if splits.classes:
+        probability = np.stack([one.summary.mean for one in followed])
+        bins = reliability(probability, batch.y.squeeze(-1).numpy())
         measures["class_error"] = calibration_error(bins)
         return measures, figures.classifier(bins)
-    inside = coverage(traced.pit, LEVELS).tolist()
-    measures["pit_distance"] = distance(traced.pit)
-    measures["coverage"] = list(zip(LEVELS, inside, strict=True))
-    return measures, figures.calibration(traced.pit)
+    pits = np.stack([one.summary.cdf for one in followed])
+    measures["pit_distance"] = distance(pits)
+    measures["coverage"] = list(zip(LEVELS, coverage(pits, LEVELS).tolist(), strict=True))
+    return measures, figures.calibration(pits)
 
 
 def validations(run: Run) -> Chart:
@@ -614,5 +585,5 @@ def belief_picture(run: Run, splits: Splits, place: Place) -> Chart:
     """Belief over the first test sequence, with its switches."""
     batch = first_sequence(run, splits)
     assert batch.switch is not None
-    belief = trace(load(run, splits).model(), batch).belief[0].numpy()
-    return figures.heat_map(belief, batch.switch[0].numpy())
+    (belief,), _ = trace(load(run, splits).model(), batch)
+    return figures.heat_map(belief.numpy(), batch.switch[0].numpy())

@@ -261,9 +261,9 @@ def picture(run: Run, splits: Splits, place: Place) -> Chart:
     longest = int(windows.y.norm(dim=-1).sum(-1).argmax())
     batch = windows.part(slice(longest, longest + 1))
     assert batch.x is not None
-    belief = paper.trace(paper.load(run, splits).model(), batch).belief[0].numpy()
+    (belief,), _ = paper.trace(paper.load(run, splits).model(), batch)
     title = f"A player's trajectory, window {longest} of {name}"
-    return trajectory((batch.x[0] * SCALE_FT).numpy(), belief, title)
+    return trajectory((batch.x[0] * SCALE_FT).numpy(), belief.numpy(), title)
 
 
 @figures.styled

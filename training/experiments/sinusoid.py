@@ -138,12 +138,11 @@ def picture(run: Run, splits: Splits, place: Place) -> Chart:
     x, y = GRID
     batch = paper.first_sequence(run, splits)
     model = paper.load(run, splits).model()
-    traced = paper.trace(model, batch, TIMES)
+    (belief,), states = paper.trace(model, batch, TIMES)
     densities = {
-        t: paper.density(model, state, x.unsqueeze(-1), y).numpy()
-        for t, state in traced.states.items()
+        t: paper.density(model, state, x.unsqueeze(-1), y).numpy() for t, state in states.items()
     }
-    return densities_chart(batch, densities, traced.belief[0].numpy())
+    return densities_chart(batch, densities, belief.numpy())
 
 
 @figures.styled
