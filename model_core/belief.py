@@ -1,4 +1,6 @@
-"""The belief over run lengths, in log space: grow, observe, prune, and what is read off it.
+"""The belief over run lengths, in log space: grow, observe, prune.
+
+What is read off it, `model_core.compiled.belief` has, for rows of any model.
 
 Shapes: `B` streams, `S = max_hypotheses + 1` slots. A `log_prob` of -inf is an empty slot; after
 `prune` at least one slot is empty, so `grow` always finds room for the new hypothesis.
@@ -14,8 +16,6 @@ NEG_INF = float("-inf")
 # Log probabilities that differ by less are equal: rounding must not choose between two starts.
 TIE = 1e-12
 GREATEST = 1e290  # evidence, of a change that is certain
-LIKELY = 0.9  # of the probability, that the likely starts of a change hold
-GRAIN = 1e-9  # shares of it that differ by less are equal, and less than that is none
 
 
 class Belief(NamedTuple):
@@ -158,62 +158,3 @@ def likeliest(log_prob: Tensor, run_length: Tensor) -> Tensor:
     """
     equal = log_prob >= log_prob.amax(-1, keepdim=True) - TIE
     return run_length.masked_fill(~equal, -1).argmax(-1)
-
-
-def mass_below(belief: Belief, run_length: Tensor) -> Tensor:
-    """Probability (B,) that the run length is below `run_length` (B,)."""
-    inside = belief.run_length < run_length.unsqueeze(-1)
-    return (belief.log_prob.exp() * inside).sum(-1).clamp(max=1.0)
-
-
-def likened(belief: Belief) -> Tensor:
-    """Probabilities (B, S) of hypotheses if all gaps had been units of time."""
-    return torch.softmax(belief.log_prob - belief.gap, -1)
-
-
-def evidence_of_change(belief: Belief, below: Tensor, hazard: Tensor) -> Tensor:
-    """Shiryaev-Roberts statistic (B,) of a change to run lengths below `below` (B,).
-
-    The odds of one over the hazard (B, 1) or (B, S) of those who know of none: while nothing
-    changes it is a return period, of observations between two as high. Gaps count as units of time:
-    that one was long is no evidence.
-    """
-    inside = belief.run_length < below.unsqueeze(-1)
-    mass = likened(belief)
-    changed = (mass * inside).sum(-1).clamp(max=1.0)
-    unchanged = (mass * ~inside * hazard).sum(-1)
-    return changed / unchanged.clamp(min=1 / GREATEST)
-
-
-def likely_starts(belief: Belief, below: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a change to run lengths below `below` (B,) began: the fewest that hold `LIKELY`.
-
-    The longest and the shortest, and the share of the probability of all of them that these hold,
-    (B,) each; 0 where there is none.
-    """
-    mass = belief.log_prob.exp() * (belief.run_length < below.unsqueeze(-1))
-    share = mass / mass.sum(-1, keepdim=True).clamp(min=1 / GREATEST)
-    grains = torch.floor(share / GRAIN)
-    # The likeliest first, of equal ones the longest.
-    order = belief.run_length.argsort(-1, descending=True)
-    likelier = torch.sort(grains.gather(-1, order), stable=True, dim=-1, descending=True).indices
-    order = order.gather(-1, likelier)
-    share, grains, length = (v.gather(-1, order) for v in (share, grains, belief.run_length))
-    before = share.cumsum(-1) - share
-    chosen = (before < LIKELY - TIE) & (grains > 0)
-    longest = torch.where(chosen, length, 0).amax(-1)
-    shortest = torch.where(chosen, length, torch.iinfo(length.dtype).max).amin(-1)
-    held = (share * chosen).sum(-1).clamp(max=1.0)
-    return longest, torch.where(held > 0, shortest, 0), held
-
-
-def suspected(belief: Belief, below: Tensor, evidence: Tensor, threshold: Tensor) -> Tensor:
-    """Slot (B,) of the start that events are about.
-
-    The most probable one; where evidence reaches a threshold (B,) above 0, the most probable one of
-    run lengths below `below` (B,).
-    """
-    inside = belief.run_length < below.unsqueeze(-1)
-    later = likeliest(belief.log_prob.masked_fill(~inside, NEG_INF), belief.run_length)
-    alarm = (threshold > 0) & (evidence >= threshold)
-    return torch.where(alarm, later, likeliest(belief.log_prob, belief.run_length))

@@ -178,15 +178,6 @@ def expected(table: Tensor, run_length: Tensor, changes: Tensor, steps: Tensor) 
     return torch.where(mark == LEARNED, (a + changes) / (a + b + steps.unsqueeze(-1)), listed)
 
 
-def greatest(table: Tensor, learned: Tensor) -> Tensor:
-    """Hazard (B, S), or (B, 1), by which evidence is measured: of a table the greatest.
-
-    learned: what hypotheses expect, for those that are learned.
-    """
-    largest = table.amax(-1, keepdim=True)
-    return torch.where(table[:, :1] == LEARNED, learned, largest)
-
-
 def log_change(hazard: Tensor, elapsed: Tensor, changepoint: Tensor) -> tuple[Tensor, Tensor]:
     """Log probabilities of a change and of none before the next observation.
 

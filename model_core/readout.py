@@ -8,30 +8,33 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core import belief as beliefs
-from model_core import hazard as hazards
 from model_core import regimes
-from model_core.filter import FilterState, Info, expected_hazard
+from model_core.codec import StreamRow
+from model_core.compiled import LABEL, SETTLED, SINCE
+from model_core.filter import FilterState, Info
 from model_core.lazy import Tensor, torch
 from model_core.stream.events import EventReading
 from model_core.stream.state import KnownRegime
-from model_core.transfer import to_host
+from model_core.table import Layout, Rows, statistics_line
+from model_core.transfer import to_arrays, to_host
 from model_core.upm.base import UnderlyingModel
+
+Floats = NDArray[np.float64]
 
 
 class Readout(NamedTuple):
     """One stream's numbers after a step.
 
     outlying: the label is more probably an outlier than not. evidence: of a change since the last
-    confirmation, see `belief.evidence_of_change`; of a filter with a memory of one to a new regime.
+    confirmation, see `compiled.belief`; of a filter with a memory of one to a new regime.
     event_*, start_totals: of the start that events are about, the most probable one unless the
     `decisive` evidence has reached the stream's threshold. longest, shortest, coverage: where that
-    may be, see `belief.likely_starts`; all 0 where it is not asked. totals, start_totals: count,
-    sums and sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes,
-    or the stored one that the stream is in. Of a filter with a memory: new_probability: of a change
-    to a new regime since the last confirmation. return_evidence: of a return. returned: the stored
-    regime that began since then, if that is more probable than a new one, with its share of the
-    probability.
+    may be, the fewest starts that hold .9 of the probability; all 0 where it is not asked. totals,
+    start_totals: count, sums and sums of squares of the labels, 1 + 2d numbers. regime: of a model
+    with typical regimes, or the stored one that the stream is in. Of a filter with a memory:
+    new_probability: of a change to a new regime since the last confirmation. return_evidence: of a
+    return. returned: the stored regime that began since then, if that is more probable than a new
+    one, with its share of the probability.
     """
 
     log_score: float
@@ -88,84 +91,69 @@ class Readout(NamedTuple):
 
 # Each is one column of the table, in this order; totals and start_totals follow.
 NUMBERS = {name: kind for name, kind in get_type_hints(Readout).items() if isinstance(kind, type)}
+# Those that are of the step, not of the belief after it; the first.
+OF_STEP = (
+    "log_score", "changepoint_probability", "pruned_mass", "born_previous_start", "ok", "outlying"
+)  # fmt: skip
+OF_MEMORY = 6  # numbers of a filter with a memory, see `compiled.regimes`
 _WHOLE = [place for place, kind in enumerate(NUMBERS.values()) if kind is int]
 _FLAGS = [place for place, kind in enumerate(NUMBERS.values()) if kind is bool]
 
 
 def table(
-    state: FilterState,
-    info: Info,
-    hazard: Tensor,
-    watch: Tensor,
+    layout: Layout,
+    lines: Floats | Tensor,
+    heads: Floats | Tensor,
+    inputs: Floats,
+    hazards: Floats,
     recent_window: int,
-) -> Tensor:
-    """Return the numbers of `Readout` (B, 19 + 2 + 4d) on the state's device; see `rows`.
+    info: Info | None = None,
+) -> Floats:
+    """Return the numbers (B, 19 + 2 + 4d) of `Readout` of rows as they are, on the host.
 
-    state: after the step. hazard: (B, H), as of `Inputs`. watch: (B, 3) numbers of
-    `Watch`. recent_window: run lengths that count as a recent change.
+    lines (B, L, W), heads (B, H): of a layout, after a step. inputs (B, 7 at least), hazards (B,
+    H): of it, as of `Kernel.advance`. recent_window: run lengths that count as a recent change.
+    info: what the step found; without it that is 0.
     """
-    settled, since, thresholds = watch.unbind(-1)
-    belief = state.belief
-    seq = state.seq - 1
-    # Starts after the settled ones: run lengths below seq - settled.
-    below = seq - settled
-    rate = hazards.greatest(hazard, expected_hazard(state, hazard))
-    origins = None
-    if state.memory is None:
-        evidence = beliefs.evidence_of_change(belief, below, rate)
-        decisive = evidence
-    else:
-        origins, evidence = regimes.origins(belief, state.memory, below, rate)
-        decisive = torch.where(origins.since > 0, origins.returned, evidence)
-    slot = beliefs.suspected(belief, below, decisive, thresholds)
-    asked = (decisive >= thresholds) | (since < settled)
-    stream = torch.arange(len(slot), device=slot.device)
-    # Of a new change none are those of the one before, whose start is not looked at again yet.
-    new = belief.run_length[stream, slot] < below
-    likely = beliefs.likely_starts(belief, torch.where(new, below, seq - since))
-    longest, shortest, coverage = (torch.where(asked, value, 0) for value in likely)
-    probability = belief.log_prob.exp()
-    columns = {
-        "log_score": info.log_score,
-        "changepoint_probability": info.changepoint_probability,
-        "pruned_mass": info.pruned_mass,
-        "born_previous_start": info.born_previous_start,
-        "ok": info.ok,
-        "outlying": info.outlying,
-        "changed_probability": beliefs.mass_below(belief, below),
-        "evidence": evidence,
-        "recent_change_probability": beliefs.mass_below(
-            belief, torch.full_like(below, recent_window)
-        ),
-        "map_run_length": belief.run_length[
-            stream, beliefs.likeliest(belief.log_prob, belief.run_length)
-        ],
-        "event_run_length": belief.run_length[stream, slot],
-        "event_probability": probability[stream, slot],
-        "event_previous_start": belief.previous_start[stream, slot],
-        "mean_run_length": (probability * belief.run_length).sum(-1),
-        "hypotheses": torch.isfinite(belief.log_prob).sum(-1),
-        "best_start": seq
-        - belief.run_length[stream, beliefs.likeliest(belief.score, belief.run_length)],
-    }
-    columns |= {"longest": longest, "shortest": shortest, "coverage": coverage}
-    numbers = torch.stack([columns[name].double() for name in NUMBERS], 1)
-    parts = [numbers, state.totals, state.totals_at_start[stream, slot]]
-    if origins is not None:
-        parts.append(torch.stack([column.double() for column in origins], 1))
-    return torch.cat(parts, 1)
+    from model_core.compiled import step  # numba: half a second
+
+    origin = layout.origin
+    if not isinstance(lines, np.ndarray):  # a device sends what is read alone
+        origin = statistics_line(layout.outputs)
+        read = [*range(origin), *([layout.origin, layout.returns] if layout.regimes else [])]
+        lines = lines[:, read]
+    parts: list[Any] = [lines, heads]
+    if info is not None:
+        columns = [getattr(info, name).double() for name in OF_STEP]
+        parts = [torch.as_tensor(lines), torch.as_tensor(heads), torch.stack(columns, 1)]
+    own, head, *of_step = to_arrays(parts)
+    held = Rows(layout.slots, own, head, layout.regimes)
+    numbers = step.read(layout.outputs, held, origin, inputs, hazards, recent_window)
+    for found in of_step:
+        numbers[:, : len(OF_STEP)] = found
+    return numbers
 
 
-def rows(
-    table: Tensor | NDArray[np.float64], memories: NDArray[np.float64] | None = None
-) -> list[Readout]:
+def of_row(layout: Layout, own: StreamRow, settled: int, hazard: Floats) -> Readout:
+    """What the belief of a row says, as a step would read it off.
+
+    settled: position up to which changes are. hazard: (H,), as of `Inputs`.
+    """
+    watched = np.zeros((1, LABEL))
+    watched[:, (SETTLED, SINCE)] = settled
+    head = own.head[None]
+    numbers = table(layout, own.lines[None], head, watched, hazard[None], 0)
+    (line,) = rows(numbers, head[:, layout.numbers :] if layout.regimes else None)
+    return line
+
+
+def rows(numbers: Floats, memories: Floats | None = None) -> list[Readout]:
     """Return the readout of each stream of a table, on the host.
 
     memories: (B, ...) numbers of the memories of filters that have one.
     """
     first = len(NUMBERS)
-    numbers = table if isinstance(table, np.ndarray) else to_host([table])[0].numpy()
-    end = numbers.shape[1] - (0 if memories is None else len(regimes.Origins._fields))
+    end = numbers.shape[1] - (0 if memories is None else OF_MEMORY)
     middle = first + (end - first) // 2
     columns: list[list[Any]] = numbers[:, :first].T.tolist()
     whole = numbers[:, _WHOLE].astype(np.int64).T.tolist()
@@ -184,8 +172,8 @@ def rows(
     ]
 
 
-def _recalled(read: Sequence[float], memory: NDArray[np.float64]) -> dict[str, Any]:
-    """Fields of a readout by numbers of `regimes.Origins`, and those of the memory."""
+def _recalled(read: Sequence[float], memory: Floats) -> dict[str, Any]:
+    """Fields of a readout by what `compiled.regimes` reads off, and numbers of the memory."""
     fresh, returned, since, since_share, now, now_probability = read
     ids, seen, last = memory[regimes.REGIMES :].reshape(regimes.OF_EACH, -1).astype(int).tolist()
 

@@ -50,6 +50,7 @@ def compile_kernel(name: str) -> float:
         import_module(f"model_core.compiled.{BESIDE[name]}")
     elif name == STEP:
         step.driver()
+        step.reader()
     else:
         build = LEARNED.get(name, lambda: BUILTIN[name].build(BUILTIN[name].example))
         parts = compiled.parts_of(build())

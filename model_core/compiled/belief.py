@@ -1,8 +1,9 @@
 """The belief's part of a step, the same for every model: growth, observation, pruning, readout.
 
-What `model_core.belief`, `hazard` and `readout` compute, for one stream in place. `lines` (L, W)
-and `head` are as `model_core.table` has them, `work` is (ROWS, W): a column for each slot, the last
-for outliers. Columns between, which fill up whole vectors, are as empty slots: of probability 0.
+Growth, observation and pruning as `model_core.belief` and `hazard` have them, for one stream in
+place; what is read off a belief is here alone. `lines` (L, W) and `head` are as `model_core.table`
+has them, `work` is (ROWS, W): a column for each slot, the last for outliers. Columns between, which
+fill up whole vectors, are as empty slots: of probability 0.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from model_core.belief import GRAIN, GREATEST, LIKELY, TIE
+from model_core.belief import GREATEST, TIE
 from model_core.compiled import (
     CHANGEPOINT,
     ELAPSED,
@@ -36,6 +37,8 @@ from model_core.table import (
     TOTALS_AT_START,
 )
 
+LIKELY = 0.9  # of the probability, that the likely starts of a change hold
+GRAIN = 1e-9  # shares of it that differ by less are equal, and less than that is none
 # Rows of `work`.
 GROWN = 0  # log probability after growth
 PATH = 1  # score of the best path, after growth; then with the label
@@ -158,7 +161,10 @@ def _learned_changes(lines: Floats, number: Floats, work: Floats) -> None:
 
 @compiled
 def _likeliest(log_prob: Floats, age: Floats, below: float, spare: Floats) -> int:
-    """Slot of the largest of run lengths below, as `belief.likeliest`; 0 where there is none."""
+    """Slot of the largest of run lengths below, as `belief.likeliest`; 0 where there is none.
+
+    Of equal ones that of the earliest start.
+    """
     n = whole(log_prob)
     for i in range(n):
         spare[i] = log_prob[i] if age[i] < below else -INF
@@ -432,6 +438,17 @@ def keep(
     head[SEQ] += 1.0
 
 
+# --- what is read off the belief after a step -----------------------------------------------------
+
+
+@compiled
+def recall(lines: Floats, work: Floats) -> None:
+    """Fill POSTERIOR, PATH and MASS with what they were after the step that left this row."""
+    arithmetic.copy(lines[LOG_PROB], work[POSTERIOR])
+    arithmetic.copy(lines[SCORE], work[PATH])
+    arithmetic.exp_of(work[POSTERIOR], 0.0, work[MASS], whole(work[MASS]))
+
+
 @compiled
 def _mass_below(mass: Floats, age: Floats, below: float, spare: Floats) -> float:
     n = whole(age)
@@ -442,7 +459,7 @@ def _mass_below(mass: Floats, age: Floats, below: float, spare: Floats) -> float
 
 @compiled
 def rates(lines: Floats, steps: float, hazard: Floats, out: Floats) -> None:
-    """Hazards by which evidence is measured, as `hazard.greatest`."""
+    """Hazards by which evidence is measured: of a table the greatest, learned ones of each slot."""
     if hazard[0] == LEARNED:
         _expected(lines, steps, hazard, out)
     else:
@@ -451,7 +468,7 @@ def rates(lines: Floats, steps: float, hazard: Floats, out: Floats) -> None:
 
 @compiled
 def likened(lines: Floats, work: Floats) -> None:
-    """Fill CHANCE with what `belief.likened` has, after the step."""
+    """Fill CHANCE with the probabilities of hypotheses if all gaps had been units of time."""
     gap = lines[GAP]
     out = work[CHANCE]
     n = whole(out)
@@ -468,16 +485,19 @@ def likened(lines: Floats, work: Floats) -> None:
 def evidence_of_change(
     lines: Floats, head: Floats, number: Floats, hazard: Floats, work: Floats
 ) -> float:
-    """As `belief.evidence_of_change`, after the step."""
+    """Shiryaev-Roberts statistic of a change to run lengths below that of what is settled.
+
+    The odds of one over the hazard of those who know of none: while nothing changes it is a return
+    period, of observations between two as high. Gaps count as units of time: that one was long is
+    no evidence.
+    """
     likened(lines, work)
     age = lines[RUN_LENGTH]
     mass = work[CHANCE]
     spare = work[SPARE]
     n = whole(mass)
     below = head[SEQ] - 1.0 - number[SETTLED]
-    for i in range(n):
-        spare[i] = mass[i] if age[i] < below else 0.0
-    changed = min(arithmetic.total(spare, n), 1.0)
+    changed = _mass_below(mass, age, below, spare)
     rates(lines, head[STEPS], hazard, spare)
     for i in range(n):
         spare[i] = spare[i] * mass[i] if age[i] >= below else 0.0
@@ -486,7 +506,11 @@ def evidence_of_change(
 
 @compiled
 def _likely_starts(mass: Floats, age: Floats, below: float, spare: Floats, table: Floats) -> None:
-    """As `belief.likely_starts`."""
+    """Where a change to run lengths below began: the fewest starts that hold `LIKELY`.
+
+    The longest and the shortest, and the share of the probability of all of them that these hold;
+    0 where there is none. The likeliest first, of equal ones the longest.
+    """
     n = whole(mass)
     total = max(_mass_below(mass, age, below, spare), 1.0 / GREATEST)
     for i in range(n):
@@ -515,17 +539,18 @@ def _likely_starts(mass: Floats, age: Floats, below: float, spare: Floats, table
 def read_out(
     lines: Floats,
     head: Floats,
-    totals: Floats,
+    outputs: int,
     number: Floats,
     evidence: float,
     window: int,
     work: Floats,
     table: Floats,
 ) -> None:
-    """Fill the table's numbers that are of the belief after the step, as `readout.table` does.
+    """Fill the table's numbers that are of the belief after the step, see `readout.Readout`.
 
-    lines, head: after the step. totals: of the labels, after it. evidence: that a change is
-    confirmed by.
+    lines, head: after the step. evidence: that a change is confirmed by. Events are about the most
+    probable start; where evidence reaches a threshold above 0, about the most probable one after
+    what is settled. window: run lengths that count as a recent change.
     """
     seq = head[SEQ] - 1.0
     log_prob = work[POSTERIOR]
@@ -560,7 +585,8 @@ def read_out(
     table[EVENT_PREVIOUS_START] = lines[PREVIOUS, event]
     table[HYPOTHESES] = alive
     table[BEST_START] = seq - age[best]
-    size = totals.shape[0]
+    size = 1 + 2 * outputs
+    totals = head[totals_place(outputs) :]
     for k in range(size):
         table[NUMBERS + k] = totals[k]
         table[NUMBERS + size + k] = lines[TOTALS_AT_START + k, event]

@@ -1,6 +1,6 @@
 """The memory's part of a step: what `model_core.regimes` computes, for one stream in place.
 
-A row's lines and head are as `model_core.table` has them.
+What is read off it is here alone. A row's lines and head are as `model_core.table` has them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from model_core.table import (
     TOTALS_AT_START,
 )
 
-# Columns of the table of a readout after the totals, as `regimes.Origins` has them.
+# Columns of the table of a readout after the totals: probability of a fresh start after what is
+# settled; evidence of any other there; most probable origin of starts there (0: fresh), with its
+# share of their probability; most probable origin of all, with its probability.
 (
     FRESH_PROBABILITY, RETURN_EVIDENCE, SINCE, SINCE_SHARE, NOW, NOW_PROBABILITY, COLUMNS,
 ) = range(7)  # fmt: skip
@@ -303,7 +305,9 @@ def read_out(
     """Fill the table's last columns, of the belief after the step; origin: its line.
 
     numbers: of the memory. Returns the evidence of a change to a fresh regime, and that of the more
-    probable kind of change; see `regimes.origins`.
+    probable kind of change. Evidence is as of `belief.evidence_of_change`: odds over the hazard of
+    changes of the kind, to those who know of none. That of a return is theirs even where only the
+    regime that the stream is in is stored, since it can return by a detour.
     """
     mass = work[MASS]
     since = work[INSIDE]

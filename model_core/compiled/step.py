@@ -1,4 +1,4 @@
-"""A whole step of rows in place: what `filter.step`, `readout.table` and a summary compute.
+"""A whole step of rows in place: what `filter.step` and a summary compute, and what is read off.
 
 The driver is compiled once; it has the addresses of the functions that models are, in the order of
 `Functions`, and calls them with a `RowStep`.
@@ -33,6 +33,7 @@ from model_core.compiled.belief import (
     OUTLYING,
     PATH,
     PRUNED_MASS,
+    ROWS,
     SHARE,
 )
 from model_core.compiled.interface import Functions, Model, RowStep
@@ -45,9 +46,11 @@ from model_core.compiled.jit import (
     compiled,
     context_place,
     either,
+    locked,
     statistics_line,
     whole,
 )
+from model_core.table import Rows
 
 _LINE, _MATRIX = (numba.types.Array(numba.float64, n, "C") for n in (1, 2))
 _MODEL = numba.typeof(Model(0, 0, 0))
@@ -213,20 +216,102 @@ def advance(
             out[CHANGEPOINT_PROBABILITY] = born
             out[PRUNED_MASS] = lost
             out[BORN_PREVIOUS_START] = born_previous
-            columns = out[out.shape[0] - regimes.COLUMNS :]
-            evidence, decisive = regimes.read_out(
-                line, regimes.origin_line(line, first), slots, recalled, head, number, hazards[b],
-                head[memory_at:], work, columns,
-            )  # fmt: skip
-        else:
-            evidence = belief.evidence_of_change(line, head, number, hazards[b], work)
-            decisive = evidence
-        out[EVIDENCE] = evidence
-        belief.read_out(line, head, totals, number, decisive, window, work, out)
+        _read_out(
+            model.outputs, slots, recalled, line, regimes.origin_line(line, first), head, number,
+            hazards[b], window, work, out,
+        )  # fmt: skip
         belief.copy(line, beliefs[b : b + 1])
         out[LOG_SCORE] = log_score if labelled else np.nan
         out[OUTLYING] = 1.0 if outlying else 0.0
         out[OK] = 1.0
+
+
+@compiled
+def _read_out(
+    outputs: int,
+    slots: int,
+    recalled: int,
+    line: Floats,
+    origin: int,
+    head: Floats,
+    number: Floats,
+    hazard: Floats,
+    window: int,
+    work: Floats,
+    out: Floats,
+) -> None:
+    """Fill what of the table is read off the belief after a step."""
+    evidence = 0.0
+    decisive = 0.0
+    if recalled > 0:
+        numbers = head[head.shape[0] - numbers_of_memory(recalled) :]
+        columns = out[out.shape[0] - regimes.COLUMNS :]
+        evidence, decisive = regimes.read_out(
+            line, origin, slots, recalled, head, number, hazard, numbers, work, columns
+        )
+    else:
+        evidence = belief.evidence_of_change(line, head, number, hazard, work)
+        decisive = evidence
+    out[EVIDENCE] = evidence
+    belief.read_out(line, head, outputs, number, decisive, window, work, out)
+
+
+@called
+def _read(
+    outputs: int,
+    slots: int,
+    recalled: int,
+    origin: int,
+    lines: Floats,
+    heads: Floats,
+    inputs: Floats,
+    hazards: Floats,
+    window: int,
+    work: Floats,
+    table: Floats,
+) -> None:
+    for b in range(lines.shape[0]):
+        belief.recall(lines[b], work)
+        _read_out(
+            outputs, slots, recalled, lines[b], origin, heads[b], inputs[b], hazards[b], window,
+            work, table[b],
+        )  # fmt: skip
+
+
+def read(
+    outputs: int,
+    held: Rows,
+    origin: int,
+    inputs: Floats,
+    hazards: Floats,
+    window: int,
+) -> Floats:
+    """Table (B, ...) of `readout` of rows as they are, of whatever model; what is of the step is 0.
+
+    held: of the lines those of the belief and the totals at least, and with a memory the origin and
+    the returns after it. inputs, hazards, window: of the last step of each, as of `Kernel.advance`;
+    labels are not looked at.
+    """
+    lines, heads, inputs, hazards = (
+        np.ascontiguousarray(numbers) for numbers in (held.lines, held.heads, inputs, hazards)
+    )
+    columns = regimes.COLUMNS if held.regimes else 0
+    table = np.zeros((len(lines), belief.NUMBERS + 2 * (1 + 2 * outputs) + columns))
+    work = np.empty((ROWS, lines.shape[2]))
+    reader()(
+        outputs, held.slots, held.regimes, origin, lines, heads, inputs, hazards, window, work,
+        table,
+    )  # fmt: skip
+    return table
+
+
+@lru_cache
+def reader() -> Callable[..., None]:
+    """`_read`, compiled or loaded from the cache."""
+    cube = np.empty((0, 0, 0))
+    table = np.empty((0, 0))
+    locked("readouts", lambda: _read(1, 0, 0, 0, cube, table, table, table, 0, table, table))
+    return _read
 
 
 @lru_cache

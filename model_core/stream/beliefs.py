@@ -8,27 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.belief import GREATEST, TIE
-from model_core.hazard import LEARNED
-from model_core.stream import memory
-from model_core.table import CHANGES, GAP, LOG_PROB, RUN_LENGTH, SCORE, STEPS, Layout
+from model_core.table import LOG_PROB, RUN_LENGTH, SCORE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max  # later than any run length
-
-
-class Believed(NamedTuple):
-    """What the belief of a row says, as a step would read it off.
-
-    best_run_length: of the last regime on the best path. changed_probability, evidence: as of
-    `Readout`; of a row with a memory that of a change to a new regime.
-    """
-
-    map_run_length: int
-    best_run_length: int
-    changed_probability: float
-    evidence: float
 
 
 class Probabilities(NamedTuple):
@@ -40,40 +24,6 @@ class Probabilities(NamedTuple):
     def pairs(self) -> list[tuple[int, float]]:
         """Each run length with its probability."""
         return list(zip(*self, strict=True))
-
-
-def believed(
-    layout: Layout, lines: Floats, head: Floats, run_length: int, hazard: Floats
-) -> Believed:
-    """Belief of a row (L, W) and (H,); run_length: shorter ones are of changes not yet settled.
-
-    As `model_core.readout.table`. hazard: (H,), as of `Inputs`.
-    """
-    own = lines[:, : layout.slots]
-    inside = own[RUN_LENGTH] < run_length
-    likened = own[LOG_PROB] - own[GAP]
-    mass = np.exp(likened - likened.max())
-    mass /= mass.sum()
-    rate: Floats | float = hazard.max()
-    if hazard[0] == LEARNED:
-        rate = (hazard[1] + own[CHANGES]) / (hazard[1] + hazard[2] + head[STEPS])
-    changed = np.where(inside, mass, 0.0)
-    if layout.regimes:
-        changed[own[layout.origin] > 0] = 0.0
-        rate = rate * memory.novelty(layout, lines, head)
-    unchanged = max(float((mass * ~inside * rate).sum()), 1 / GREATEST)
-    probability = float(np.where(inside, np.exp(own[LOG_PROB]), 0.0).sum())
-    return Believed(
-        likeliest(own[LOG_PROB], own[RUN_LENGTH]),
-        likeliest(own[SCORE], own[RUN_LENGTH]),
-        min(probability, 1.0),
-        min(float(changed.sum()), 1.0) / unchanged,
-    )
-
-
-def likeliest(values: Floats, run_length: Floats) -> int:
-    """Run length with the largest value, by slot (S,); of equal ones that of the earliest start."""
-    return int(run_length[values >= values.max() - TIE].max())
 
 
 def probabilities(log_prob: Floats, run_length: Ints) -> list[Probabilities]:

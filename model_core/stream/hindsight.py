@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeVar
 
+from model_core import readout
 from model_core.readout import Readout
 from model_core.stream import seasons, warmup
-from model_core.stream.beliefs import likeliest
 from model_core.stream.local import LocalPipeline, LocalSeries
 from model_core.stream.rows import OFFSET, Floats
 from model_core.stream.segmentation import Segment, best, confirmed, lasting, regimes
 from model_core.stream.slab import Past, Slab
 from model_core.stream_settings import StreamSettings
-from model_core.table import RUN_LENGTH, SCORE, SEQ
+from model_core.table import SEQ
 
 UNCOMPILED = 512  # observations that are segmented of a model without a kernel: about a second
 TICK = 16  # observations between signs of life
@@ -44,8 +44,8 @@ def starts(
                 resume(slab, row, first)
         start = lines[-1].best_start if len(lines) > 1 else first
         if seen.rows in past.overrides:
-            own = slab.restate(row, past.overrides[seen.rows]).lines[:, : slab.layout.slots]
-            start = first + seen.rows - 1 - likeliest(own[SCORE], own[RUN_LENGTH])
+            own = slab.restate(row, past.overrides[seen.rows])
+            start = readout.of_row(slab.layout, own, first, seen.hazard[-1]).best_start
     finally:
         slab.remove(row)
     pointers = {first + i: line.born_previous_start for i, line in enumerate(lines)}

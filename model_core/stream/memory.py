@@ -17,9 +17,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, returning
+from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED
 from model_core.stream.state import KnownRegime
-from model_core.table import CHANGES, LOG_PROB, RUN_LENGTH, SEQ, Layout, context_place
+from model_core.table import LOG_PROB, RUN_LENGTH, SEQ, Layout, context_place
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -75,19 +75,6 @@ def remembered(layout: Layout, lines: Floats, head: Floats) -> list[KnownRegime]
         for m in np.flatnonzero(ids).tolist()
     ]  # fmt: skip
     return sorted(regimes, key=lambda regime: regime.id or 0)
-
-
-def novelty(layout: Layout, lines: Floats, head: Floats) -> Floats:
-    """Probability (S,) that what follows each hypothesis of a row (L, W) and (H,) is new.
-
-    As `regimes.shares` has it.
-    """
-    ids, seen, _ = _regimes(layout, head)
-    counts = np.concatenate(([0.0], np.where(ids > 0, seen, 0.0)))
-    own = lines[:, : layout.slots]
-    others = counts.sum() - counts[own[layout.origin].astype(int)]
-    q: Floats = returning(own[layout.returns], own[CHANGES])
-    return 1 - np.where(others > 0, q, 0.0)
 
 
 def number(layout: Layout, head: Floats, ids: Mapping[int, int], following: int) -> None:

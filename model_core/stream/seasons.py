@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from model_core import readout
 from model_core.codec import StreamRow
 from model_core.stream import columns, memory, season, warmup
-from model_core.stream.beliefs import believed
 from model_core.stream.columns import Floats
 from model_core.stream.resolution import renewed, renewed_hold
 from model_core.stream.series import Series, State
@@ -152,7 +152,7 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
         since=settled,
     )
     state.best_start = _position(last.best_start, base, joined)
-    belief = believed(slab.layout, now.lines, now.head, newest - settled, seen.hazard[-1])
+    belief = readout.of_row(slab.layout, now, settled, seen.hazard[-1])
     state.map_run_length = belief.map_run_length
     state.changed_probability = belief.changed_probability
     state.evidence = belief.evidence

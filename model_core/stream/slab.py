@@ -919,15 +919,13 @@ class Slab:
             prior = self._layout.prior(*lying)
             observed = columns.inputs_of(self.model, packed, self.device)
             state, info = moca.step(self.model, state, prior, observed)
-            watch = packed.inputs[:, places.SETTLED : places.LABEL].copy()
-            on_device = readout.table(
-                state, info, observed.hazard, to_device(watch, self.device), RECENT_RUN_LENGTHS
+            after: tuple[Array, Array] = self._layout.packed(state, prior)
+            if self.device == "cpu":
+                after = after[0].numpy(), after[1].numpy()
+            table = readout.table(
+                self._layout, *after, packed.inputs, packed.hazard, RECENT_RUN_LENGTHS, info
             )
-            (table,) = to_arrays([on_device])
-            after = self._layout.packed(state, prior)
-            self._chunks.write(
-                rows, after if self.device != "cpu" else [tensor.numpy() for tensor in after]
-            )
+            self._chunks.write(rows, after)
             regimes = readout.typical_regimes(self.model, state) if self.model.typical else []
             predicted = None
             fine = table[:, OK_COLUMN] > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +10,14 @@ import torch
 from torch import Tensor
 
 from model_core import filter as moca
+from model_core import readout
+from model_core.belief import Belief
+from model_core.compiled import LABEL, SETTLED
 from model_core.filter import FilterState, Info, Inputs, Prior
+from model_core.readout import Readout
+from model_core.table import SEQ, STEPS, Layout
 from model_core.upm.base import UnderlyingModel
+from model_core.upm.conjugate import Gaussian
 from tests.model_core.references import Series
 from tests.model_core.registry import Case, tensor
 
@@ -106,3 +112,21 @@ def by_start(state: FilterState, value: Tensor, row: int = 0) -> dict[int, float
 def belief_of(state: FilterState, row: int = 0) -> dict[int, float]:
     """Probabilities of one stream's hypotheses, by start."""
     return by_start(state, state.belief.log_prob.exp(), row)
+
+
+def read_off(belief: Belief, below: int, hazard: Sequence[float], threshold=0.0) -> Readout:
+    """What is read off one belief (1, S); run lengths below `below` are of a change."""
+    slots = belief.run_length.shape[1]
+    layout = Layout(Gaussian(), slots - 1)
+    ((lines,), (head,)) = layout.begin(np.zeros((1, 1)), np.ones((1, 1)))
+    for line, numbers in enumerate(belief):
+        lines[line, :slots] = numbers[0]
+    head[SEQ] = belief.run_length.max() + 1
+    head[STEPS] = head[SEQ] - 1
+    settled = head[SEQ] - 1 - below
+    inputs = np.zeros((1, LABEL))
+    inputs[:, SETTLED:] = settled, settled, threshold
+    (found,) = readout.rows(
+        readout.table(layout, lines[None], head[None], inputs, np.array([hazard]), 5)
+    )
+    return found

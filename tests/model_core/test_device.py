@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 
 from model_core import filter as moca
 from model_core import readout, transfer
 from model_core import segments as seg
+from model_core.compiled import LABEL
 from model_core.filter import Inputs
 from model_core.stream.slab import Slab
+from model_core.table import Layout
 from model_core.transfer import moved
 from tests.guarded import guarded, no_waiting
 from tests.model_core.cases import inputs, leaves, run, series
@@ -41,16 +44,20 @@ def test_steps_and_answers(name, device):
     batch = [series(one, seed, STEPS, (0.05, 0.2, 0.01), **told) for seed in range(3)]
     model, prior = moved(one.model, device), moved(one.prior(3), device)
     state, levels, missing = moca.init(prior, ROOM), tensor([0.05, 0.5, 0.95]), []
+    layout = Layout(model, ROOM, device)
     for t, here in enumerate(run(one, batch, ROOM)):
         now = there(inputs(batch, t), device)
-        watched = now.elapsed.new_zeros(len(now.elapsed), 3)
         with no_waiting():
             state, info = moca.step(model, state, prior, now)
-            table, mixture = readout.table(state, info, now.hazard, watched, 5), info.predictive
+            held, mixture = layout.packed(state, prior), info.predictive
             numbers = [info.log_score, info.changepoint_probability, mixture.mean()]
             if model.label not in ("class", "binary"):
                 numbers += [mixture.covariance(), mixture.cdf(now.y)]
                 numbers += [mixture.quantile(levels.to(device), 1e-4, waits=False)]
+        given = np.zeros((3, LABEL)), inputs(batch, t).hazard.numpy()
+        table = readout.table(layout, *held, *given, 5, info)
+        on_host = [part.numpy() for part in transfer.to_host(held)]
+        assert (readout.table(layout, *on_host, *given, 5)[:, 6:] == table[:, 6:]).all()
         assert all(each.ok for each in readout.rows(table))
         found, expected = transfer.to_host(numbers), [*here.info[1:3], here.info.predictive.mean()]
         assert state.belief.log_prob.device.type == device

@@ -11,12 +11,13 @@ from scipy.special import logsumexp
 
 from model_core import belief as beliefs
 from model_core import filter as moca
+from model_core import hazard as hazards
 from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs
 from model_core.stream.beliefs import restate
 from model_core.table import LOG_PROB, RUN_LENGTH, SCORE, Layout
 from model_core.upm.builtin import BUILTIN
-from tests.model_core.cases import belief_of, by_start, inputs, leaves, run, series
+from tests.model_core.cases import belief_of, by_start, inputs, leaves, read_off, run, series
 from tests.model_core.enumeration import OPTIONS, STEPS, segmentations, streams, truths
 from tests.model_core.references import Series
 from tests.model_core.registry import NAMES, PROVEN, case, tensor
@@ -320,20 +321,19 @@ def belief() -> Belief:
     return Belief(probability.log(), run_length, score, run_length - 10, changes, gap)
 
 
-def test_mass_below_counts_shorter_runs_and_evidence_reaches_its_threshold(belief):
+def test_a_change_is_of_shorter_runs_and_evidence_reaches_its_threshold(belief):
     for below, mass in ((2, 0.0), (3, 0.2), (5, 0.2), (6, 0.5), (10, 1.0)):
-        assert beliefs.mass_below(belief, torch.tensor([below])).item() == pytest.approx(mass)
+        assert read_off(belief, below, [0.02]).changed_probability == pytest.approx(mass)
     half = Belief(tensor([[0.5, 0.25, 0.0, 0.25]]).log(), *belief[1:])
-    below, hazard = torch.tensor([6]), tensor([[0.02]])
-    evidence = beliefs.evidence_of_change(half, below, hazard)
     # The time before the last start made it four times as likely, which is no evidence.
-    assert evidence.item() == pytest.approx((0.25 + 0.25 / 4) / (0.5 * 0.02), rel=1e-12)
-    own = tensor([[0.01, 0.9, 0.9, 0.9]])  # of those who know of a change none counts
-    assert beliefs.evidence_of_change(half, below, own).item() == pytest.approx(62.5, rel=1e-12)
+    evidence = read_off(half, 6, [0.02]).evidence
+    assert evidence == pytest.approx((0.25 + 0.25 / 4) / (0.5 * 0.02), rel=1e-12)
+    # Of those who know of a change none counts: the longest has seen none in 9 steps.
+    learned = read_off(half, 6, hazards.learned(0.1, 0.9)).evidence
+    assert learned == pytest.approx((0.25 + 0.25 / 4) / (0.5 * 0.1 / (1.0 + 9)), rel=1e-12)
     # Of two as likely the earlier start.
-    for threshold, slot in ((evidence.item(), 3), (31.3, 0), (0.0, 0)):
-        found = beliefs.suspected(half, below, evidence, tensor([threshold]))
-        assert found.item() == slot
+    for threshold, run_length in ((evidence, 5), (31.3, 9), (0.0, 9)):
+        assert read_off(half, 6, [0.02], threshold).event_run_length == run_length
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from model_core import belief as beliefs
 from model_core import hazard as hazards
 from model_core.filter import expected_hazard
 from model_core.stream.detector import Detector
+from tests.model_core.cases import read_off
 from tests.model_core.registry import tensor
 
 MEANS, SHAPES = (1.5, 3, 20, 100, 1000, 10_000), (0.01, 0.5, 0.999, 1.001, 2, 5.5, 50, 1e3, 1e12)
@@ -175,9 +176,8 @@ def test_time_without_observations_is_no_evidence_of_a_change():
                 unit = hazards.log_unit(expected, tensor([[time]]), nothing, change)
                 belief, _ = beliefs.grow(belief, torch.tensor([t]), *change, unit)
                 belief, _ = beliefs.observe(belief, torch.zeros(1, 1, dtype=torch.float64))
-            below = torch.tensor([1])
-            evidence = beliefs.evidence_of_change(belief, below, tensor([[0.01]])).item()
-            read[elapsed] = (beliefs.mass_below(belief, below).item(), evidence)
+            found = read_off(belief, 1, [0.01])
+            read[elapsed] = (found.changed_probability, found.evidence)
         if table[0] == 1.0:
             continue  # the change is certain whatever the time
         assert [read[elapsed][1] for elapsed in (2.0, 50.0)] == pytest.approx([read[1.0][1]] * 2)

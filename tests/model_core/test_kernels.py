@@ -170,9 +170,9 @@ class Pair:
     def eagerly(self, state: FilterState, seen: Seen):
         """One step of the eager filter; returns the state after it, its info and table."""
         state, info = moca.step(self.model, state, self.prior, seen.inputs())
-        watch = torch.tensor(np.column_stack([seen.settled, seen.since, seen.thresholds]))
-        hazard = torch.tensor(seen.hazard)
-        return state, info, readout.table(state, info, hazard, watch, WINDOW).numpy()
+        held = self.layout.packed(state, self.prior)
+        table = readout.table(self.layout, *held, seen.packed(), seen.hazard, WINDOW, info)
+        return state, info, table
 
     def advance(self, seen: Seen, rows: np.ndarray | None = None, **wanted):
         """Table and summary of the kernel's step."""

@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
-import torch
 
 from model_core import hazard as hazards
 from model_core import readout
+from model_core.compiled import LABEL, SETTLED
 from model_core.readout import NUMBERS, Readout
 from model_core.stream.events import Watch
+from model_core.table import Layout
 from tests.model_core.cases import run, series
 from tests.model_core.registry import case
 
@@ -120,12 +122,15 @@ HAZARDS = [(0.01,), (0.3, 0.01, 0.0, 0.1), hazards.learned(0.5, 3.0)]
 @pytest.mark.parametrize("hazard", HAZARDS)
 @pytest.mark.parametrize("name", ["gaussian-1", "multivariate-2", "poisson", "alpaca-1"])
 def test_it_is_what_loops_over_the_hypotheses_find(name, hazard):
-    tables = torch.tensor([hazard, hazard], dtype=torch.float64)
-    for step in run(case(name), batch_of(case(name), hazard), MOST):
+    one = case(name)
+    layout, prior = Layout(one.model, MOST), one.prior(2)
+    hazards_of_both, inputs = np.array([hazard, hazard]), np.zeros((2, LABEL))
+    for step in run(one, batch_of(one, hazard), MOST):
+        held = layout.packed(step.state, prior)
         for settled in (0, 4, 9):
             for since, threshold in ((settled, 0.0), (settled, 0.05), (2, 100.0)):
-                watch = torch.tensor([[settled, since, threshold]] * 2, dtype=torch.float64)
-                table = readout.table(step.state, step.info, tables, watch, WINDOW)
+                inputs[:, SETTLED:LABEL] = settled, since, threshold
+                table = readout.table(layout, *held, inputs, hazards_of_both, WINDOW, step.info)
                 for row, found in enumerate(readout.rows(table)):
                     check(found, step, row, Watch(settled, since, threshold), hazard)
 
@@ -133,8 +138,9 @@ def test_it_is_what_loops_over_the_hypotheses_find(name, hazard):
 def test_the_columns_are_the_numbers_of_a_readout_in_order():
     others = ("totals", "start_totals", "regime", "new_probability", "return_evidence", "returned")
     assert (*NUMBERS, *others) == Readout._fields
-    values = torch.arange(len(NUMBERS) + 6, dtype=torch.float64)
-    (found,) = readout.rows(values.unsqueeze(0))
+    assert tuple(NUMBERS)[: len(readout.OF_STEP)] == readout.OF_STEP
+    values = np.arange(len(NUMBERS) + 6.0)
+    (found,) = readout.rows(values[None])
     scalars = list(found[: len(NUMBERS)])
     assert scalars == [kind(at) for at, kind in enumerate(NUMBERS.values())]
     assert (found.totals, found.start_totals) == ([19.0, 20.0, 21.0], [22.0, 23.0, 24.0])

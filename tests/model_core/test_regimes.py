@@ -13,6 +13,7 @@ from scipy.stats import multivariate_t
 
 from model_core import Detector, compiled, readout
 from model_core import filter as moca
+from model_core.codec import StreamRow
 from model_core.compiled.kernel import Kernel
 from model_core.errors import UnfitSetting
 from model_core.hazard import BY_STREAM, LEARNED
@@ -340,13 +341,15 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
         state, prior = layout.state(lines.copy(), heads.copy()), layout.prior(lines, heads)
         inputs = inputs_of(x, y, hazard, elapsed)
         state, info = moca.step(one.case.model, state, prior, inputs)
-        table = readout.table(state, info, inputs.hazard, watch, 5)
+        seen = given(x, y, watch[0].numpy(), elapsed)
+        held = layout.packed(state, prior)
+        table = readout.table(layout, *held, seen, inputs.hazard.numpy(), 5, info)
         (eagerly,) = readout.rows(table, heads[:, layout.numbers :])
         rows = Rows(layout.slots, lines, heads, layout.regimes)
         table, _ = step.advance(
             rows,
             np.zeros(1, np.int64),
-            given(x, y, watch[0].numpy(), elapsed),
+            seen,
             np.array([hazard]),
             5,
         )
@@ -390,11 +393,12 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
         if threshold and decisive >= threshold:
             assert own.event_run_length < t - settled
         decided.add((own.returned is None, decisive >= threshold))
-        read = beliefs.believed(layout, lines[0], heads[0], t - settled, np.array(hazard))
+        row = StreamRow(lines[0], heads[0], *[np.empty(0)] * 4)
+        read = readout.of_row(layout, row, settled, np.array(hazard))
         assert read.evidence == pytest.approx(own.evidence, rel=1e-9)
         assert read.changed_probability == pytest.approx(own.changed_probability, abs=1e-12)
         assert read.map_run_length == own.map_run_length
-        assert t - read.best_run_length == own.best_start
+        assert read.best_start == own.best_start
     assert {new for new, _ in decided} == {True, False}
     assert gaps[settled + 2] > 5
     raised = np.array(list(gaps.values())) > 1 + 1e-9

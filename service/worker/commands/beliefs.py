@@ -12,7 +12,6 @@ from typing import cast
 from moca_client import responses
 from moca_client.responses import Hypothesis, RunLengthSummary
 from model_core import readout
-from model_core.stream.beliefs import believed
 from model_core.stream.columns import effective_rates, hazard_table
 from model_core.stream.slab import RECENT_RUN_LENGTHS
 from model_core.stream.state import KnownRegime
@@ -111,10 +110,9 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
         head.regime = regime
     hazard, _ = effective_rates(slab.model, head.settings)
     (table,) = hazard_table(slab.model, [hazard])
-    last = head.seq - 1
-    belief = believed(slab.layout, own.lines, own.head, last - head.track.settled, table)
+    belief = readout.of_row(slab.layout, own, head.track.settled, table)
     head.map_run_length = belief.map_run_length
-    head.best_start = last - belief.best_run_length
+    head.best_start = belief.best_start
     head.changed_probability = belief.changed_probability
     head.evidence = belief.evidence
 
