@@ -84,7 +84,6 @@ LIGHT_VALUES = 600  # in a body that is read at once, without a thread: some mil
 LIGHT_PACKED = 1024  # bytes that are unpacked at once
 LIGHT_COPY = 1 << 20
 MAX_MEMBERS = 64  # of a gzip body; each costs a copy of the rest
-AT_ONCE = 32  # answers sent in one piece
 RERUNS_AT_ONCE = 16  # that one request waits for; a worker computes one at a time
 T = TypeVar("T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -558,22 +557,25 @@ def is_light(body: bytes) -> bool:
 
 
 class ListResponse(Response):
-    """Answers one after the other; sent in pieces, as they can be hundreds of megabytes."""
+    """Answers one after the other; sent in pieces, as they can be hundreds of megabytes.
+
+    pieces: some answers each, with what is between them.
+    """
 
     def __init__(
         self,
-        answers: list[bytes],
+        pieces: list[bytes],
         around: tuple[bytes, bytes, bytes] = (b"[", b",", b"]"),
         status: int = 200,
         headers: Mapping[str, str] | None = None,
         media_type: str = JSON,
     ) -> None:
         before, between, after = around
-        size = len(before) + sum(map(len, answers)) + len(after)
-        size += len(between) * max(0, len(answers) - 1)
+        size = len(before) + sum(map(len, pieces)) + len(after)
+        size += len(between) * max(0, len(pieces) - 1)
         all_headers = {**(headers or {}), "Content-Length": str(size)}
         super().__init__(b"", status, all_headers, media_type)
-        self._answers = answers
+        self._pieces = pieces
         self._around = around
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -581,9 +583,8 @@ class ListResponse(Response):
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         before, between, after = self._around
-        for first in range(0, max(len(self._answers), 1), AT_ONCE):
-            piece = before + between.join(self._answers[first : first + AT_ONCE])
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        for piece in self._pieces or [b""]:
+            await send({"type": "http.response.body", "body": before + piece, "more_body": True})
             await asyncio.sleep(0)
             before = between
         await send({"type": "http.response.body", "body": after, "more_body": False})

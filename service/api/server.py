@@ -62,6 +62,8 @@ from service.tasks import end
 
 log = logging.getLogger(__name__)
 
+# New containers until the youngest are collected: more than a long list makes.
+YOUNG = 20_000
 ACCEPT_PAUSE_S = 1.0  # after an error that another try at once would meet again: too many files
 RESERVED_FILES = 256  # the store's connections, logs, and connections being refused
 
@@ -507,6 +509,7 @@ class Server(uvicorn.Server):
             return
         gc.collect()
         gc.freeze()
+        gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
         # The socket listens only now: until the store is reachable, connections are refused at
         # once, and clients may try another process.
         await super().startup([])

@@ -120,7 +120,13 @@ def record(stored: wire.Record, full: bool) -> responses.Recorded:
     return recorded
 
 
-def answers(command: wire.Observe, outcome: wire.Outcome) -> list[responses.Answer]:
+class ItemAnswer(responses.Answer, tag_field="status", tag=200, gc=False):
+    """Answer to one of many items: with its status, as those that were refused have theirs."""
+
+
+def answers(
+    command: wire.Observe, outcome: wire.Outcome, kind: type[responses.Answer] = responses.Answer
+) -> list[responses.Answer]:
     """Return the answers to a command's observations, in order, as far as they were applied."""
     stored = outcome.answers
     if stored is None:
@@ -131,14 +137,14 @@ def answers(command: wire.Observe, outcome: wire.Outcome) -> list[responses.Answ
     found: list[responses.Answer] = []
     for part in stored.parts:
         if isinstance(part, wire.StoredAnswer):
-            found.append(_answer(stream, stored, part, duplicate))
+            found.append(_answer(kind, stream, stored, part, duplicate))
             continue
         seq = part.first
         present = season(part.season)
         first = len(found)
         for numbers in part.numbers(stored.full):
             time = command.observations[len(found)].time
-            answer = _quiet(stream, model, seq, time, duplicate, numbers)
+            answer = _quiet(kind, stream, model, seq, time, duplicate, numbers)
             answer.season = present
             found.append(answer)
             seq += 1
@@ -150,14 +156,20 @@ def answers(command: wire.Observe, outcome: wire.Outcome) -> list[responses.Answ
 
 
 def _quiet(
-    stream: str, model: str, seq: int, time: str | None, duplicate: bool, numbers: tuple[Any, ...]
+    kind: type[responses.Answer],
+    stream: str,
+    model: str,
+    seq: int,
+    time: str | None,
+    duplicate: bool,
+    numbers: tuple[Any, ...],
 ) -> responses.Answer:
     """Return the answer to a quiet observation; numbers: of `QuietNumbers`."""
     mean, lower, median, upper, changed_probability, evidence, anomaly, *details = numbers
     predictive = responses.Predictive(
         [mean], ABSENT, {LOWER: [lower], MEDIAN: [median], UPPER: [upper]}, ABSENT
     )
-    answer = responses.Answer(
+    answer = kind(
         stream=stream,
         seq=seq,
         model=model,
@@ -183,11 +195,15 @@ def _quiet(
 
 
 def _answer(
-    stream: str, answers: wire.Answers, stored: wire.StoredAnswer, duplicate: bool
+    kind: type[responses.Answer],
+    stream: str,
+    answers: wire.Answers,
+    stored: wire.StoredAnswer,
+    duplicate: bool,
 ) -> responses.Answer:
     own = stored.run_length
     belief = None if stored.belief is None else responses.BeliefColumns(*stored.belief)
-    return responses.Answer(
+    return kind(
         stream=stream,
         seq=stored.seq,
         model=answers.model,

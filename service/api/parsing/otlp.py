@@ -25,13 +25,7 @@ from service.api.parsing.protobuf import (
     message_classes,
     parse_message,
 )
-from service.api.parsing.series import (
-    RefusedSeries,
-    RemoteSeries,
-    RemoteWrite,
-    check_label_count,
-    finite,
-)
+from service.api.parsing.series import RefusedSeries, RemoteWrite, finite, too_many_labels
 from service.problems import BodyTooLarge, UnsupportedMediaType
 from service.wire import tags
 
@@ -163,7 +157,7 @@ def _add(write: RemoteWrite, metric: Any, common: list[Any]) -> int:
         except (ValueError, OverflowError) as error:  # JSON has integers of any size
             write.refusals.append(RefusedSeries(1, f"{metric.name[:100]}: {error}"))
             continue
-        write.series.append(RemoteSeries(labels, [sample]))
+        write.series.append((labels, [sample]))
     others = sum(len(getattr(metric, name).data_points) for name in OTHERS)
     if others:
         reason = "a histogram or summary becomes no stream: filter it, or send a gauge or sum"
@@ -184,7 +178,8 @@ def _labels(name: str, common: list[Any], own: Any) -> Iterator[str]:
         text = _text(attribute.value)
         if text is not None and attribute.key != tags.METRIC:  # the metric's name is its own
             texts[NAMES.get(attribute.key, attribute.key)] = text
-        check_label_count(len(texts))
+        if len(texts) > tags.MAX_TAGS:
+            raise ValueError(too_many_labels(len(texts)))
     for pair in sorted(texts.items()):
         yield from pair
 

@@ -18,14 +18,16 @@ import cramjam
 
 from service.api.parsing.protobuf import OTHER_FIELDS, OTHERS, PROTOBUF, fields_of, varint
 from service.api.parsing.series import (
+    Labels,
     RefusedSeries,
-    RemoteSeries,
     RemoteWrite,
-    check_label_count,
+    Samples,
     finite,
+    plain_texts,
+    too_many_labels,
 )
 from service.problems import BodyTooLarge, MalformedBody, UnsupportedEncoding, UnsupportedMediaType
-from service.wire import tags
+from service.wire.tags import MAX_TAGS
 
 # The byte before a field has its number, and in three bits 2: it has a length, 1: eight bytes,
 # 0: it is a number.
@@ -37,15 +39,15 @@ TIMESTAMP = 2 << 3
 SYMBOL = 4 << 3 | 2
 LONGEST = 10  # bytes of a number
 MOST_NUMBERS = 1 << 29  # of fields
-MOST_PIECES = 2 * tags.MAX_TAGS + 2  # labels, or references, that are put together
+MOST_PIECES = 2 * MAX_TAGS + 2  # labels, or references, that are put together
 # Parts that a request may have for each sample that it may have.
 MOST = {
     "timeseries": 1,
     "samples": 1,
     "histograms": 1,
     "exemplars": 1,
-    "labels": tags.MAX_TAGS,
-    "symbols": 2 * tags.MAX_TAGS,
+    "labels": MAX_TAGS,
+    "symbols": 2 * MAX_TAGS,
     OTHERS: OTHER_FIELDS,
 }
 _double = struct.Struct("<d").unpack_from
@@ -108,7 +110,7 @@ class _Walk:
         end = len(content)
         plain = self._version is Version.V1
         first = SERIES[self._version]
-        found: list[tuple[bytes, int, list[tuple[float | None, int]]]] = []
+        found: list[tuple[bytes, int, Samples]] = []
         symbols: list[str] = []  # as a list, so that series share each string
         at = 0
         while at < end:
@@ -123,32 +125,33 @@ class _Walk:
                 symbols.append(content[start:at].decode())
             else:
                 at = self._pass_over(at, end, {})
-        series: list[RemoteSeries] = []
+        series: list[tuple[Labels, Samples]] = []
         refusals: list[RefusedSeries] = []
         for labels, count, samples in found:
-            try:
-                # Before as much as one of them is looked at.
-                check_label_count(count if plain else count / 2)
-            except ValueError as error:
-                refusals.append(RefusedSeries(len(samples), f"a series: {error}"))
-                continue
-            if plain:
-                series.append(RemoteSeries(labels, samples, _texts))
+            if count > (MAX_TAGS if plain else 2 * MAX_TAGS):  # none of them is looked at
+                reason = too_many_labels(count if plain else count / 2)
+                refusals.append(RefusedSeries(len(samples), f"a series: {reason}"))
             else:
-                series.append(RemoteSeries(_referred(symbols, labels, count), samples))
+                own = labels if plain else _referred(symbols, labels, count)
+                series.append((own, samples))
         counts = self._counts
         return RemoteWrite(
-            series, refusals, counts["samples"], counts["histograms"], counts["exemplars"]
+            series,
+            refusals,
+            counts["samples"],
+            counts["histograms"],
+            counts["exemplars"],
+            _texts if plain else plain_texts,
         )
 
-    def _series(self, at: int, end: int) -> tuple[bytes, int, list[tuple[float | None, int]]]:
+    def _series(self, at: int, end: int) -> tuple[bytes, int, Samples]:
         """Return a series: the fields of its labels, how many there are, and its samples."""
         content = self._content
         plain = self._version is Version.V1
         counted = COUNTED[self._version]
         labels = b""
         count = 0
-        samples: list[tuple[float | None, int]] = []
+        samples: Samples = []
         while at < end:
             tag = content[at]
             start = at

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -41,6 +41,7 @@ _reference = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
 _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
 Labels = bytes | tuple[str, ...]  # as sent: what they are depends on the protocol
+Samples = list[tuple[float | None, int]]  # value, None where it is missing, and ms since 1970
 Texts = Callable[[Labels], tuple[str, ...]]  # of labels: name, value, name, value ...
 
 
@@ -48,17 +49,6 @@ def plain_texts(labels: Labels) -> tuple[str, ...]:
     """Return labels that were sent as texts."""
     assert not isinstance(labels, bytes)
     return labels
-
-
-class RemoteSeries(NamedTuple):
-    """Labels as sent, and samples as (value, ms since 1970); None: a missing value.
-
-    The texts of a series that is known are not read.
-    """
-
-    labels: Labels
-    samples: list[tuple[float | None, int]]
-    texts: Texts = plain_texts
 
 
 class RefusedSeries(NamedTuple):
@@ -69,19 +59,22 @@ class RefusedSeries(NamedTuple):
 
 
 class RemoteWrite(NamedTuple):
-    """Content of a request, and counts of what is not read."""
+    """Content of a request, and counts of what is not read.
 
-    series: list[RemoteSeries]
+    texts: reads the labels of its series; of one that is known they are not read.
+    """
+
+    series: list[tuple[Labels, Samples]]
     refusals: list[RefusedSeries]
     samples: int
     histograms: int
     exemplars: int
+    texts: Texts = plain_texts
 
 
-def check_label_count(count: float) -> None:
-    """Raise ValueError for a series of more labels than a stream has tags."""
-    if count > tags.MAX_TAGS:
-        raise ValueError(f"expected at most {tags.MAX_TAGS} labels, got {count:g}")
+def too_many_labels(count: float) -> str:
+    """Return what is wrong with a series of more labels than a stream has tags."""
+    return f"expected at most {tags.MAX_TAGS} labels, got {count:g}"
 
 
 def finite(value: float) -> float | None:
@@ -328,48 +321,47 @@ class StreamAssignment:
         self._instants: dict[int, str] = {}  # by ms: many series have samples of the same time
         for refusal in write.refusals:
             self.tally.fail("rejected", refusal.samples, refusal.reason)
-        for series in write.series:
-            if series.samples:
-                self._add(series, rules, now_ms)
+        self._texts = write.texts
+        for labels, samples in write.series:
+            if samples:
+                self._add(labels, samples, rules, now_ms)
 
-    def _add(self, series: RemoteSeries, rules: SeriesRules, now_ms: int) -> None:
+    def _add(self, labels: Labels, samples: Samples, rules: SeriesRules, now_ms: int) -> None:
         try:
-            target = rules.target(series.labels, series.texts)
+            target = rules.target(labels, self._texts)
             if target is None:
-                self.tally.add("unmatched", len(series.samples))
+                self.tally.add("unmatched", len(samples))
                 return
-            stream = self.streams.setdefault(target.stream, StreamSamples(target, []))
-            if stream.target.fingerprint != target.fingerprint:
+            stream = self.streams.get(target.stream)
+            if stream is None:
+                stream = self.streams[target.stream] = StreamSamples(target, [])
+            elif stream.target.fingerprint != target.fingerprint:
                 detail = "the rules give another series of the request the same stream"
                 raise ValueError(f"{detail}, {target.stream!r}: name more labels in `stream`")
         except ValueError as error:
-            reason = f"{_label_text(series)}: {error}"
-            self.tally.fail("rejected", len(series.samples), reason)
+            reason = f"{_label_text(self._texts(labels))}: {error}"
+            self.tally.fail("rejected", len(samples), reason)
             return
-        stream.observations.extend(self._observations(series, now_ms))
-
-    def _observations(self, series: RemoteSeries, now_ms: int) -> Iterator[wire.Observation]:
-        for value, ms in series.samples:
+        for value, ms in samples:
             try:
-                instant = self._instants.get(ms)
-                if instant is None:
-                    if ms > now_ms + MAX_AHEAD_MS:
-                        ahead_s = (ms - now_ms) // 1000
-                        raise ValueError(
-                            f"expected at most 600 s after now, got {ahead_s} s: set the clocks"
-                        )
-                    instant = self._instants[ms] = rendering.instant(ms)
+                instant = self._instants.get(ms) or self._instant(ms, now_ms)
                 if value is not None and abs(value) > MAX_LABEL:
                     raise ValueError(
                         f"expected a value of at most {MAX_LABEL:g} in size, got {value:g}"
                     )
-                yield wire.Observation(value, None, instant)
+                stream.observations.append(wire.Observation(value, None, instant))
             except (ValueError, OverflowError, OSError) as error:
-                labels = _label_text(series)
-                self.tally.fail("rejected", 1, f"{labels}: sample with timestamp {ms}: {error}")
+                text = _label_text(self._texts(labels))
+                self.tally.fail("rejected", 1, f"{text}: sample with timestamp {ms}: {error}")
+
+    def _instant(self, ms: int, now_ms: int) -> str:
+        if ms > now_ms + MAX_AHEAD_MS:
+            ahead_s = (ms - now_ms) // 1000
+            raise ValueError(f"expected at most 600 s after now, got {ahead_s} s: set the clocks")
+        instant = self._instants[ms] = rendering.instant(ms)
+        return instant
 
 
-def _label_text(series: RemoteSeries) -> str:
-    labels = series.texts(series.labels)
+def _label_text(labels: tuple[str, ...]) -> str:
     pairs = zip(labels[::2], labels[1::2], strict=True)
     return ("{" + ",".join(f"{name}={value!r}" for name, value in pairs) + "}")[:300]

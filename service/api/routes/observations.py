@@ -63,9 +63,9 @@ from service.tasks import apart
 
 OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-AT_ONCE = 1000  # items grouped by stream, or refused, before the event loop does something else
-_encode = msgspec.json.Encoder().encode
-_STATUS_200 = b'{"status":200,'
+ITEMS_AT_ONCE = 1000  # grouped by stream, or refused, before the event loop does something else
+AT_ONCE = 128  # answers rendered, and sent, in one piece
+_encoder = msgspec.json.Encoder()
 calls = Calls("observations")
 
 
@@ -138,10 +138,14 @@ async def observe_many(request: Request) -> Response:
     results = await Bulk(context, items, template).run()
     if layout != "objects":
         return await _table(context, partial(tables.item_columns, results, template.full), layout)
-    rendered = await _rendered(results)
+    pieces: list[bytes] = []
+    for first in range(0, len(results), AT_ONCE):
+        part = results[first : first + AT_ONCE]
+        pieces.append(_encoder.encode_lines(part) if lines else _encoder.encode(part)[1:-1])
+        await asyncio.sleep(0)
     if lines:
-        return ListResponse(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
-    return ListResponse(rendered)
+        return ListResponse(pieces, (b"", b"", b""), media_type=NDJSON)
+    return ListResponse(pieces)
 
 
 @lru_cache(256)
@@ -179,17 +183,6 @@ async def _table(context: Context, columns: Callable[[], Columns], layout: str) 
     return Rendered(content, 200, ARROW if layout == "arrow" else JSON)
 
 
-async def _rendered(results: Sequence[Answer | Document]) -> list[bytes]:
-    """Return results as JSON; those of items have their status."""
-    rendered = []
-    for i, result in enumerate(results, start=1):
-        text = _encode(result)
-        rendered.append(_STATUS_200 + text[1:] if isinstance(result, Answer) else text)
-        if i % AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return rendered
-
-
 class ListAnswers:
     """Answers to a list of observations, in the layout that was asked for."""
 
@@ -199,21 +192,22 @@ class ListAnswers:
         self._layout = layout
         self._full = full
         self._answers: list[Answer] = []  # for columns
-        self._rendered: list[bytes] = []  # for objects
+        self._pieces: list[bytes] = []  # for objects
 
     def take(self, command: wire.Observe, outcome: wire.Outcome) -> None:
         """Take the answers to one part of the list."""
-        answers = [*rendering.answers(command, outcome)]
+        answers = rendering.answers(command, outcome)
         self.count += len(answers)
         if self._layout == "objects":
-            self._rendered += map(_encode, answers)
+            for first in range(0, len(answers), AT_ONCE):
+                self._pieces.append(_encoder.encode(answers[first : first + AT_ONCE])[1:-1])
         else:
             self._answers += answers
 
     async def response(self) -> Response:
         """Return the response for a list that was applied."""
         if self._layout == "objects":
-            return ListResponse(self._rendered)
+            return ListResponse(self._pieces)
         columns = partial(tables.answer_columns, self._answers, self._full)
         return await _table(self._context, columns, self._layout)
 
@@ -225,9 +219,9 @@ class ListAnswers:
         if self._layout != "objects":
             columns = partial(tables.answer_columns, self._answers, self._full)
             document["answers"] = await apart(self._context.thread, columns)
-            return Rendered(_encode(document), status, PROBLEM_JSON, headers)
-        before = _encode(document)[:-1] + b',"answers":['
-        return ListResponse(self._rendered, (before, b",", b"]}"), status, headers, PROBLEM_JSON)
+            return Rendered(_encoder.encode(document), status, PROBLEM_JSON, headers)
+        before = _encoder.encode(document)[:-1] + b',"answers":['
+        return ListResponse(self._pieces, (before, b",", b"]}"), status, headers, PROBLEM_JSON)
 
 
 async def _observe_list(
@@ -286,9 +280,12 @@ class Bulk:
                 self._refuse([i], item.error)
             else:
                 by_stream.setdefault(item.stream, []).append(i)
-            if i % AT_ONCE == AT_ONCE - 1:
+            if i % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
                 await asyncio.sleep(0)
-        self._groups = {stream: self._grouped(places) for stream, places in by_stream.items()}
+        self._groups = {
+            stream: [places] if len(places) == 1 else self._grouped(places)
+            for stream, places in by_stream.items()
+        }
         await submit_waves(self._context.gateway, self._next(by_stream), self._following)
         return self._results
 
@@ -316,7 +313,7 @@ class Bulk:
                 self._refuse(group, result)
                 self._skip(groups)
                 continue
-            answers = rendering.answers(command, result)
+            answers = rendering.answers(command, result, rendering.ItemAnswer)
             for place, answer in zip(group, answers, strict=False):
                 self._results[place] = answer
             if result.status < 400:
@@ -339,8 +336,6 @@ class Bulk:
 
         The first group is last, to be taken from the end.
         """
-        if len(places) == 1:
-            return [places]
         good = [item for item in map(self._items.__getitem__, places) if isinstance(item, GoodItem)]
         size = self._context.observation_parser.parts([item.observation for item in good])
         groups: list[list[int]] = []

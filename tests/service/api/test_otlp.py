@@ -85,7 +85,7 @@ def test_attributes_of_resource_and_point_are_labels_and_the_points_own_count_fi
     attribute(point, "__name__", string_value="another")  # the metric's name is its own
     point.attributes.add(key="list").value.array_value.values.add(string_value="x")
     parsed = series(request)
-    ((labels, samples, _),) = parsed.series
+    ((labels, samples),) = parsed.series
     assert dict(zip(labels[::2], labels[1::2], strict=True)) == {
         "__name__": "queue.length",
         "busy": "true",
@@ -114,7 +114,7 @@ def test_gauges_and_sums_are_taken_and_of_others_is_said_why_not():
     metrics.add(name="e").exponential_histogram.data_points.add(count=2)
     metrics.add(name="s").summary.data_points.add(count=2)
     parsed = series(request)
-    taken = {each.labels[1]: each.samples for each in parsed.series}
+    taken = {labels[1]: samples for labels, samples in parsed.series}
     assert taken == {
         "queue.length": [(None, MS)],
         "total": [(-float(2**60), MS + 1)],

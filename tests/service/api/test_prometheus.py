@@ -250,13 +250,12 @@ def test_a_series_with_too_many_labels_is_refused_before_they_are_read():
     body = request_2([1, 2] * 500_000, [1, 2])
     assert len(body) < 100_000
     parsed = parse(body, Version.V2, *LIMITS)
-    assert [series.labels for series in parsed.series] == [("a", "b")]
+    assert [labels for labels, _ in parsed.series] == [("a", "b")]
     assert [refusal.samples for refusal in parsed.refusals] == [1]
     labels = {f"l{i}": "x" for i in range(tags.MAX_TAGS)}
     for body, version in ((version_1, Version.V1), (version_2, Version.V2)):
         parsed = parse(body((labels, [])), version, *LIMITS)
-        series = parsed.series[0]
-        assert len(series.texts(series.labels)) == 2 * tags.MAX_TAGS
+        assert len(parsed.texts(parsed.series[0][0])) == 2 * tags.MAX_TAGS
         parsed = parse(body((labels | {"m": "x"}, [(1.0, 1), (2.0, 2)])), version, *LIMITS)
         assert (parsed.series, parsed.samples, parsed.refusals[0].samples) == ([], 2, 2)
 
@@ -264,7 +263,7 @@ def test_a_series_with_too_many_labels_is_refused_before_they_are_read():
 def test_symbols_are_shared_and_bounded():
     symbols = ("", "a", "x" * 100_000)
     parsed = parse(request_2(*[[1, 2]] * 100, symbols=symbols), Version.V2, *LIMITS)
-    assert len({id(series.labels[1]) for series in parsed.series}) == 1
+    assert len({id(labels[1]) for labels, _ in parsed.series}) == 1
     assert parse(request_2([1, 2], symbols=["s"] * 64), Version.V2, 8 << 20, 1)
     with pytest.raises(BodyTooLarge):
         parse(request_2([1, 2], symbols=["s"] * 65), Version.V2, 8 << 20, 1)
@@ -297,7 +296,7 @@ def test_more_than_a_request_may_have_is_refused_before_an_object_is_made_of_it(
         body, large = filled(version, part, bound), filled(version, part, bound + 1)
         parse(body, version, 8 << 20, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(remote_write, "RemoteSeries", None)
+            patch.setattr(remote_write, "RemoteWrite", None)
             with pytest.raises(BodyTooLarge, match=rf"at most {bound} {part}"):
                 parse(large, version, 8 << 20, 3)
 
@@ -364,7 +363,7 @@ def test_what_is_read_is_what_protobuf_reads(version):
         expected = read_by_protobuf(bytes(content), version)
         try:
             write = parse(bytes(cramjam.snappy.compress_raw(content)), version, 8 << 20, 1000)
-            read = [(series.texts(series.labels), series.samples) for series in write.series]
+            read = [(write.texts(labels), samples) for labels, samples in write.series]
         except MalformedBody:
             read = None
         if read != expected:
@@ -532,7 +531,7 @@ def test_labels_of_a_series_that_is_known_are_not_read(monkeypatch):
     monkeypatch.setattr(remote_write, "_texts", None)
     assert assigned() == first
     monkeypatch.undo()
-    (whole,) = parse(body, Version.V1, *LIMITS).series
+    whole = parse(body, Version.V1, *LIMITS)
     with pytest.raises(MalformedBody, match=r"prometheus\.Label"):
         rules.target(b"\x0a\xff", whole.texts)
 
