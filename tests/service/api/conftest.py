@@ -394,7 +394,10 @@ class Served:
 def served(settings, worker, monkeypatch):
     """Serve the application over HTTP with the given settings; may be called several times."""
     # It would freeze what other tests made.
-    monkeypatch.setattr(server_module, "gc", SimpleNamespace(collect=int, freeze=int))
+    quiet = SimpleNamespace(
+        collect=int, freeze=int, set_threshold=min, get_threshold=lambda: (1, 1)
+    )
+    monkeypatch.setattr(server_module, "gc", quiet)
     with contextlib.ExitStack() as stack:
 
         def serve(**chosen):
