@@ -30,9 +30,9 @@ from training.errors import BadData
 SUFFIXES = frozenset({".csv", ".tsv", ".parquet", ".pq"})
 SWITCHES = {"0": False, "1": True, "false": False, "true": True}
 MAX_CLASSES = 1000  # as in the service
-ADVICE = (
-    "; --y and --x name the columns to train on; text as an input needs a column of 0 and 1 for "
-    "each of its values"
+ADVICE = (  # in place of that for a replay
+    "; --y and --x name the columns to train on; leave the cell of a missing label empty; for text "
+    "as an input, give a column of 0 and 1 for each of its values"
 )
 
 Floats = NDArray[np.float64]
@@ -82,9 +82,11 @@ def read(source: DataSource, *, classes: bool = False, partial: bool = False) ->
         except OSError as error:
             raise BadData(f"{file} cannot be read: {error.strerror or error}") from error
         except SeriesError as error:
-            where = "" if str(error).startswith(str(file)) else f"{file}: "
-            advice = ADVICE if "is not a number" in str(error) else ""
-            raise BadData(f"{where}{error}{advice}") from error
+            text = str(error)
+            if "is not a number" in text:
+                text = text.partition("; ")[0] + ADVICE
+            where = "" if text.startswith(str(file)) else f"{file}: "
+            raise BadData(f"{where}{text}") from error
         roles[file] = f"labels {whole.y_names} and inputs {whole.x_names}"
         first = next(iter(roles))
         if roles[file] != roles[first]:

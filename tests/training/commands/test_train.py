@@ -247,7 +247,7 @@ def plant(tmp_path, series):
 def test_a_file_of_a_plant_is_trained_on_or_refused_with_the_way_out(tmp_path, plant):
     for options, why in (
         ("--y flow,pressure,gone", "column 'gone' is empty in every row"),
-        ("--y flow,pressure --x state", "column 'state': 'off' is not a finite number"),
+        ("--y flow,pressure --x state", "column 'state': 'off' is not a number; --y and --x"),
         ("--y flow,pressure --interval 0", "interval: "),
     ):
         result = trained(tmp_path, "--data", plant, *options.split())
