@@ -20,7 +20,7 @@ SEASONS_FROM = 1000
 # state of a vector model grows with their square.
 DEFAULT_MODEL = "averaged"
 DEFAULT_VECTOR_MODEL = "joint"
-VECTOR_OUTPUTS = 16
+VECTOR_OUTPUTS = 32
 CONFIRMATION = ("confirm_after", "false_alarm_every")  # rules, of which a stream has one
 
 

@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     )
     default_model: Annotated[str, API | WORKER] = Field(
         DEFAULT_MODEL,
-        description="model of streams that name none; with `averaged`, those of 2 to 16 outputs "
+        description="model of streams that name none; with `averaged`, those of 2 to 32 outputs "
         "use `joint`",
     )
     false_alarms_per_day: Annotated[float | None, API] = Field(

@@ -114,6 +114,13 @@ MUTATIONS = [
         "tests/model_core/test_believing.py",
     ),
     Mutation(
+        "joint: the covariance of many outputs may be any",
+        "model_core/upm/joint.py",
+        "FREEDOM = 2.0",
+        "FREEDOM = 0.0",
+        "tests/model_core/test_detector.py",
+    ),
+    Mutation(
         "joint: a missing label keeps the distance of the one before",
         "model_core/upm/joint.py",
         "distance = torch.where(there, distance, 0.0)",

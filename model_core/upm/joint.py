@@ -29,6 +29,11 @@ correlations, `n = 5` and 5 more for each output beyond eight. They hold for all
 so statistics have `psi` less `2 beta D (R - I) D`, which is added where they forecast. `R` of the
 errors so far is taken for known (empirical Bayes).
 
+With few outputs `nu` leaves each of them the `2 alpha` degrees of freedom that it has in
+`averaged`. Beyond eight there are two more for each further output, and `beta` for the same
+expected `Sigma`. Else a regime's first labels, which say nothing of most directions, take the noise
+of these for smaller with each label, and the next regime explains the next label better.
+
 A vector autoregression in place of the mean forecasts some vectors better. But it forecasts the
 labels after a shift as well as a new regime does, and has so much to learn in each that shifts of
 four standard deviations in all of six correlated outputs are not found.
@@ -62,7 +67,7 @@ import numpy as np
 from model_core.components import Blend, Either, MultivariateStudentT
 from model_core.labels import LARGEST
 from model_core.lazy import Tensor, torch
-from model_core.maths.context import BEFORE, apart_of
+from model_core.maths.context import BEFORE, FEW, apart_of
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm.averaged import Averaged, AveragedStats, normalised
@@ -71,6 +76,7 @@ from model_core.upm.multivariate import Multivariate, MultivariateStats, grown, 
 
 _CONTEXT = maths("context")
 _REGRESSION = maths("regression")
+FREEDOM = 2.0  # more degrees of freedom of `Sigma` for each output beyond `FEW`
 WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
 
 
@@ -188,7 +194,7 @@ class Joint(Averaged):
         apart = apart_of(d)
         correlation = _CONTEXT.correlation(products, squares[:, one], squares[:, two], apart)
         lower = context.new_zeros(len(context), d, d)
-        lower[:, one, two] = 2 * self.beta * (scale[:, one] * scale[:, two]) * correlation
+        lower[:, one, two] = 2 * self._vectors.beta * (scale[:, one] * scale[:, two]) * correlation
         kept = memory * (location + scale * lag)
         added = (lower + lower.mT).flatten(1)
         return torch.cat((super().encode(x, own), 1 - memory, kept, added), -1)
@@ -291,7 +297,9 @@ class Joint(Averaged):
     @property
     def _vectors(self) -> Multivariate:
         """The model of outputs together, uncorrelated at first."""
-        return Multivariate(self.y_dim, self.kappa, self.alpha, self.beta)
+        alpha = self.alpha + 0.5 * FREEDOM * max(0, self.y_dim - FEW)
+        beta = self.beta * (alpha - 1) / (self.alpha - 1)  # the same expected covariance
+        return Multivariate(self.y_dim, self.kappa, alpha, beta)
 
     def _together(self, stats: JointStats, phi: Tensor) -> MultivariateStudentT:
         """Predictives of all outputs together, one for each scale of the noise."""

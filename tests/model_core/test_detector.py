@@ -119,11 +119,12 @@ def test_a_shift_of_outputs_that_are_alike_is_found(shift):
     assert event.confirmed_at < 210
 
 
-def test_many_outputs_that_are_alike_are_quiet():
+@pytest.mark.parametrize("outputs", [16, 32])
+def test_many_outputs_that_are_alike_are_quiet(outputs):
     """Their correlations are of fewer labels than outputs, at first."""
-    rng = np.random.default_rng((7, 16, 3))
-    detector = Detector(model="joint")
-    y = rng.normal(size=(200, 1)) + rng.normal(size=(200, 16))
+    rng = np.random.default_rng((7, outputs, 4))
+    detector = Detector()
+    y = rng.normal(size=(200, 1)) + rng.normal(size=(200, outputs))
     detector.update_many(y)
     assert not [event for event in detector.events if event.state == "confirmed"]
     detector.update_many(6.0 + y[:20])
@@ -138,9 +139,20 @@ def test_correlations_begin_with_errors_that_are_not_alike_more_of_many_outputs(
     _, watched, products, *_ = model._split(context)  # views
     watched[:, outputs : 2 * outputs] += 30.0
     products[:] = 15.0
-    phi = model.encode(None, context)[0, -(outputs**2) :] / (2 * model.beta)
-    between = phi.reshape(outputs, outputs)[1, 0].item()
-    assert between == pytest.approx(15.0 / (30.0 + apart), rel=1e-5)
+    stats, _ = model.fresh(np.zeros((1, outputs)), np.ones((1, outputs)))
+    phi = model.encode(None, context)[0, -(outputs**2) :].reshape(outputs, outputs)
+    assert phi[1, 0].item() / stats.psi[0, 0, 0, 0] == pytest.approx(
+        15.0 / (30.0 + apart), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(("outputs", "freedom"), [(2, 8), (8, 8), (16, 24)])
+def test_the_covariance_of_many_outputs_is_nearer_to_the_expected_one(outputs, freedom):
+    stats, _ = Joint(y_dim=outputs).fresh(np.zeros((1, outputs)), np.ones((1, outputs)))
+    (nu,) = stats.nu.ravel()
+    assert nu - outputs + 1 == freedom
+    expected = stats.psi[0, 0] / (nu - outputs - 1)
+    np.testing.assert_allclose(expected, 0.7 * np.eye(outputs), rtol=1e-12)
 
 
 def test_an_outlier_is_in_no_number_of_the_change_after_it():

@@ -147,8 +147,8 @@ def test_a_stream_that_names_no_model_has_the_default_of_its_first_command(bench
     bench.default_model = "averaged"
     bench.observe("vector", [None, [1.0, 2.0]])
     bench.observe("number", [1.0])
-    bench.observe("wide", [[float(k) for k in range(16)]])
-    bench.observe("wider", [[float(k) for k in range(17)]])
+    bench.observe("wide", [[float(k) for k in range(32)]])
+    bench.observe("wider", [[float(k) for k in range(33)]])
     bench.ask(Configure("located", {"location": [0.0] * 2, "scale": [1.0] * 2}), status=201)
     bench.ask(Configure("named", {"model": "averaged"}), status=201)
     bench.observe("named", [[1.0, 2.0]])
