@@ -97,10 +97,12 @@ class Answer:
         model: UnderlyingModel | None,
         name: str,
         levels: Sequence[float],
+        names: Sequence[str] = (),
     ) -> None:
         self._taken = taken
         self._model = model
         self._levels = levels
+        self._names = names  # of the outputs
         self.seq = taken.seq
         self.model = name
 
@@ -190,13 +192,14 @@ class Answer:
     @property
     def event(self) -> Event | None:
         """The change whose state this observation changed last."""
-        return self._taken.event
+        event = self._taken.event
+        return event and event.named(self._names)
 
     @property
     def events(self) -> list[Event]:
         """All events whose state this observation changed."""
         alarm = self._taken.alarm
-        events = [moved.event for moved in self._taken.moved]
+        events = [moved.event.named(self._names) for moved in self._taken.moved]
         return events if alarm is None else [*events, alarm]
 
     @property

@@ -124,19 +124,25 @@ class Detectors:
 
         rows: a list, an array (T,) or (T, d), or a column or frame of pandas or polars. time: when
         they were made, for events, by default a frame's one column of dates or pandas' index of
-        dates; it changes no number, as `elapsed` does. Raises BadInput: of what does not fit before
+        dates; it changes no number, as `elapsed` does. Columns of a frame are known by their names
+        from the first one on, in whatever order, and events have these. Raises BadInput: of what
+        does not fit before
         any is taken; where the filter refuses one, those before it are, and their answers are the
         error's `answers`.
         """
         stream = self._at(stream)
-        rows, dates = parsing.frame(rows)
+        rows, dates, names = parsing.frame(rows)
         labels = parsing.elements(rows)
+        if names and names != self._fields.get("y", names):
+            labels = [dict(zip(names, label, strict=True)) for label in labels]
         given = [None] * len(labels) if x is None else parsing.elements(x)
         steps = list(elapsed) if isinstance(elapsed, Iterable) else [elapsed] * len(labels)
         supervision = [None] * len(labels) if changepoint is None else parsing.elements(changepoint)
         times = parsing.moments(dates if time is None else time, len(labels))
         at = [stream] * len(labels)
         seen = self._checked("labels", at, labels, given, steps, supervision, times)
+        if names:
+            self._fields.setdefault("y", names)
         if self._pipeline is None:
             return [self._wait(stream, observation) for observation in seen]
         answers = list(map(self._answer, self._pipeline.take_series(stream, seen)))
@@ -187,7 +193,8 @@ class Detectors:
         """
         series = self._series(stream)
         every = [] if series is None else series.events.values()
-        return [event for event in every if withdrawn or event.state != "withdrawn"]
+        names = self._fields.get("y", ())
+        return [event.named(names) for event in every if withdrawn or event.state != "withdrawn"]
 
     def anomalies(self, stream: int | str) -> list[Event]:
         """Anomaly events, oldest first: the last 1,000."""
@@ -464,7 +471,7 @@ class Detectors:
 
     def _answer(self, taken: Taken) -> Answer:
         model = None if self._pipeline is None else self._pipeline.model
-        return Answer(taken, model, self.model, self._levels)
+        return Answer(taken, model, self.model, self._levels, self._fields.get("y", ()))
 
     def _numbers(self, name: str, value: Any) -> tuple[float, ...]:
         """Numbers of a label (y) or an input (x); those of mappings in the order of the first."""

@@ -88,6 +88,18 @@ class Event(NamedTuple):
         back += f", last seen at {self.returned.last_seen}"
         return f"{back}: {text}" if text else back
 
+    def named(self, names: Sequence[str]) -> Event:
+        """With the name of the output that changed most clearly in its sentence, where it has one.
+
+        names: of all outputs; empty: they have none.
+        """
+        explanation = self.explanation
+        if explanation is None or explanation.output is None or not names:
+            return self
+        i = explanation.output
+        text = explanation.text.replace(f"output {i + 1}: ", f"{names[i]}: ", 1)
+        return self._replace(explanation=explanation._replace(text=text))
+
     def plain(self) -> dict[str, Any]:
         """As the REST interface has it."""
         fields = self._asdict()

@@ -7,7 +7,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import UTC, date, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -45,20 +45,21 @@ def elements(values: Any) -> list[Any]:
     return list(listed)
 
 
-def frame(rows: Any) -> tuple[Any, Any]:
-    """Observations and their times: a frame's one column of dates, else pandas' index of dates.
+class Frame(NamedTuple):
+    """Observations; their times, None where they have none; names of several outputs, if any."""
 
-    rows: a frame or column of pandas or polars, or anything else; times are None where it has none.
-    Raises BadInput for columns without numbers, by their names.
+    rows: Any
+    times: Any
+    names: list[str]
+
+
+def frame(rows: Any) -> Frame:
+    """Observations of a frame or column of pandas or polars, or of anything else.
+
+    Times are a frame's one column of dates, else pandas' index of dates; names those of several
+    other columns, if these are texts. Raises BadInput for columns without numbers, by their names.
     """
-    if hasattr(rows, "collect"):
-        raise BadInput(f"expected rows, got a {type(rows).__name__}; call its collect() first")
-    if hasattr(rows, "get_columns"):  # polars
-        columns = rows.get_columns()
-    elif hasattr(rows, "iterrows"):
-        columns = [column for _, column in rows.items()]
-    else:
-        columns = []
+    columns = _columns(rows)
     dates = [column for column in columns if str(column.dtype).lower().startswith("date")]
     if len(dates) > 1:
         names = [column.name for column in dates]
@@ -69,12 +70,24 @@ def frame(rows: Any) -> tuple[Any, Any]:
             f"expected columns of numbers, and at most one of dates; {others} have none: convert "
             "them to numbers, or leave them out"
         )
+    names = [column.name for column in labels]
+    if len(names) == 1 or not all(isinstance(name, str) for name in names):
+        names = []
     if dates:
-        return list(zip(*map(list, labels), strict=True)), list(dates[0])
+        return Frame(list(zip(*map(list, labels), strict=True)), list(dates[0]), names)
     index: Any = getattr(rows, "index", None)
     if type(index).__name__ == "PeriodIndex":
         index = index.to_timestamp()
-    return rows, index if type(index).__name__ == "DatetimeIndex" else None
+    return Frame(rows, index if type(index).__name__ == "DatetimeIndex" else None, names)
+
+
+def _columns(rows: Any) -> list[Any]:
+    """Columns of a frame; none of anything else."""
+    if hasattr(rows, "collect"):
+        raise BadInput(f"expected rows, got a {type(rows).__name__}; call its collect() first")
+    if hasattr(rows, "get_columns"):  # polars
+        return list(rows.get_columns())
+    return [column for _, column in rows.items()] if hasattr(rows, "iterrows") else []
 
 
 def _numeric(column: Any) -> bool:
