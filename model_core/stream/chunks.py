@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model_core.lazy import torch
 from model_core.transfer import to_device
 
 Array = Any  # of float64: an array on the host, a tensor on another device; they index alike
 Shapes = Sequence[tuple[int, ...]]
+Numbers = Sequence[int] | NDArray[np.int64]
 # Of the first chunk, the larger; each later one doubles what there is, up to a bound. Most slabs
 # have one: steps of rows in several cost more.
 FIRST_ROWS = 16
@@ -20,9 +23,10 @@ FIRST_BYTES = 4 << 20
 
 
 class Chunk:
-    """Memory of a fixed number of rows, and which of them are free."""
+    """Memory of a fixed number of rows, and which of them are free; key: its own."""
 
-    def __init__(self, shapes: Shapes, rows: int, device: str) -> None:
+    def __init__(self, key: int, shapes: Shapes, rows: int, device: str) -> None:
+        self.key = key
         self.rows = rows
         self.free = list(range(rows - 1, -1, -1))
         # Not filled: a row is written before it is read.
@@ -50,11 +54,14 @@ class Chunks:
         self.row_bytes = 8 * sum(map(prod, shapes))
         self._most = max(1, chunk_bytes // self.row_bytes)
         self._chunks: list[Chunk] = []
-        self._places: dict[int, tuple[Chunk, int]] = {}
-        self._next = 0
+        self._made = 0  # chunks so far
+        # Of each number the key of its chunk, and its row there; numbers that are free, least last.
+        self._keys = np.zeros(0, np.int64)
+        self._lying = np.zeros(0, np.int64)
+        self._free: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._keys) - len(self._free)
 
     @property
     def rows(self) -> int:
@@ -74,57 +81,67 @@ class Chunks:
     def reserve(self) -> int:
         """Take a row that is written next; returns its number."""
         if self.full:
-            self._chunks.append(Chunk(self._shapes, self._next_rows(), self._device))
-        # Into the fullest, so that others empty.
-        chunk = max(
-            (candidate for candidate in self._chunks if candidate.free),
-            key=lambda candidate: candidate.used,
-        )
-        number = self._next
-        self._next += 1
-        self._places[number] = chunk, chunk.free.pop()
+            self._chunks.append(Chunk(self._made, self._shapes, self._next_rows(), self._device))
+            self._made += 1
+        if not self._free:
+            held = len(self._keys)
+            more = max(held, FIRST_ROWS)
+            self._keys = np.concatenate((self._keys, np.full(more, -1)))
+            self._lying = np.concatenate((self._lying, np.zeros(more, np.int64)))
+            self._free = list(range(held + more - 1, held - 1, -1))
+        number = self._free.pop()
+        self._put(number)
         return number
 
-    def remove(self, number: int) -> None:
-        """Forget a row."""
-        chunk, row = self._places.pop(number)
-        chunk.free.append(row)
+    def _put(self, number: int) -> None:
+        """Have a number be that of a free row: of the fullest chunk, so that others empty."""
+        chunk = max((own for own in self._chunks if own.free), key=lambda own: own.used)
+        self._keys[number] = chunk.key
+        self._lying[number] = chunk.free.pop()
 
-    def read(self, numbers: Sequence[int]) -> list[Array]:
+    def remove(self, number: int) -> None:
+        """Forget a row; the next one may have its number."""
+        (chunk,) = (own for own in self._chunks if own.key == self._keys[number])
+        chunk.free.append(int(self._lying[number]))
+        self._keys[number] = -1
+        self._free.append(number)
+
+    def read(self, numbers: Numbers) -> list[Array]:
         """Rows as they are numbered, copied."""
         groups = self.groups(numbers)
         return [self._gathered(groups, i) for i in range(len(self._shapes))]
 
-    def lines(self, numbers: Sequence[int], count: int) -> Array:
+    def lines(self, numbers: Numbers, count: int) -> Array:
         """The first lines (B, count, ...) of the first array of rows, copied."""
         return self._gathered(self.groups(numbers), 0, slice(count))
 
-    def write(self, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
+    def write(self, numbers: Numbers, arrays: Sequence[Array]) -> None:
         """Put rows in place of distinct ones; arrays: on the device, as `read` returns them."""
         for chunk, rows, at in self.groups(numbers):
             for own, array in zip(chunk.arrays, arrays, strict=True):
                 own[rows] = array[at]
 
-    def places(self, numbers: Sequence[int]) -> list[tuple[Chunk, list[int], list[int]]]:
+    def places(self, numbers: Numbers) -> list[tuple[Chunk, NDArray[np.int64], Any]]:
         """Chunks that hold them, with their rows there and which of `numbers` these are."""
-        groups: dict[int, tuple[Chunk, list[int], list[int]]] = {}
-        for place, number in enumerate(numbers):
-            chunk, row = self._places[number]
-            _, rows, places = groups.setdefault(id(chunk), (chunk, [], []))
-            rows.append(row)
-            places.append(place)
-        return list(groups.values())
+        own = np.asarray(numbers, np.int64)
+        lying = self._lying.take(own)
+        keys = self._keys.take(own)
+        held = [chunk for chunk in self._chunks if chunk.key == keys[0]]
+        if (keys == keys[0]).all():  # as a rule: it has to be quick
+            return [(held[0], lying, slice(None))]
+        of_chunks = [(chunk, np.flatnonzero(keys == chunk.key)) for chunk in self._chunks]
+        return [(chunk, lying[at], at) for chunk, at in of_chunks if len(at)]
 
-    def groups(self, numbers: Sequence[int]) -> list[tuple[Chunk, Array, Array]]:
-        """Chunks that hold them, with their rows there and which of `numbers` these are."""
-        first, lying = self._places[numbers[0]]
-        if numbers.count(numbers[0]) == len(numbers):  # as of one series
-            return [(first, self._index([lying] * len(numbers)), slice(None))]
-        rows = [row for chunk, row in map(self._places.__getitem__, numbers) if chunk is first]
-        if len(rows) == len(numbers):  # as a rule: it has to be quick
-            return [(first, self._index(rows), slice(None))]
+    def groups(self, numbers: Numbers) -> list[tuple[Chunk, Array, Array]]:
+        """As `places`, with indices of the device."""
         groups = self.places(numbers)
-        return [(chunk, self._index(lying), self._index(at)) for chunk, lying, at in groups]
+        if self._device == "cpu":
+            return groups
+        placed = partial(to_device, device=self._device)
+        return [
+            (chunk, placed(lying), at if isinstance(at, slice) else placed(at))
+            for chunk, lying, at in groups
+        ]
 
     def trim(self, eager: bool = True) -> int:
         """Move rows together, and give back chunks that are not needed; returns their bytes.
@@ -149,13 +166,12 @@ class Chunks:
 
     def _move(self, chunk: Chunk) -> None:
         """Move what is in a chunk that is to go into free rows of others."""
-        moved = [number for number, (place, _) in self._places.items() if place is chunk]
-        if not moved:
+        moved = np.flatnonzero(self._keys == chunk.key)
+        if not len(moved):
             return
-        arrays = self.read(moved)
-        for number in moved:
-            other = next(candidate for candidate in self._chunks if candidate.free)
-            self._places[number] = other, other.free.pop()
+        arrays = [own[self._lying[moved]] for own in chunk.arrays]
+        for number in moved.tolist():
+            self._put(number)
         self.write(moved, arrays)
 
     def _gathered(
@@ -169,10 +185,6 @@ class Chunks:
         for part, (_, _, at) in zip(parts, groups, strict=True):
             gathered[at] = part
         return gathered
-
-    def _index(self, rows: list[int]) -> Array:
-        places = np.array(rows, dtype=np.int64)
-        return places if self._device == "cpu" else to_device(places, self._device)
 
 
 def _room(shape: tuple[int, ...], device: str) -> Array:

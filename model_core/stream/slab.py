@@ -24,7 +24,7 @@ from model_core.readout import Readout
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, size
 from model_core.stream import beliefs, columns, memory
 from model_core.stream.beliefs import Probabilities
-from model_core.stream.chunks import Array, Chunk, Chunks
+from model_core.stream.chunks import Array, Chunk, Chunks, Numbers
 from model_core.stream.columns import Columns, Floats, Packed
 from model_core.stream.events import NOTHING_WATCHED, Watch
 from model_core.stream.resolution import dither, held_at_start, repeats
@@ -409,10 +409,10 @@ class Slab:
 
         Those that lie together, as ones that were made together do, are not copied.
         """
-        groups = self._chunks.places(rows)
-        (chunk, lying, _), *more = groups
-        if not more and lying == list(range(lying[0], lying[0] + len(rows))):
-            held = [array[lying[0] : lying[0] + len(rows)] for array in chunk.arrays]
+        (chunk, lying, _), *more = self._chunks.places(rows)
+        first = int(lying[0])
+        if not more and np.array_equal(lying, np.arange(first, first + len(rows))):
+            held = [array[first : first + len(rows)] for array in chunk.arrays]
         else:
             held = self._chunks.read(rows)
         return self._layout.state(*held), self._layout.prior(*held)
@@ -602,13 +602,12 @@ class Slab:
         took = [True] * len(rows)
         packed = columns.packed(self.model, columns.joined(seen))
         owner = np.repeat(np.arange(len(rows)), [own.rows for own in seen])
-        stepped = [rows[i] for i in owner.tolist()]
+        stepped = np.array(rows)[owner]
         packed, held = self._resolved(stepped, packed)
-        for chunk, lying, at in self._chunks.places(stepped):
-            place = np.array(lying, dtype=np.int64)
+        for chunk, lying, at in self._chunks.groups(stepped):
             inputs = packed.inputs[at]
-            self._settled([rows[i] for i in owner[at].tolist()], inputs)
-            table, _ = self._advance(chunk, place, inputs, packed.hazard[at], False)
+            self._settled(stepped[at], inputs)
+            table, _ = self._advance(chunk, lying, inputs, packed.hazard[at], False)
             for i in owner[at][table[:, OK_COLUMN] <= 0].tolist():
                 took[i] = False
         self._hold(held)
@@ -706,7 +705,7 @@ class Slab:
                 self.stepped([row] * used, packed.part(slice(used)), summarised)
         return used
 
-    def _anomalies(self, rows: Sequence[int], y: Floats, surprises: Floats) -> Floats:
+    def _anomalies(self, rows: Numbers, y: Floats, surprises: Floats) -> Floats:
         """Take observations in, in order; returns their anomalies (B,).
 
         surprises: of the labels y (B, d), nan of what counts as if it had not come.
@@ -722,7 +721,7 @@ class Slab:
 
     def corrected(
         self,
-        rows: Sequence[int],
+        rows: Numbers,
         predicted: Summary,
         interval: tuple[int, float],
         labels: tuple[Floats, NDArray[np.bool_]] | None = None,
@@ -795,7 +794,7 @@ class Slab:
 
     def stepped(
         self,
-        rows: Sequence[int],
+        rows: Numbers,
         packed: Packed,
         summarised: bool = True,
         room: Floats = places.NO_BELIEFS,
@@ -817,7 +816,7 @@ class Slab:
 
     def _answered(
         self,
-        rows: Sequence[int],
+        rows: Numbers,
         packed: Packed,
         table: Floats,
         predicted: Summary | None,
@@ -842,7 +841,7 @@ class Slab:
             applied = self.corrected(rows, predicted, self._interval, labels, packed.offset)
         return Stepped(table, predicted, anomalies, applied, memories)
 
-    def _resolved(self, rows: Sequence[int], packed: Packed) -> tuple[Packed, dict[int, Floats]]:
+    def _resolved(self, rows: Numbers, packed: Packed) -> tuple[Packed, dict[int, Floats]]:
         """The next observations of rows, with labels of coarse ones spread over their steps.
 
         Those that a held series only repeats are none. A row that is named again is stepped again,
@@ -882,7 +881,7 @@ class Slab:
             for chunk, lying, at in self._beside.groups(moved):
                 chunk.arrays[2][lying] = states[at]
 
-    def _settled(self, rows: Sequence[int], inputs: Floats) -> Floats | None:
+    def _settled(self, rows: Numbers, inputs: Floats) -> Floats | None:
         """Store the regimes whose ends were confirmed since the last steps of rows.
 
         inputs: of the coming steps. Returns the numbers (B, ...) of the memories; None: the rows

@@ -492,7 +492,7 @@ def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[in
     In blocks, so that little is stepped in vain. Returns how many of each run are quiet (B,), the
     steps of these, run after run, and those of the observations after them, by run.
     """
-    rows = [stream.row for stream in wave.streams]
+    rows = np.array([stream.row for stream in wave.streams])
     counts = np.zeros(len(rows), dtype=np.int64)
     stops = wave.counts
     steps: dict[int, Step] = {}
@@ -542,13 +542,13 @@ def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[in
     return counts, stepped, steps
 
 
-def _stepped(slab: Slab, rows: Sequence[int], wave: Wave, room: Floats) -> Stepped:
+def _stepped(slab: Slab, rows: Ints, wave: Wave, room: Floats) -> Stepped:
     """Steps of the rows of streams, of each run, one after the other; room: as of `_taken`."""
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
     inputs = plain_inputs(filtered, wave.elapsed, wave.each(wave.own.view(GROUPS)["rates"]))
     hazards = wave.each(hazard_table(slab.model, wave.hazards))
     taken = Packed(wave.y[:, None], wave.offset, hazards, inputs)
-    return slab.stepped([rows[i] for i in wave.owner.tolist()], taken, room=room[: len(wave.y)])
+    return slab.stepped(rows[wave.owner], taken, room=room[: len(wave.y)])
 
 
 def _quiet(wave: Wave, stepped: Stepped) -> Bools:

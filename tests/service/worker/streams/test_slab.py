@@ -231,13 +231,17 @@ def regimes():
 def test_rows_stay_where_they_are_while_a_slab_grows(regimes):
     """As the worker looks at it meanwhile: what was taken for rows to come is not given back."""
     slab = Slab(regimes, 50, LEVELS, room=SlabMemory(64 * MIB))
+    rows = []
     for count in (1, 15, 17, 40):
-        slab.begin([[0.0]] * count, [[1.0]] * count)
-        held, places = slab.nbytes, dict(slab._chunks._places)
+        rows += slab.begin([[0.0]] * count, [[1.0]] * count)
+        held, places = slab.nbytes, slab._chunks.places(rows)
         assert slab.trim(eager=False) == 0
         assert slab.nbytes == held
-        assert slab._chunks._places == places
-    rows = sorted(slab._chunks._places)
+        for (chunk, lying, _), (before, was, _) in zip(
+            slab._chunks.places(rows), places, strict=True
+        ):
+            assert chunk is before
+            assert lying.tolist() == was.tolist()
     for row in rows[5:]:
         slab.remove(row)
     assert slab.trim(eager=False) > 0
