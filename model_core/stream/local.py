@@ -244,10 +244,10 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
             kept[len(kept) - len(offsets) :, OFFSET] = offsets
         kept[len(kept) - len(previous) :, PREVIOUS] = previous
 
-    def labels(self, series: LocalSeries, most: int) -> SeenLabels:
+    def labels(self, asked: Sequence[tuple[LocalSeries, int]]) -> list[SeenLabels]:
         """Those of the last retained rows."""
-        rows = series.retained.last(most)
-        return SeenLabels(rows[:, self.layout.y], rows[:, OFFSET], times_of(rows))
+        last = [series.retained.last(most) for series, most in asked]
+        return [SeenLabels(r[:, self.layout.y], r[:, OFFSET], times_of(r)) for r in last]
 
     def time(self, item: Observation) -> str | None:
         """As RFC 3339 has it."""

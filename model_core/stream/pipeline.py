@@ -8,7 +8,7 @@ the same. They differ in what they keep of an observation, and where: see `Local
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import groupby
 from typing import Generic, TypeVar
 
@@ -28,6 +28,9 @@ S = TypeVar("S", bound=Series)
 Item = TypeVar("Item")  # one observation, as it is kept
 Kept = TypeVar("Kept")  # the last observations of a series, as they are kept
 Mark = TypeVar("Mark")  # a series as it was
+T = TypeVar("T")
+# Work on a series, which goes on with the last labels that it asks for: see `Pipeline.labels`.
+Asking = Generator[tuple[S, int], SeenLabels | None, T]
 
 
 class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
@@ -58,8 +61,11 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         """Enter other seasons, and where best paths come from, into the last that are kept."""
 
     @abstractmethod
-    def labels(self, series: S, most: int) -> SeenLabels | None:
-        """The last labels, `most` where so many are kept; None: they cannot be read."""
+    def labels(self, asked: Sequence[tuple[S, int]]) -> Sequence[SeenLabels | None]:
+        """The last labels of each series, so many where they are kept; None: they cannot be read.
+
+        What several series need at once is asked for at once: a store is far away.
+        """
 
     @abstractmethod
     def publish(self, series: S, event: Event, time: str | None) -> bool:
@@ -111,19 +117,62 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             self.summarised,
         )
         offsets = coming.offset.tolist()
-        entered = zip(work, steps, offsets, seen.y.tolist(), strict=True)
-        return [self.take_step(slab, *own, step, offset, y) for own, step, offset, y in entered]
+        return self.take_steps(work, [slab] * len(work), steps, offsets, seen.y.tolist())
 
-    def take_step(
+    def take_steps(
+        self,
+        work: Sequence[tuple[S, Item]],
+        slabs: Sequence[Slab],
+        steps: Sequence[Step],
+        offsets: Sequence[float],
+        y: Sequence[list[float]],
+    ) -> list[Taken | None]:
+        """Take observations of distinct series that rows were stepped by; None: refused.
+
+        offsets: their seasons.
+        """
+        entered = zip(slabs, work, steps, offsets, y, strict=True)
+        return self._together(
+            [
+                self._take_step(slab, series, item, step, offset, label)
+                for slab, (series, item), step, offset, label in entered
+            ]
+        )
+
+    def _take_step(
         self, slab: Slab, series: S, item: Item, step: Step, offset: float, y: list[float]
-    ) -> Taken | None:
-        """Take an observation that a row was stepped by; None: refused. offset: its season."""
+    ) -> Asking[S, Taken | None]:
         if not step.readout.ok:
             return None
-        taken = self._enter(slab, series, item, step, offset, y)
-        if self._learn(slab, series, [taken], y[:1]):
+        taken = yield from self._enter(slab, series, item, step, offset, y)
+        if (yield from self._learn(slab, series, [taken], y[:1])):
             self._begin_anew(slab, series)
         return taken
+
+    def _together(self, parts: Sequence[Asking[S, T]]) -> list[T]:
+        """Be through with work on distinct series; what many of it wait for is asked for at once.
+
+        Not of all: labels of many series take much memory.
+        """
+        results: list[T] = []
+        for at in range(0, len(parts), AT_ONCE):
+            going = parts[at : at + AT_ONCE]
+            done: dict[int, T] = {}
+            answers: Iterable[tuple[int, SeenLabels | None]] = enumerate([None] * len(going))
+            while len(done) < len(going):
+                asked: dict[int, tuple[S, int]] = {}
+                for i, answer in answers:
+                    try:
+                        asked[i] = going[i].send(answer)
+                    except StopIteration as end:
+                        done[i] = end.value
+                answers = zip(asked, self.labels([*asked.values()]), strict=True) if asked else ()
+            results += [done[i] for i in range(len(going))]
+        return results
+
+    def _alone(self, part: Asking[S, T]) -> T:
+        (result,) = self._together([part])
+        return result
 
     def observe_series(
         self,
@@ -160,9 +209,12 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             ):
                 if not step.readout.ok:
                     break
-                taken.append(self._enter(slab, series, items[len(taken)], step, offset, y))
+                item = items[len(taken)]
+                taken.append(self._alone(self._enter(slab, series, item, step, offset, y)))
             own = taken[at:]
-            if own and self._learn(slab, series, own, coming.y[: len(own), 0].tolist()):
+            y_of_own = coming.y[: len(own), 0].tolist()
+            anew = bool(own) and self._alone(self._learn(slab, series, own, y_of_own))
+            if anew:
                 self._begin_anew(slab, series)
                 if believed:
                     taken[-1].belief = slab.belief(series.row)
@@ -172,7 +224,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
 
     def _enter(
         self, slab: Slab, series: S, item: Item, step: Step, offset: float, y: list[float]
-    ) -> Taken:
+    ) -> Asking[S, Taken]:
         """Enter a step into its series."""
         state = series.state
         seq = state.seq
@@ -196,7 +248,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         state.seq = seq + 1
         self.enter(series, item, taken)
         if changed:
-            taken.moved = self._told(slab, series, [(seq, event, time) for event in changed])
+            told = [(seq, event, time) for event in changed]
+            taken.moved = yield from self._told(slab, series, told)
             news = [moved.event for moved in taken.moved if moved.event.news]
             taken.event = news[-1] if news else None
         if taken.alarm is not None:
@@ -210,7 +263,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         offsets = [season.offset(series.season_state) for series in chosen]
         return seen._replace(offset=np.array(offsets))
 
-    def _learn(self, slab: Slab, series: S, taken: Sequence[Taken], y: Sequence[float]) -> bool:
+    def _learn(
+        self, slab: Slab, series: S, taken: Sequence[Taken], y: Sequence[float]
+    ) -> Asking[S, bool]:
         """Take in the labels of the last observations; returns whether the filter is to begin anew.
 
         It is where seasons were found or given up, and where the labels have outgrown its scale:
@@ -224,7 +279,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         if series.season_state is not None:
             found = seasons.learn(state, series.season_state, y)
         elif look and seasons.next_search(slab.model, series, state.seq - 1) == state.seq:
-            labels = self.labels(series, min(season.CAPACITY, state.settings.history))
+            labels = yield series, min(season.CAPACITY, state.settings.history)
             if labels is not None:
                 series.season_state = seasons.search(state, labels.y[:, 0])
             found = series.season_state is not None
@@ -233,9 +288,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             return False
         # Of a model that has neither it is the next observation: another model may be next.
         series.next_look = seasons.next_look(slab.model, series, state.seq) or state.seq + 1
-        return found or self._misjudged(slab, series)
+        return found or (yield from self._misjudged(slab, series))
 
-    def _misjudged(self, slab: Slab, series: S) -> bool:
+    def _misjudged(self, slab: Slab, series: S) -> Asking[S, bool]:
         """Whether labels are of another order than the scale, or on a grid that was not known.
 
         Or on none that was. It is looked at now and then, of models of one real number without
@@ -246,7 +301,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             return False
         if state.scale is None or state.location is None or state.settings.scale is not None:
             return False
-        labels = self.labels(series, min(season.CAPACITY, state.settings.history))
+        labels = yield series, min(season.CAPACITY, state.settings.history)
         if labels is None:
             return False
         if warmup.outgrown(labels.y[:, 0], state.location[0], state.scale[0]):
@@ -379,12 +434,12 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             series.slab = slab
             series.row = row
             self.correct(series, kept[i], None, previous[i])
-            moved.append(self._told(slab, series, changed[i]))
+            moved.append(self._alone(self._told(slab, series, changed[i])))
         return moved
 
     def _told(
         self, slab: Slab, series: S, changed: Sequence[tuple[int, Event, str | None]]
-    ) -> list[Moved]:
+    ) -> Asking[S, list[Moved]]:
         """Publish events that have changed, with position and time of the observations.
 
         What changed at a confirmed one is looked at first, in retained history. Most suspicions are
@@ -398,7 +453,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             own = event
             labels = None
             if event.state == "confirmed" and self.explains:
-                labels = self.labels(series, end - reach(event))
+                labels = yield series, end - reach(event)
             if labels is not None:
                 until = min(seq + 1, following(event, track) or seq + 1)
                 own = explained(event, slab.model, labels, end, until, state.settings.history)

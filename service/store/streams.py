@@ -223,12 +223,18 @@ class Store:
         """Read a snapshot that the API left for this partition."""
         return cast(bytes | None, self._client.get(keys.staged(partition, token)))
 
-    def chunks(self, partition: int, stream: str, numbers: Sequence[int]) -> list[bytes | None]:
-        """Read sealed chunks as stored; None for one that is not there. See `unseal`."""
-        if not numbers:
-            return []
-        fields = [str(number) for number in numbers]
-        return cast(list[bytes | None], self._client.hmget(keys.history(partition, stream), fields))
+    def chunks(self, asked: Sequence[tuple[int, str, Sequence[int]]]) -> list[list[bytes | None]]:
+        """Read sealed chunks as stored, by partition, stream and numbers, in one round trip.
+
+        None for one that is not there. See `unseal`.
+        """
+        commands = [
+            ("HMGET", keys.history(partition, stream), *map(str, numbers))
+            for partition, stream, numbers in asked
+            if numbers
+        ]
+        stored = iter(self._client.all(commands) if commands else ())
+        return [next(stored) if numbers else [] for _, _, numbers in asked]
 
 
 def packed_state(stream: str, field: str, blob: bytes) -> bytes:

@@ -96,6 +96,8 @@ class CommandBatch:
         self._queues: dict[Key, StreamQueue] = {}  # of those for whom something waits
         # Whose idempotency records are to be kept, by stream and field.
         self._keyed: dict[tuple[Key, bytes], CommandTask] = {}
+        # The next observation of each of some streams, by which its row was stepped already.
+        self._awake: list[tuple[StreamQueue, PendingAnswer, Step]] = []
         self.filling = Filling(engine.waiting_bytes)
 
     def apply(self) -> None:
@@ -158,6 +160,7 @@ class CommandBatch:
                 if places:
                     runs = np.arange(first, last)
                     self._answer(own.task, own.rows[places], runs, part, entered)
+        self._enter_awake()
 
     def _rows(self, task: RowsTask, running: set[Key]) -> list[Rows]:
         """The rows of a command that may be quiet; all others become tasks, and wait.
@@ -297,6 +300,7 @@ class CommandBatch:
             )
             for chosen, part, entered in self._advance(wave):
                 self._quiet([queues[group[i]] for i in chosen], part, entered)
+        self._enter_awake()
         return {queues[i] for i in tried}
 
     def _run(self, queue: StreamQueue, most: int) -> Sequence[Observation]:
@@ -351,7 +355,7 @@ class CommandBatch:
             yield chosen, part, entered
 
     def _awaken(self, queue: StreamQueue, command: Observe, step: Step) -> None:
-        """Enter the observation of a run that was none of the quiet ones, by its step."""
+        """Take the observation of a run that was none of the quiet ones: see `_enter_awake`."""
         queue.awake = queue.pace > 0
         queue.pace = min(2 * queue.pace, AT_ONCE) or 1
         stream = queue.stream
@@ -360,8 +364,16 @@ class CommandBatch:
         head = stream.live()
         (record,) = self._records(stream, head, seen, queue.tasks[0].envelope.time_ms)
         answer = PendingAnswer(head.settings.model, record, command)
-        refusal = self.pipeline.enter_step(stream, answer, step)
-        self._entered(queue, [answer], refusal is None, refusal)
+        self._awake.append((queue, answer, step))
+
+    def _enter_awake(self) -> None:
+        """Have the observations count whose streams were awakened for them."""
+        awake = self._awake
+        self._awake = []
+        work = [(queue.stream, answer) for queue, answer, _ in awake]
+        failed = self.pipeline.enter_steps(work, [step for _, _, step in awake])
+        for (queue, answer, _), refusal in zip(awake, failed, strict=True):
+            self._entered(queue, [answer], refusal is None, refusal)
 
     def _step(self, work: list[tuple[StreamQueue, PendingAnswer]]) -> None:
         """Apply one observation to each of several streams."""

@@ -90,13 +90,19 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             return len(taken), None
         return len(taken), _fault(stream.live(), answers[len(taken)].record)
 
-    def enter_step(self, stream: Stream, answer: PendingAnswer, step: Step) -> ServiceError | None:
-        """Apply an observation that its row was stepped by already; returns why it was not."""
-        assert stream.slab is not None
-        y = numbers(answer.record.y)
-        taken = self.take_step(stream.slab, stream, answer, step, stream.offset(), y)
-        gathered.add_readouts(answer.model, _readouts([taken]))
-        return None if taken is not None else _fault(stream.live(), answer.record)
+    def enter_steps(self, work: Sequence[Work], steps: Sequence[Step]) -> list[ServiceError | None]:
+        """Apply an observation of each of several streams that its row was stepped by already.
+
+        Returns why one was not.
+        """
+        slabs = [slab for stream, _ in work if (slab := stream.slab) is not None]
+        offsets = [stream.offset() for stream, _ in work]
+        labels = [numbers(answer.record.y) for _, answer in work]
+        taken = self.take_steps(work, slabs, steps, offsets, labels)
+        for (_, answer), own in zip(work, taken, strict=True):
+            gathered.add_readouts(answer.model, _readouts([own]))
+        refusals = _refusals(work, taken)
+        return [refusals.get(id(answer)) for _, answer in work]
 
     def waiting(self, stream: Stream) -> int:
         """One, too, where no warm-up is needed: the stream wakes with it."""
@@ -184,14 +190,20 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             record.previous_start = start
             stream.tail.put(record)
 
-    def labels(self, stream: Stream, most: int) -> SeenLabels | None:
+    def labels(self, asked: Sequence[tuple[Stream, int]]) -> list[SeenLabels | None]:
         """Those of the last records, fewer where `history` is shorter."""
         self._engine.tick()
-        try:
-            return stream.tail.labels(stream.live(), self._engine.store, most)
-        except UnreadablePart as error:
-            self._engine.note(stream, f"{error}; going on without it")
-            return None
+        stored = self._engine.store.chunks(
+            [stream.tail.missing(stream.live(), most) for stream, most in asked]
+        )
+        found: list[SeenLabels | None] = []
+        for (stream, most), chunks in zip(asked, stored, strict=True):
+            try:
+                found.append(stream.tail.labels(stream.live(), chunks, most))
+            except UnreadablePart as error:
+                self._engine.note(stream, f"{error}; going on without it")
+                found.append(None)
+        return found
 
     def publish(self, stream: Stream, event: Event, time: str | None) -> bool:
         """Have an event written, told and counted."""

@@ -137,29 +137,39 @@ class Tail:
 
         Raises UnreadablePart where one of them cannot be read, or is gone.
         """
-        rows = self._last(head, store, most)
+        (stored,) = store.chunks([self.missing(head, most)])
+        rows = self._last(head, stored, most)
         with reading("history", self.stream):
             return [
                 wire.decode_row(seq, row) if isinstance(row, bytes) else row
                 for seq, row in enumerate(rows, head.seq - len(rows))
             ]
 
-    def labels(self, head: Head, store: Store, most: int) -> SeenLabels:
-        """Labels of the last `most` records at most; raises UnreadablePart as `retained` does."""
-        rows = self._last(head, store, most)
+    def labels(self, head: Head, stored: Sequence[bytes | None], most: int) -> SeenLabels:
+        """Labels of the last `most` records at most; raises UnreadablePart as `retained` does.
+
+        stored: the chunks that are `missing`.
+        """
+        rows = self._last(head, stored, most)
         with reading("history", self.stream):
             return stored_records.labels_of(rows[max(0, len(rows) - most) :], head.y_dim or 1)
 
-    def _last(self, head: Head, store: Store, most: int) -> list[bytes | Record]:
-        """Rows as of `retained`; records that are not encoded yet."""
+    def missing(self, head: Head, most: int) -> tuple[int, str, list[int]]:
+        """Chunks of the last `most` records that are not here, as `Store.chunks` reads them."""
+        wanted = self._chunks(head, most)
+        return self.partition, self.stream, [n for n in wanted if n not in self.sealing]
+
+    def _chunks(self, head: Head, most: int) -> range:
         phase = self.phase
         first = max(head.retained_from, head.seq - most)
         sealed = (head.sealed - 1 + phase) // CHUNK + 1 if head.sealed else 0
-        wanted = range((first + phase) // CHUNK, sealed)
-        missing = [number for number in wanted if number not in self.sealing]
-        stored = store.chunks(self.partition, self.stream, missing)
+        return range((first + phase) // CHUNK, sealed)
+
+    def _last(self, head: Head, stored: Sequence[bytes | None], most: int) -> list[bytes | Record]:
+        """Rows as of `retained`; records that are not encoded yet."""
+        phase = self.phase
         blobs = dict(self.sealing)
-        for number, blob in zip(missing, stored, strict=True):
+        for number, blob in zip(self.missing(head, most)[2], stored, strict=True):
             if blob is not None:
                 blobs[number] = blob
             elif head.oldest <= number < (head.sealed + phase) // CHUNK:
@@ -170,8 +180,9 @@ class Tail:
             rows.update(enumerate(own, begin))
         rows.update(enumerate(self.rows, self.start))
         rows.update(self.new)
+        first = max(0, self._chunks(head, most).start * CHUNK - phase)
         newest_first = []
-        for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
+        for seq in range(head.seq - 1, first - 1, -1):
             if seq not in rows:
                 # Of the oldest chunk the first may never have been here: those of an imported
                 # stream.

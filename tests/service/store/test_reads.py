@@ -106,11 +106,11 @@ def test_load_finds_all_parts(redis_client, store):
 
 def test_chunks_as_stored(redis_client, store):
     write_history(redis_client, "a", 200, 200)
-    first, none, second = store.chunks(P, "a", [0, 99, 1])
+    first, none, second = store.chunks([(P, "a", [0, 99, 1])])[0]
     assert none is None
     records = unseal("a", 0, first) + unseal("a", 1, second)
     assert [r.seq for r in records] == list(range(len(unseal("a", 0, first)) + 64))
-    assert store.chunks(P, "a", []) == []
+    assert store.chunks([(P, "a", []), (P, "a", [0])]) == [[], [first]]
 
 
 # --- the API's side ---------------------------------------------------------------------------

@@ -298,3 +298,28 @@ def test_as_many_are_stepped_at_once_as_other_observations(make_bench, monkeypat
     outcomes = bench.send(*(Observe(name, [Observation(1.0)]) for name in STREAMS))
     assert [outcome.status for outcome in outcomes] == [200] * len(STREAMS)
     assert sizes == [4, len(STREAMS) - 4]
+
+
+@pytest.mark.parametrize("shift", [0.0, 9.0])
+def test_what_many_streams_need_of_their_history_is_read_at_once(make_bench, monkeypatch, shift):
+    """Where their scales are looked at, or where what changed in all of them is explained."""
+    bench = make_bench(partitions=1)
+    rng = random.Random(3)
+    store = bench.worker.engine.store
+    asked = []
+    chunks = store.chunks
+    monkeypatch.setattr(store, "chunks", lambda own: asked.append(len(own)) or chunks(own))
+
+    def send(*levels):
+        for level in levels:
+            labels = [[Observation(level + rng.gauss(0.0, 1.0))] for _ in STREAMS]
+            bench.send_rows(*map(Observe, STREAMS, labels))
+
+    bench.send_rows(
+        *[Observe(name, [Observation(rng.gauss(0.0, 1.0)) for _ in range(150)]) for name in STREAMS]
+    )
+    send(*[0.0] * 40)
+    asked.clear()
+    send(*[shift] * 10)
+    assert max(asked) == len(STREAMS)
+    assert sum(asked) <= 3 * len(STREAMS)
