@@ -100,7 +100,9 @@ class _Walk:
 
     def __init__(self, content: bytes, version: Version, max_samples: int) -> None:
         self._content = content
-        self._version = version
+        self._plain = version is Version.V1
+        self._series_tag = SERIES[version]
+        self._counted = COUNTED[version]
         self._limits = {name: most * max_samples for name, most in MOST.items()}
         self._counts = dict.fromkeys(MOST, 0)
 
@@ -108,23 +110,25 @@ class _Walk:
         """Return the series, and counts of what is not read."""
         content = self._content
         end = len(content)
-        plain = self._version is Version.V1
-        first = SERIES[self._version]
+        plain = self._plain
+        first = self._series_tag
         found: list[tuple[bytes, int, Samples]] = []
         symbols: list[str] = []  # as a list, so that series share each string
         at = 0
         while at < end:
             tag = content[at]
             if tag == first:
-                start, at = self._span(at, end)
+                start, at = _span(content, at)
                 self._count("timeseries")
                 found.append(self._series(start, at))
             elif tag == SYMBOL and not plain:
-                start, at = self._span(at, end)
+                start, at = _span(content, at)
                 self._count("symbols")
                 symbols.append(content[start:at].decode())
             else:
                 at = self._pass_over(at, end, {})
+        if at > end:
+            raise IndexError
         series: list[tuple[Labels, Samples]] = []
         refusals: list[RefusedSeries] = []
         for labels, count, samples in found:
@@ -147,8 +151,6 @@ class _Walk:
     def _series(self, at: int, end: int) -> tuple[bytes, int, Samples]:
         """Return a series: the fields of its labels, how many there are, and its samples."""
         content = self._content
-        plain = self._version is Version.V1
-        counted = COUNTED[self._version]
         labels = b""
         count = 0
         samples: Samples = []
@@ -156,18 +158,18 @@ class _Walk:
             tag = content[at]
             start = at
             if tag == SAMPLE:
-                start, at = self._span(at, end)
+                start, at = _span(content, at)
                 samples.append(self._sample(start, at))
                 continue
             if tag == LABELS:
                 at, more = self._run(at, end)
                 piece = content[start:at]
-            elif tag == REFERENCE and not plain:
+            elif tag == REFERENCE and not self._plain:
                 _, at = varint(content, at + 1)
                 more = 1
                 piece = bytes((LABELS, at - start - 1)) + content[start + 1 : at]
             else:
-                at = self._pass_over(at, end, counted)
+                at = self._pass_over(at, end, self._counted)
                 continue
             if count < MOST_PIECES:  # with more it is refused, and they would be copied as often
                 labels += piece
@@ -176,7 +178,7 @@ class _Walk:
             raise IndexError
         self._count("labels", count)
         self._count("samples", len(samples))
-        if not plain:
+        if not self._plain:
             count = sum(len(part.translate(None, _more_to_come)) for part in _payloads(labels))
         return labels, count, samples
 
@@ -211,16 +213,6 @@ class _Walk:
             raise IndexError
         return finite(value), timestamp
 
-    def _span(self, at: int, end: int) -> tuple[int, int]:
-        """Where the content of a field that has a length begins and ends."""
-        size = self._content[at + 1]
-        at += 2
-        if size > 127:
-            size, at = varint(self._content, at - 1)
-        if at + size > end:
-            raise IndexError
-        return at, at + size
-
     def _pass_over(self, at: int, end: int, counted: Mapping[int, str]) -> int:
         """Count a field that is not read; return where it ends."""
         number, nested, _, stop = next(_fields(self._content, at, end))
@@ -235,6 +227,15 @@ class _Walk:
                 f"expected at most {self._limits[name]} {name} in a request: "
                 "set max_samples_per_send of the sender's queue_config"
             )
+
+
+def _span(content: bytes, at: int) -> tuple[int, int]:
+    """Where the content of a field that has a length begins, and ends."""
+    size = content[at + 1]
+    at += 2
+    if size > 127:
+        size, at = varint(content, at - 1)
+    return at, at + size
 
 
 @lru_cache(4096)
