@@ -27,7 +27,9 @@ class Response(Struct, omit_defaults=True):
 
 def sent(default: T) -> T:
     """Return the default of a member that is sent even while it has it."""
-    return field(default_factory=lambda: copy(default))  # a factory's value is never omitted
+    plain = default is None or isinstance(default, bool | int | float | str)
+    # A factory's value is never omitted.
+    return field(default_factory=(lambda: default) if plain else lambda: copy(default))
 
 
 NULL: Any = sent(None)

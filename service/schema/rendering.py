@@ -120,10 +120,6 @@ def record(stored: wire.Record, full: bool) -> responses.Recorded:
     return recorded
 
 
-class ItemAnswer(responses.Answer, tag_field="status", tag=200, gc=False):
-    """Answer to one of many items: with its status, as those that were refused have theirs."""
-
-
 def answers(
     command: wire.Observe, outcome: wire.Outcome, kind: type[responses.Answer] = responses.Answer
 ) -> list[responses.Answer]:

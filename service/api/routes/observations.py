@@ -14,7 +14,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moca_client.responses import Answer
+from moca_client.responses import Answer, ItemAnswer
 from moca_client.tables import Columns
 from service import wire
 from service.api import openapi, tables
@@ -313,7 +313,7 @@ class Bulk:
                 self._refuse(group, result)
                 self._skip(groups)
                 continue
-            answers = rendering.answers(command, result, rendering.ItemAnswer)
+            answers = rendering.answers(command, result, ItemAnswer)
             for place, answer in zip(group, answers, strict=False):
                 self._results[place] = answer
             if result.status < 400:
