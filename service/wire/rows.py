@@ -132,13 +132,10 @@ def rows_of(command: Command | ObserveMany) -> int:
 
 
 def outcomes_of(outcome: Outcome) -> list[Outcome]:
-    """Return the outcome of each row that an outcome is for."""
-    number = outcome.number
+    """Return the outcome of each row, from the first on, that an outcome is for."""
     quiet = outcome.quiet
     if quiet is None:
-        body = (outcome.status, outcome.body, outcome.answers, outcome.duplicate)
-        places = range(outcome.row, outcome.row + outcome.rows)
-        return [Outcome(number, *body, row) for row in places]
+        return [outcome] * outcome.rows  # they came to the same
     size = quiet_row(quiet.full).size
     seasons = quiet.seasons or [None] * len(quiet.firsts)
     parts = [
@@ -146,8 +143,7 @@ def outcomes_of(outcome: Outcome) -> list[Outcome]:
         for i, (first, season) in enumerate(zip(quiet.firsts, seasons, strict=True))
     ]
     return [
-        Outcome(number, 200, [], Answers(quiet.model, quiet.full, [part]), row=row)
-        for row, part in enumerate(parts, outcome.row)
+        Outcome(outcome.number, 200, [], Answers(quiet.model, quiet.full, [part])) for part in parts
     ]
 
 

@@ -175,11 +175,7 @@ class PendingCommand:
         """Answer with an outcome, of some rows or all; not to be called once it is done."""
         # This may overtake the append's own acknowledgement.
         self.acknowledged = self.acknowledged or now_s
-        if outcome.rows == 1 and outcome.quiet is None:
-            self._enter(outcome.row, outcome)
-        else:
-            for own in rows.outcomes_of(outcome):
-                self._enter(own.row, own)
+        self._enter(outcome.row, rows.outcomes_of(outcome))
         if not self.missing:
             self.group.units -= self.units
             self._finish()
@@ -187,8 +183,7 @@ class PendingCommand:
     def fail(self, error: ServiceError) -> None:
         """Answer with an error what has no result. Others of the group are not affected."""
         if not self.done:
-            for row in range(len(self.results)):
-                self._enter(row, error)
+            self._enter(0, [error] * len(self.results))
             self._finish()
 
     def cut(self, room: int, error: ServiceError) -> int:
@@ -207,16 +202,16 @@ class PendingCommand:
         if not kept:
             self.fail(error)
             return 0
-        for row in range(kept, kept + refused):
-            self._enter(row, error)
+        self._enter(kept, [error] * refused)
         return kept
 
-    def _enter(self, row: int, result: Result) -> None:
-        """Enter the result of a row, unless it has one: a piece may come twice."""
-        if self.results[row] is None:
-            self.results[row] = result
-            self.missing -= 1
-            self.group.missing -= 1
+    def _enter(self, first: int, results: Sequence[Result]) -> None:
+        """Enter the results of rows, but of those that have one: a piece may come twice."""
+        for row, result in enumerate(results, first):
+            if self.results[row] is None:
+                self.results[row] = result
+                self.missing -= 1
+                self.group.missing -= 1
 
     def _finish(self) -> None:
         group = self.group

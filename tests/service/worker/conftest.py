@@ -195,9 +195,9 @@ class Bench:
                 wire.checked(fields[b"b"], "results", INCARNATION, place)
             )
             for each in outcomes:
-                for own in rows.outcomes_of(each):
-                    answered = rendered(self._command(each.number, own.row), own)
-                    place = (partition, each.number, own.row)
+                for row, own in enumerate(rows.outcomes_of(each), each.row):
+                    answered = rendered(self._command(each.number, row), own)
+                    place = (partition, each.number, row)
                     first = self._answers.setdefault(place, answered)
                     assert first == answered, "answered twice, and not alike"
 
