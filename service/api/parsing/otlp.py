@@ -32,6 +32,7 @@ from service.wire import tags
 NAMES = {"service.name": "job", "service.instance.id": "instance"}
 # Attributes of a resource that tell of a program's start: with them it would begin other streams.
 LEFT_OUT = ("process.", "telemetry.")
+MESSAGE = "ExportMetricsServiceRequest"
 NO_VALUE = 1  # flag of a point without a value
 NS_PER_MS = 1_000_000
 VALUES = ("string_value", "bool_value", "int_value", "double_value")
@@ -113,8 +114,8 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
     if media == JSON:
         request = _of_json(body, max_points)
     else:
-        _COUNTS.check(body, "Request", max_points)
-        request = parse_message(_CLASS["Request"], body, "ExportMetricsServiceRequest")
+        _COUNTS.check(body, "Request", max_points, MESSAGE)
+        request = parse_message(_CLASS["Request"], body, MESSAGE)
     write = RemoteWrite([], [], 0, 0, 0)
     samples = 0
     for resource in request.resource_metrics:
@@ -144,7 +145,7 @@ def _of_json(body: bytes, max_points: int) -> Any:
         body.decode()  # in fields that are not used, too
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(f"expected an ExportMetricsServiceRequest: {error}", "body") from None
+        raise malformed(f"expected an {MESSAGE}: {error}", "body") from None
 
 
 def _add(write: RemoteWrite, metric: Any, common: list[Any]) -> int:

@@ -19,7 +19,8 @@ TYPE = descriptor_pb2.FieldDescriptorProto
 OTHERS = "other fields"
 OTHER_FIELDS = 16  # for each of the most samples or points of a request; they have up to 8
 UNKNOWN = (OTHERS, "")
-SIZES = (0, 8, 0, 0, 0, 4)  # bytes of a field of each kind, if it is fixed; there are no others
+SIZES = {1: 8, 5: 4}  # bytes of a field of these kinds
+MOST_NUMBERS = 1 << 29  # of fields
 
 
 class Field(NamedTuple):
@@ -112,7 +113,7 @@ class PartCounts:
         """
         self._most = {**most, OTHERS: OTHER_FIELDS}
         self._advice = advice
-        counted = _with_counted(messages, most)
+        counted = {name for name in messages if _counts(messages, most, name)}
         # Of each message the fields by number: the name that one counts under, and what to look
         # into.
         self._known = {
@@ -126,10 +127,10 @@ class PartCounts:
             for message, fields in messages.items()
         }
 
-    def check(self, content: bytes, root: str, max_samples: int) -> None:
-        """Count what a message of class `root` consists of; raises BodyTooLarge.
+    def check(self, content: bytes, root: str, max_samples: int, name: str) -> None:
+        """Count what a message of class `root` consists of; raises BodyTooLarge, MalformedBody.
 
-        Where the bytes are no message it stops: the parser says what is wrong.
+        name: of the message, for the error.
         """
         limits = {name: most * max_samples for name, most in self._most.items()}
         counts = dict.fromkeys(limits, 0)
@@ -150,28 +151,21 @@ class PartCounts:
         try:
             count(root, 0, len(content))
         except IndexError:
-            return
+            raise MalformedBody(f"body: expected a protobuf message {name}") from None
 
 
-def _with_counted(messages: Messages, most: Mapping[str, int]) -> set[str]:
-    """Return the messages that have a field which is counted, or messages that have one."""
-    counted: set[str] = set()
-    while True:
-        more = {
-            message
-            for message, fields in messages.items()
-            if any(field.name in most or field.message in counted for field in fields)
-        }
-        if more == counted:
-            return counted
-        counted = more
+def _counts(messages: Messages, most: Mapping[str, int], name: str) -> bool:
+    """Whether a message has a field that is counted, or a message that has one."""
+    return any(
+        field.name in most or (field.message and _counts(messages, most, field.message))
+        for field in messages[name]
+    )
 
 
 def fields_of(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int, int]]:
     """Number, whether it has a length, start and end of each field of a message.
 
-    Raises IndexError where it is cut short. The fields of a group, which no message here has, count
-    as those of the message around it: the parser passes over them.
+    Raises IndexError where it is none, or cut short, and for groups, which no message here has.
     """
     while at < end:
         tag = content[at]
@@ -185,9 +179,11 @@ def fields_of(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, in
             at = start + size
         elif kind == 0:
             _, at = varint(content, at)
-        else:
+        elif kind in SIZES:
             at += SIZES[kind]
-        if at > end:
+        else:
+            raise IndexError
+        if at > end or not 8 <= tag < MOST_NUMBERS << 3:
             raise IndexError
         yield tag >> 3, kind == 2, start, at
 

@@ -38,7 +38,6 @@ VALUE = 1 << 3 | 1
 TIMESTAMP = 2 << 3
 SYMBOL = 4 << 3 | 2
 LONGEST = 10  # bytes of a number
-MOST_NUMBERS = 1 << 29  # of fields
 MOST_PIECES = 2 * MAX_TAGS + 2  # labels, or references, that are put together
 # Parts that a request may have for each sample that it may have.
 MOST = {
@@ -215,7 +214,7 @@ class _Walk:
 
     def _pass_over(self, at: int, end: int, counted: Mapping[int, str]) -> int:
         """Count a field that is not read; return where it ends."""
-        number, nested, _, stop = next(_fields(self._content, at, end))
+        number, nested, _, stop = next(fields_of(self._content, at, end))
         self._count(counted.get(number, OTHERS) if nested else OTHERS)
         return stop
 
@@ -246,15 +245,6 @@ def _signed(content: bytes) -> tuple[int, int]:
     return value - (1 << 64 if value >> 63 else 0), size
 
 
-def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int, int]]:
-    """Fields of a message; IndexError for groups, which no message here has, and bad numbers."""
-    for number, nested, start, stop in fields_of(content, at, end):
-        if not 0 < number < MOST_NUMBERS or content[at] & 7 in (3, 4):
-            raise IndexError
-        yield number, nested, start, stop
-        at = stop
-
-
 def _payloads(fields: bytes) -> Iterator[bytes]:
     for _, _, start, end in fields_of(fields, 0, len(fields)):
         yield fields[start:end]
@@ -267,7 +257,7 @@ def _texts(labels: Sequence[str] | bytes) -> tuple[str, ...]:
     try:
         for label in _payloads(labels):
             pair = {1: "", 2: ""}
-            for number, nested, start, end in _fields(label, 0, len(label)):
+            for number, nested, start, end in fields_of(label, 0, len(label)):
                 if nested and number in pair:
                     pair[number] = label[start:end].decode()
             texts += pair.values()

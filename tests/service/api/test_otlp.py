@@ -18,7 +18,7 @@ from service.api.parsing import otlp
 from service.api.parsing.bodies import JSON
 from service.api.parsing.otlp import parse
 from service.api.parsing.protobuf import OTHER_FIELDS, PROTOBUF
-from service.problems import BodyTooLarge, RedisUnavailable
+from service.problems import BodyTooLarge, MalformedBody, RedisUnavailable
 from service.wire import tags
 from tests.service.api.conftest import slug
 from tests.service.api.test_prometheus import each_by, outcome
@@ -174,12 +174,20 @@ def length_of(part):
     return [size] if size < 128 else [size & 127 | 128, size >> 7]
 
 
-@pytest.mark.parametrize("before", [b"\x0a\x00", b"\x08\xff\x01", b"\x13\x14", b"\x7b\x08\x01\x7c"])
-def test_nothing_before_them_hides_parts_from_being_counted(before):
-    """An empty message, a field of another type, and groups, which a parser passes over."""
+@pytest.mark.parametrize(
+    ("before", "refusal"),
+    [
+        (b"\x0a\x00", BodyTooLarge),
+        (b"\x08\xff\x01", BodyTooLarge),
+        (b"\x13\x14", MalformedBody),
+        (b"\x7b\x08\x01\x7c", MalformedBody),
+    ],
+)
+def test_nothing_before_them_hides_parts_from_being_counted(before, refusal):
+    """An empty message, a field of another type; groups, which a parser passes over, are refused."""
     content = before + gauge().SerializeToString() * 4
     assert ExportMetricsServiceRequest.FromString(content).resource_metrics
-    with pytest.raises(BodyTooLarge):
+    with pytest.raises(refusal):
         parse(content, PROTOBUF, 3)
 
 
