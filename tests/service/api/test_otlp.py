@@ -184,7 +184,7 @@ def length_of(part):
     ],
 )
 def test_nothing_before_them_hides_parts_from_being_counted(before, refusal):
-    """An empty message, a field of another type; groups, which a parser passes over, are refused."""
+    """An empty message, a field of another type; groups are refused, which a parser passes over."""
     content = before + gauge().SerializeToString() * 4
     assert ExportMetricsServiceRequest.FromString(content).resource_metrics
     with pytest.raises(refusal):
