@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from torch import Tensor
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.stream import forecasts
-from model_core.stream.columns import Columns, of_all
+from model_core.stream.columns import of_inputs
 from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.slab import Slab, SlabMemory, Step
 from model_core.stream_settings import DEFAULTS
@@ -216,22 +216,26 @@ class Filters:
         """States and priors of all rows; good until the next step."""
         return self.slab.batch(self._rows)
 
-    def through(self, batch: Batch) -> Iterator[list[Step]]:
-        """Step all rows through a batch."""
-        count, steps = batch.y.shape[:2]
-        y = batch.y.double().numpy()
-        x = np.empty((count, steps, 0)) if batch.x is None else batch.x.double().numpy()
-        ones = np.ones((count, steps))
-        elapsed = ones if batch.elapsed is None else batch.elapsed.double().numpy()
-        unstated = np.full(count, np.nan)
-        rates = np.full(count, self.model.outlier_rate)
-        table = np.atleast_1d(np.array(self.model.hazard))
-        hazards = of_all(table, count)
-        offsets = np.zeros(count)
-        watched = [NOTHING_WATCHED] * count
-        for t in range(steps):
-            seen = Columns(y[:, t], x[:, t], elapsed[:, t], unstated, rates, hazards, offsets)
-            yield self.slab.step(self._rows, seen, watched, summarised=False)
+    def step(self, seen: Batch) -> list[Step]:
+        """Step all rows by one observation of each, x (B, x_dim) and y (B, d)."""
+        watched = [NOTHING_WATCHED] * len(self._rows)
+        observed = of_inputs(inputs_of(self.model, seen))
+        return self.slab.step(self._rows, observed, watched, summarised=False)
+
+
+def inputs_of(model: UnderlyingModel, seen: Batch) -> Inputs:
+    """An observation of each row as the filter takes it; y is nan where it is to come."""
+    ones = torch.ones(len(seen.y), dtype=torch.float64)
+    table = np.atleast_1d(model.hazard)
+    return Inputs(
+        x=None if seen.x is None else seen.x.double(),
+        y=seen.y.double(),
+        labelled=~seen.y.isnan().any(-1),
+        hazard=torch.from_numpy(table).expand(len(ones), -1),
+        elapsed=ones if seen.elapsed is None else seen.elapsed.double(),
+        changepoint=ones * torch.nan,
+        outlier_rate=ones * model.outlier_rate,
+    )
 
 
 def log_scores(model: UnderlyingModel, batch: Batch) -> Tensor:
@@ -267,7 +271,8 @@ def trace(
     filters = Filters(model, count, steps)
     beliefs = []
     states = {}
-    for t, _ in enumerate(filters.through(batch)):
+    for t in range(steps):
+        filters.step(batch.part((slice(None), t)))
         if t + 1 in at:
             states[t + 1] = filters.state(0)
         state, _ = filters.batch
@@ -303,27 +308,12 @@ def validations(run: Run) -> Chart:
     return figures.validation({run.method: run.result["history"]}, f"{run.method}: validation")
 
 
-def coming(model: UnderlyingModel, x: Tensor) -> Inputs:
-    """An observation of each row to come, at inputs x (B, x_dim)."""
-    ones = torch.ones(len(x), dtype=torch.float64)
-    table = np.atleast_1d(model.hazard)
-    return Inputs(
-        x=x,
-        y=torch.zeros(len(x), model.y_dim, dtype=torch.float64),
-        labelled=ones < 0,
-        hazard=torch.from_numpy(table).expand(len(x), -1),
-        elapsed=ones,
-        changepoint=ones * torch.nan,
-        outlier_rate=ones * model.outlier_rate,
-    )
-
-
 @torch.no_grad()
 def density(model: UnderlyingModel, state: FilterState, x: Tensor, y: Tensor) -> Tensor:
     """Predictive density (len(y), len(x)) of one stream's next label y (Q,) at inputs x (G, 1)."""
     zeros = torch.zeros(1, model.scaled, dtype=torch.float64)
     states, priors = forecasts.repeated(state, moca.make_prior(model, zeros, zeros + 1), len(x))
-    inputs = coming(model, x)
+    inputs = inputs_of(model, Batch(x, x.new_full((len(x), model.y_dim), torch.nan)))
     grown, _ = moca.grow(states, priors, inputs)
     mixture = moca.predict(model, grown, priors, inputs).mixture
     return torch.stack([mixture.log_prob(label.expand(len(x), 1)).exp() for label in y])

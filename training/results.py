@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from scipy import stats
+
+from moca_client import console
 
 LEVEL = 0.95
 DRAWS = 10_000
@@ -219,21 +220,11 @@ class Table(NamedTuple):
 
     def for_terminal(self) -> RichTable:
         """The table as rich prints it, with a line between groups of rows."""
-        printed = RichTable(
-            box=SIMPLE_HEAD, title=self.title, caption=self.caption, padding=(0, 1, 0, 0)
-        )
-        for k, head in enumerate(self.heads):
-            if k < self.named:
-                # Names of models are not cut off: numbers are broken before they are.
-                longest = max(len(word) for row in self.rows for word in row[k].split())
-                printed.add_column(head, min_width=longest, overflow="fold")
-            else:
-                printed.add_column(head, justify="right", no_wrap=True)
-        group = self.rows[0][0]
-        for row in self.rows:
-            if self.named > 1 and row[0] != group:
+        printed = console.table(*self.heads, words=self.heads[: self.named], title=self.title)
+        printed.caption = self.caption
+        for k, row in enumerate(self.rows):
+            if self.named > 1 and k and row[0] != self.rows[k - 1][0]:
                 printed.add_section()
-                group = row[0]
             printed.add_row(*row)
         return printed
 

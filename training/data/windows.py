@@ -45,7 +45,7 @@ class Observations(NamedTuple):
 
         return self._changed(copy)
 
-    def part(self, at: int | slice | Tensor) -> Self:
+    def part(self, at: int | slice | Tensor | tuple[slice, int]) -> Self:
         """Some of the windows, or of the observations of a series."""
         return self._changed(lambda field: field[at])
 

@@ -189,7 +189,8 @@ class Filtered:
     def __init__(self, model: Alpaca, prior: Prior, hypotheses: int = HYPOTHESES) -> None:
         self._filters = Filters(model, len(prior.location), hypotheses)
         anywhere = prior.location.new_zeros(len(prior.location), X_DIM)
-        self._coming = paper.coming(model, anywhere)
+        unknown = prior.location.new_full((len(prior.location), 1), torch.nan)
+        self._coming = paper.inputs_of(model, Batch(anywhere, unknown))
 
     def held(self, switch: Tensor) -> Hypotheses:
         """The mixture with the new hypothesis; MOCA does not use `switch`."""
@@ -199,9 +200,7 @@ class Filtered:
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
         """One step of the filter."""
-        observed = Batch(x[:, None], y[:, None])
-        steps = self._filters.through(observed)
-        if not all(step.readout.ok for step in next(steps)):
+        if not all(step.readout.ok for step in self._filters.step(Batch(x, y))):
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
             )
