@@ -431,16 +431,10 @@ def show_table(
     console.print(table.for_terminal())
     rows = []
     for (setting, method), values in comparison.values.items():
-        mean, low, high, count = estimate(values)
-        row = {
-            comparison.axis: setting,
-            "method": method,
-            "metric": comparison.metric,
-            "mean": mean,
-            "low": low,
-            "high": high,
-            "sequences": count,
-        }
+        numbers = estimate(values)._asdict()
+        count = numbers.pop("count")
+        about = {comparison.axis: setting, "method": method, "metric": comparison.metric}
+        row = {**about, **numbers, "sequences": count}
         run = runs.get((setting, method))
         if run is not None:
             row |= {

@@ -17,6 +17,7 @@ import csv
 import hashlib
 import io
 import json
+from collections.abc import Iterator
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,14 +58,6 @@ class Class(NamedTuple):
     split: str
 
 
-class Item(NamedTuple):
-    """One image of a list, and its place in the list."""
-
-    file: Path
-    wnid: str
-    where: str
-
-
 def classes() -> dict[str, Class]:
     """Return the paper's table by synset, in their order."""
     text = package_files("training.experiments").joinpath("superclasses.json").read_text()
@@ -84,27 +77,31 @@ def prepare(source: Path, out: Path) -> list[Path]:
     list and line of an image that is missing, damaged or of an unknown synset.
     """
     table = classes()
-    items = [item for name in LISTS for item in _items(source, name, table)]
-    items.sort(key=lambda item: (item.wnid, item.file.name))
+    images = sorted(image for name in LISTS for image in _listed(source, name, table))
     written = []
     for split, name in OUTPUTS.items():
-        chosen = [item for item in items if table[item.wnid].split == split]
+        chosen = [table[wnid] for wnid, _, _ in images if table[wnid].split == split]
         if not chosen:
             raise BadData(f"{source}: the lists name no image of the split {split!r}")
-        parts = [_jpeg(item) for item in track(chosen, f"Reading images: {split}")]
+        files = [image for image in images if table[image[0]].split == split]
+        parts = [
+            _jpeg(source / "images" / file, where)
+            for _, file, where in track(files, f"Reading images: {split}")
+        ]
         written.append(
             save(
                 out / f"miniimagenet_{name}.npz",
                 jpeg=np.frombuffer(b"".join(parts), np.uint8),
                 offset=np.cumsum([0] + [len(part) for part in parts], dtype=np.int64),
-                label=np.array([table[item.wnid].label for item in chosen], np.int16),
-                superclass=np.array([table[item.wnid].superclass for item in chosen], np.int8),
+                label=np.array([one.label for one in chosen], np.int16),
+                superclass=np.array([one.superclass for one in chosen], np.int8),
             )
         )
     return written
 
 
-def _items(source: Path, name: str, table: dict[str, Class]) -> list[Item]:
+def _listed(source: Path, name: str, table: dict[str, Class]) -> Iterator[tuple[str, str, str]]:
+    """Synset, file and place in a list of each of its images."""
     file = source / name
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
@@ -113,26 +110,21 @@ def _items(source: Path, name: str, table: dict[str, Class]) -> list[Item]:
                 raise BadData(
                     f"{file}: expected columns filename and label, got {reader.fieldnames}"
                 )
-            items = [
-                Item(
-                    source / "images" / str(row["filename"]),
-                    str(row["label"]),
-                    f"{file}, line {reader.line_num}",
-                )
-                for row in reader
-            ]
+            for row in reader:
+                where = f"{file}, line {reader.line_num}"
+                if row["label"] not in table:
+                    raise BadData(
+                        f"{where}: label {row['label']!r} is not a synset of miniImageNet"
+                    )
+                yield row["label"], row["filename"], where
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadData(f"{file} cannot be read: {error}") from error
-    for item in items:
-        if item.wnid not in table:
-            raise BadData(f"{item.where}: label {item.wnid!r} is not a synset of miniImageNet")
-    return items
 
 
-def _jpeg(item: Item) -> bytes:
-    image = _image(item.file, f"{item.where}: {item.file}")
+def _jpeg(file: Path, where: str) -> bytes:
+    image = _image(file, f"{where}: {file}")
     if (image.format, image.mode, image.size) == ("JPEG", "RGB", (SIZE, SIZE)):
-        return item.file.read_bytes()
+        return file.read_bytes()
     written = io.BytesIO()
     scaled = image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BOX)
     scaled.save(written, "JPEG", quality=QUALITY)

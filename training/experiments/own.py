@@ -231,6 +231,18 @@ class HeldOutScores(NamedTuple):
     observations: int
     burn_in: int
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The trained model, then the others with its lead over each."""
+        others = [
+            {
+                "model": other.method,
+                "log_score": other.estimate,
+                "trained_less_this": other.difference,
+            }
+            for other in self.untrained
+        ]
+        return [{"model": self.name, "log_score": self.trained}, *others]
+
 
 def evaluate(run: Run, splits: Splits, out: Path | None = None) -> HeldOutScores:
     """Print the table, and write it as `table.json` and `table.md`; raises TrainingError."""
@@ -240,12 +252,8 @@ def evaluate(run: Run, splits: Splits, out: Path | None = None) -> HeldOutScores
     scores = compare(run, splits, console)
     printed = table(folder.name, scores)
     console.print(printed.for_terminal())
-    rows: list[dict[str, Any]] = [{"model": scores.name, "log_score": scores.trained}]
-    for other in scores.untrained:
-        row = {"model": other.method, "log_score": other.estimate}
-        rows.append({**row, "trained_less_this": other.difference})
     about = {"block": scores.block, "observations": scores.observations, "burn_in": scores.burn_in}
-    printed.save(out or folder / "evaluation", {**about, "rows": rows})
+    printed.save(out or folder / "evaluation", {**about, "rows": scores.rows()})
     return scores
 
 
@@ -379,10 +387,6 @@ def block_means(scores: Sequence[Tensor], length: int, burn_in: int = BURN_IN) -
 
 def table(name: str, scores: HeldOutScores) -> Table:
     """The table of a run."""
-    rows: list[dict[str, Any]] = [
-        {"method": scores.name, "estimate": scores.trained, "difference": ""},
-        *(one._asdict() for one in scores.untrained),
-    ]
     caption = (
         f"{scores.observations} observations in {scores.trained.count} blocks of at most "
         f"{scores.block}, mean and 95 % interval over blocks; more is better"
@@ -390,8 +394,8 @@ def table(name: str, scores: HeldOutScores) -> Table:
     return Table.of(
         f"{name}: log score",
         caption,
-        rows,
-        ("model", "{method}"),
-        ("nats per observation", "{estimate}"),
-        ("trained less this", "{difference}"),
+        [{"trained_less_this": "", **row} for row in scores.rows()],
+        ("model", "{model}"),
+        ("nats per observation", "{log_score}"),
+        ("trained less this", "{trained_less_this}"),
     )
