@@ -128,16 +128,11 @@ class Commit(NamedTuple):
     pushed: Mapping[str, bytes] = MappingProxyType({})
 
 
-def expires_ms(updated_ms: int, ttl: float) -> int:
-    """When a stream expires that nothing happens to, in ms since 1970; ttl: in seconds."""
-    return updated_ms + int(1000 * ttl)
-
-
 def index_effects(partition: int, name: str, head: Head, was: StreamSettings) -> list[Effect]:
     """Effects that keep a stream's place in the list of those that expire."""
     ttl = head.settings.ttl
     if ttl is not None:
-        return [("ZADD", keys.due(partition), expires_ms(head.updated_ms, ttl), name)]
+        return [("ZADD", keys.due(partition), head.updated_ms + int(1000 * ttl), name)]
     return [("ZREM", keys.due(partition), name)] if was.ttl is not None else []
 
 

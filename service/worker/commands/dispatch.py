@@ -198,6 +198,8 @@ def _expire(engine: Engine, stream: Stream, command: wire.Expire, envelope: wire
     now_ms = envelope.time_ms
     if head.settings.ttl is not None and head.updated_ms + 1000 * head.settings.ttl <= now_ms:
         stream.delete(now_ms)
+    else:
+        stream.list_again()
 
 
 def _move(

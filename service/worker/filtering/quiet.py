@@ -93,6 +93,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> tuple[tuple[Any, ...], Haz
         stream.season_state is not None or head.season is not None,
         head.own_rule,
         nan if head.settings.ttl is None else head.settings.ttl,
+        0.0,
         alarm_period.is_stale(head),
         head.checkpoint,
         head.checkpoint_ms or head.created_ms,

@@ -22,7 +22,7 @@ from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import DEFAULTS, Hazard
 from service import wire
 from service.store import keys
-from service.store.log import Effect, expires_ms, index_effects
+from service.store.log import Effect, index_effects
 from service.store.shards import Argument
 from service.store.streams import CHUNK, Store, idempotency_of, packed_state
 from service.wire import (
@@ -43,6 +43,9 @@ from service.worker.streams.ledger import Share
 from service.worker.streams.step_inputs import number
 
 FEWEST_ROWS = 64  # room for so many at first
+# A stream is listed again as one that expires once that moves by more than this share of its `ttl`;
+# when it seems to be due it is looked at, and listed as it is.
+LISTED_SHARE = 1 / 16
 ROW = np.dtype(
     [
         ("position", POSITION),
@@ -59,6 +62,7 @@ ROW = np.dtype(
         ("seasonal", "?"),  # whether seasons are looked for in each label, or were found
         ("own_rule", "?"),  # as of `Head`
         ("ttl", "<f8"),  # as of `StreamSettings`; nan: none
+        ("listed_ms", "<f8"),  # when it expires, as it was listed last while it was asleep
         ("stale", "?"),  # its alarm period is of a setting that is no more
         ("checkpoint", "<i8"),  # seq of the last one, and when it was made, else the stream
         ("checkpoint_ms", "<i8"),
@@ -443,6 +447,11 @@ class Stream:
         self.live().updated_ms = now_ms
         self._touched = True
 
+    def list_again(self) -> None:
+        """Have the stream listed by when it expires."""
+        head = self.live()
+        self._effects += tuple(index_effects(self.partition, self.name, head, head.settings))
+
     def keep_changes(self, changes: Iterable[SettingsChange]) -> None:
         """Have changes of settings written."""
         for change in changes:
@@ -682,24 +691,28 @@ def changes_of(
     counts = np.array([stream.moved for stream in asleep], dtype=np.int64)
     tails = stored_records.blocks_of(position["seq"] - counts, counts, _take_rows(asleep))
     tails = wire.checksummed_all(rows["tail_place"].tolist(), tails)
-    moved_ms = position["updated_ms"].tolist()
+    lives_ms = 1000 * rows["ttl"]
+    expire_ms = position["updated_ms"] + lives_ms
+    far = np.abs(expire_ms - rows["listed_ms"]) > LISTED_SHARE * lives_ms  # not of nan
 
     written = {partition: Changes([], {}) for partition in others}
     heads: dict[int, list[Argument]] = {partition: [] for partition in others}
-    due: defaultdict[int, list[Argument]] = defaultdict(list)
     for partition, streams in others.items():
         for stream in streams:
             _put_effects(stream, written[partition].effects, heads[partition])
-    ends = zip(asleep, positions, tails, moved_ms, rows["ttl"].tolist(), strict=True)
-    for stream, own_position, tail, own_ms, ttl in ends:
+    for stream, own_position, tail in zip(asleep, positions, tails, strict=True):
         partition = stream.partition
         own = written[partition]
         heads[partition] += (keys.position_field(stream.name), own_position)
         own.pushed[keys.tail(partition, stream.name)] = tail
         own.effects.extend(stream._effects)
         stream._effects = ()
-        if ttl == ttl:  # not nan
-            due[partition] += (expires_ms(own_ms, ttl), stream.name)
+    due: defaultdict[int, list[Argument]] = defaultdict(list)
+    for i in np.flatnonzero(far).tolist():
+        stream = asleep[i]
+        assert stream._table is not None
+        stream._table.rows["listed_ms"][stream.at] = expire_ms[i]
+        due[stream.partition] += (int(expire_ms[i]), stream.name)
     for partition, arguments in due.items():
         written[partition].effects.append(("ZADD", keys.due(partition), *arguments))
     for partition, arguments in heads.items():

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from model_core.stream_settings import DEFAULTS
@@ -292,3 +293,25 @@ def test_a_stream_expires_when_nothing_happened_for_long_enough(bench):
     assert listed(bench, keys.due) == []
     bench.observe("a", [1.0])
     assert listed(bench, keys.due) == []
+
+
+def test_a_stream_that_is_asleep_is_listed_when_its_end_has_moved_enough(bench):
+    """Seldom, then; and as it is once it seems to be due."""
+    bench.ask(Configure("a", {**KNOWN, "ttl": 160.0}), status=201)
+    labels = np.random.default_rng(1).normal(size=170).tolist()
+    bench.observe("a", labels[:140])
+    behind = []
+    for label in labels[140:]:
+        bench.now_ms += 1000
+        bench.observe("a", [label])
+        behind.append(bench.now_ms + 160_000 - listed(bench, keys.due)[0][1])
+    assert max(behind) == 10_000  # a sixteenth of its life
+    assert behind.count(0) < 10
+    end_ms = bench.now_ms + 160_000
+    bench.now_ms = end_ms - 1
+    bench.send(Expire("a"))
+    assert not bench.head("a").deleted
+    assert listed(bench, keys.due) == [(b"a", end_ms)]
+    bench.now_ms = end_ms
+    bench.send(Expire("a"))
+    assert bench.head("a").deleted
