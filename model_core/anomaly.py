@@ -11,7 +11,7 @@ A sketch of fixed size stands for the past: sorted values, and how often each wa
 merges the two neighbours that are fewest relative to those above them. So the largest values stay
 exact, and the relative error of a rank is about the same everywhere.
 
-`compiled.anomaly` compiles the functions for states that are arrays. On lists they run as they are,
+`compiled.beside` compiles the functions for states that are arrays. On lists they run as they are,
 with the same numbers to the last bit.
 """
 

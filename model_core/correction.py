@@ -18,7 +18,7 @@ observation without a label, or without a forecast, leaves it as it is; an outli
 nobody can forecast one. Counts, durations and classes have none of it: their quantiles would leave
 what labels can be.
 
-`compiled.correction` compiles the functions for states that are arrays. On lists they run as they
+`compiled.beside` compiles the functions for states that are arrays. On lists they run as they
 are, with the same numbers to the last bit.
 """
 
@@ -97,7 +97,7 @@ def observe(
     outside: float,
     applied: Any,
 ) -> None:
-    """Correct one forecast, and learn from its label; see `compiled.correction`."""
+    """Correct one forecast, and learn from its label; see `compiled.beside`."""
     d = len(label)
     first = 3 * d + d * d
     levels = (len(numbers) - first) // d
@@ -122,7 +122,7 @@ def observe(
 def apply(numbers: Floats, applied: Floats) -> None:
     """Correct summaries (B, columns) of labels with their seasons, in place.
 
-    applied: (B, d, 3) as `compiled.correction.observe_rows` gives them.
+    applied: (B, d, 3) as `compiled.beside.correct_rows` gives them.
     """
     for own, corrections in zip(numbers, applied, strict=True):
         for i, one in enumerate(corrections):

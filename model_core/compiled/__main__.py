@@ -1,8 +1,8 @@
 """Compile kernels into the cache, on all cores: python -m model_core.compiled [NAME ...].
 
-NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, `anomalies` and
-`corrections`; all without one. Those of learned models are for any sizes and weights: one of each
-class is enough. They need torch; without it all are those of built-in models.
+NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, and `beside`, which
+are anomalies and corrections; all without one. Those of learned models are for any sizes and
+weights: one of each class is enough. They need torch; without it all are those of built-in models.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if find_spec("torch"):
 
     LEARNED = {"alpaca": untrained.alpaca, "pcoc": untrained.pcoc, "fleet": untrained.fleet}
 STEP = "step"  # what all kernels share
-BESIDE = {"anomalies": "anomaly", "corrections": "correction"}  # what is of no model: its module
+BESIDE = "beside"  # of no model
 # Processes that compile what they share at the same time compile it twice: the mixtures of gaussian
 # are there once averaged begins, averaged and multivariate once joint does.
 FIRST = (
-    STEP, "gaussian", "pcoc", "bernoulli", "categorical", *BESIDE, "averaged", "multivariate",
+    STEP, "gaussian", "pcoc", "bernoulli", "categorical", BESIDE, "averaged", "multivariate",
     "poisson", "joint",
 )  # fmt: skip
-KNOWN = {STEP, *BESIDE, *LEARNED, *BUILTIN}
+KNOWN = {STEP, BESIDE, *LEARNED, *BUILTIN}
 NAMES = (
     *(name for name in FIRST if name in KNOWN),
     *(name for name in (*LEARNED, *BUILTIN) if name not in FIRST),
@@ -46,8 +46,8 @@ def compile_kernel(name: str) -> float:
     logging.getLogger("model_core").addHandler(logging.NullHandler())  # this program says it
     began = time.monotonic()
     step = import_module("model_core.compiled.step")
-    if name in BESIDE:
-        import_module(f"model_core.compiled.{BESIDE[name]}")
+    if name == BESIDE:
+        import_module("model_core.compiled.beside")
     elif name == STEP:
         step.driver()
         step.reader()

@@ -4,7 +4,7 @@
 part; where parts are mixed, their log weights, and one of each part to work in. Those of Student-t
 are as `student_t` has them, those of classes their probabilities and a sum. The last column
 is of outliers. Families of one number are compiled from their functions alone, those of positive
-labels from `components.positive`, counts with those of `counts`.
+labels from `components.positive`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model_core import components
-from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture, student_t
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH
-from model_core.compiled.interface import ALONE, Model, RowStep
 from model_core.compiled.jit import (
     FUNCTIONS,
     Floats,
@@ -33,9 +32,17 @@ from model_core.compiled.jit import (
     state_at,
     whole,
 )
+from model_core.compiled.step import ALONE, Model, RowStep
 from model_core.maths import counterpart
+from model_core.maths.families import EXACT_COUNTS
+from model_core.quantiles import COUNT_STEPS
 
 _FAMILIES = maths("families")
+_SPECIAL = maths("special")
+# Fields of a component of counts after WEIGHT and LOC of `mixture`; CUMULATIVE has EXACT_COUNTS.
+SHAPE, RATE, SHARE, RUNNING, CUMULATIVE = range(mixture.PARAMETERS, mixture.PARAMETERS + 5)
+COUNT_FIELDS = mixture.SCALE + 1
+ROUNDING = 1e-12  # by which a sum of masses may miss a level that it meets
 
 
 class Answers(NamedTuple):
@@ -98,6 +105,119 @@ def _fold(params: Floats, first: int, parts: int, density: Floats) -> None:
     student_t.fold(masses, params[0], density)
 
 
+# --- mixtures of negative binomials ---------------------------------------------------------------
+
+
+@compiled
+def _log_masses(y: float, shape: Floats, rate: Floats, out: Floats) -> None:
+    """Log mass at a count under each component; -inf below zero."""
+    if y < 0:
+        arithmetic.fill(out, -INF)
+    elif y < 1:
+        for i in range(out.shape[0]):
+            out[i] = _FAMILIES.negative_binomial_log_zero(shape[i], rate[i])
+    else:
+        error = _SPECIAL.stirling_error(y)
+        for i in range(out.shape[0]):
+            out[i] = _FAMILIES.negative_binomial_log_mass(y, error, shape[i], rate[i])
+
+
+@compiled
+def _small_counts(components: Floats, n: int, counts: int, cumulative: Floats) -> None:
+    """Cumulative probability of each of the first few counts."""
+    weight = components[mixture.WEIGHT]
+    shape = components[SHAPE]
+    rate = components[RATE]
+    running = components[RUNNING]
+    share = components[SHARE]
+    for i in range(n):
+        share[i] = rate[i] / (shape[i] + rate[i])
+        running[i] = weight[i] * arithmetic.exp(
+            _FAMILIES.negative_binomial_log_zero(shape[i], rate[i])
+        )
+    cumulative[0] = arithmetic.total(running, n)
+    for k in range(1, counts):
+        for i in range(n):
+            running[i] *= _FAMILIES.negative_binomial_growth(k, shape[i], share[i])
+        cumulative[k] = cumulative[k - 1] + arithmetic.total(running, n)
+
+
+@compiled
+def _cdf_of_counts(value: float, components: Floats, n: int, cumulative: Floats) -> float:
+    """Cumulative probability; cumulative: (EXACT_COUNTS) of `_small_counts`."""
+    value = float(np.floor(value))
+    if value < 0:
+        return 0.0
+    if value < EXACT_COUNTS:
+        return min(float(cumulative[int(value)]), 1.0)
+    total = 0.0
+    for i in range(n):
+        total += components[mixture.WEIGHT, i] * _FAMILIES.negative_binomial_large(
+            value, components[SHAPE, i], components[RATE, i]
+        )
+    return total
+
+
+@compiled
+def _quantiles_of_counts(
+    levels: Floats,
+    mean: float,
+    variance: float,
+    components: Floats,
+    n: int,
+    cumulative: Floats,
+    out: Floats,
+) -> None:
+    """Smallest counts whose cumulative probabilities reach levels (2, Q)."""
+    for j in range(levels.shape[1]):
+        level = levels[0, j]
+        k = 0
+        while k < EXACT_COUNTS and cumulative[k] - level + ROUNDING < 0:
+            k += 1
+        out[j] = k
+        if k < EXACT_COUNTS:
+            continue
+        # Outwards from a normal's quantile to a bracket, then false position and halving in turn.
+        low = EXACT_COUNTS - 1.0
+        high = INF
+        below = cumulative[EXACT_COUNTS - 1] - level
+        above = 1.0 - level
+        spread = math.sqrt(variance) if math.isfinite(variance) else mean
+        x = max(float(np.floor(mean + spread * levels[1, j])), low + 1)
+        for step in range(COUNT_STEPS):
+            excess = _cdf_of_counts(x, components, n, cumulative) - level + ROUNDING
+            if excess >= 0:
+                high = x
+                above = excess
+            else:
+                low = x
+                below = excess
+            far = float(np.floor(0.25 * spread + 1.0)) * 2.0**step
+            if high == INF:
+                x = low + far
+                continue
+            part = below / (below - above) if step % 2 else 0.5
+            inside = float(np.floor(low + part * (high - low)))
+            inside = min(max(inside, low + 1), high - 1)
+            if not low < inside < high:  # floats may be far apart
+                break
+            x = max(inside, high - far) if step < 8 else inside
+        out[j] = high
+
+
+@compiled
+def _summarise_counts(y: float, levels: Floats, components: Floats, n: int, out: Floats) -> None:
+    """Cumulative probabilities at a label and below it, and quantiles, after mean and variance.
+
+    y: nan where there is no label.
+    """
+    cumulative = components[CUMULATIVE]
+    _small_counts(components, n, EXACT_COUNTS, cumulative)
+    for k in range(2):
+        out[2 + k] = np.nan if math.isnan(y) else _cdf_of_counts(y - k, components, n, cumulative)
+    _quantiles_of_counts(levels, out[0], out[1], components, n, cumulative, out[4:])
+
+
 # --- counts and positive labels, of one output: parameters as the functions of the family have them
 
 
@@ -131,7 +251,7 @@ def _of_one_number(kind: type[Any], mixed: bool) -> Answers:
             lines = every(own, 2 + k, parts)
             line = params[first + parts + k] if mixed else density
             if counted:
-                counts.log_masses(y, params[2 + k], params[2 + parts + k], line)
+                _log_masses(y, params[2 + k], params[2 + parts + k], line)
                 continue
             for i in range(whole(density)):
                 line[i] = of_class(family, "log_density", y, state_at(params, lines, i))
@@ -180,7 +300,7 @@ def _of_one_number(kind: type[Any], mixed: bool) -> Answers:
         mixture.moments(chance, params[:1], params[1:2], columns, out)
         y = _label(step.number)
         if counted:
-            counts.summarise(y, levels, spare, n, out)
+            _summarise_counts(y, levels, spare, n, out)
             return 0.0
         out[2] = np.nan if math.isnan(y) else mixture.sums(y, spare, n, family)[0]
         out[3] = out[2]
@@ -193,7 +313,7 @@ def _of_one_number(kind: type[Any], mixed: bool) -> Answers:
     return Answers(
         inlined(places),
         lambda outputs, parts: 2 + (count + 2 * mixed) * parts,
-        counts.FIELDS if counted else mixture.FIELDS,
+        COUNT_FIELDS if counted else mixture.FIELDS,
         compiled(finish),
         entry(score),
         entry(summarise),
@@ -261,7 +381,7 @@ def _bernoulli_summarise(step: RowStep, levels: Floats, spare: Floats, out: Floa
         reached = 0.0 if y - k < 0 else (zero if y - k < 1 else everything)
         out[2 + k] = np.nan if math.isnan(y) else reached
     for k in range(levels.shape[1]):
-        out[4 + k] = 0.0 if zero - levels[0, k] + counts.ROUNDING >= 0 else 1.0
+        out[4 + k] = 0.0 if zero - levels[0, k] + ROUNDING >= 0 else 1.0
     return 0.0
 
 

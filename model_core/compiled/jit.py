@@ -43,9 +43,9 @@ SOURCES = (
     "belief.py", "compiled", "components", "hazard.py", "maths", "quantiles.py", "regimes.py",
     "table.py", "upm",
 )  # fmt: skip
-# Modules that share nothing with other kernels, each compiled from one of the same name: a change
-# of them empties no cache but their own.
-ALONE = ("anomaly", "correction")
+# Modules that share nothing with other kernels, and what each is compiled from: a change of that
+# empties no cache but its own.
+ALONE = {"beside": ("anomaly.py", "correction.py")}
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
@@ -216,7 +216,7 @@ def _digest(alone: str) -> str:
     """Of all files whose code and constants a kernel holds; alone: its module, if of `ALONE`."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    names = (f"{alone}.py", f"compiled/{alone}.py", "compiled/jit.py") if alone else SOURCES
+    names = (*ALONE[alone], f"compiled/{alone}.py", "compiled/jit.py") if alone else SOURCES
     paths = {path for name in names for path in (root / name, *(root / name).rglob("*.py"))}
     if not alone:
         paths -= {root / f"compiled/{name}.py" for name in ALONE}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -11,12 +10,11 @@ import numpy as np
 
 from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS
 from model_core.compiled.belief import NUMBERS, ROWS
-from model_core.compiled.interface import Functions, Model
 from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.models import lags
 from model_core.compiled.regimes import COLUMNS
-from model_core.compiled.step import addresses, driver
-from model_core.lazy import Tensor, torch
+from model_core.compiled.step import Functions, Model, addresses, driver
+from model_core.lazy import torch
 from model_core.maths.families import EXACT_COUNTS
 from model_core.summary import Summary
 from model_core.table import (
@@ -86,19 +84,15 @@ class Kernel:
         model: UnderlyingModel,
         sizes: Model,
         functions: Functions,
-        encode: Callable[[Tensor | None, Tensor], Tensor | None] | None = None,
     ) -> None:
-        """Compile, or load from the cache, what the model computes in a step.
-
-        encode: of models whose functions take features in place of the inputs: features of inputs
-        and contexts.
-        """
+        """Compile, or load from the cache, what the model computes in a step."""
         self.model = model
         self._sizes = sizes
-        self._encode = encode
+        # Features of inputs and contexts, where they stand in place of the inputs.
+        self._encode = getattr(model, "features", model.encode) if sizes.encoded else None
         self._shape = sizes.kept, sizes.params, sizes.spare, sizes.spares, sizes.outputs
         # What is believed of a label, and features are made of, is known after its step alone.
-        self._in_turns = encode is not None and model.believes and getattr(model, "lags", 0) > 0
+        self._in_turns = bool(sizes.encoded and model.believes and sizes.lags)
         self._support = model.label
         self._levels = NO_LEVELS  # that were checked last
         self._inputs = LABEL + model.y_dim + model.x_dim

@@ -17,8 +17,8 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH
-from model_core.compiled.interface import Model, Noise, RowStep
 from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
+from model_core.compiled.step import Model, Noise, RowStep
 from model_core.upm.base import OUTLIER_SPREAD
 
 _FAMILIES = maths("families")

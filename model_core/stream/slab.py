@@ -710,13 +710,15 @@ class Slab:
 
         surprises: of the labels y (B, d), nan of what counts as if it had not come.
         """
-        from model_core.compiled import anomaly as compiled  # numba: half a second
+        from model_core.compiled import beside  # numba: half a second
 
         labels = np.ascontiguousarray(y[:, : self._ranked])
-        values = np.empty(len(rows))
+        values = np.full(len(rows), np.nan)
         for chunk, lying, at in self._beside.groups(rows):
             ranks = chunk.arrays[0]
-            values[at] = compiled.observe_rows(ranks, lying, surprises[at], labels[at])
+            own = values[at]
+            beside.rank_rows(ranks, lying, surprises[at], labels[at], own)
+            values[at] = own
         return values
 
     def corrected(
@@ -735,7 +737,7 @@ class Slab:
         None: of nothing. Returns the corrections that were applied (B, d, 3), see `correction`; nan
         where none was.
         """
-        from model_core.compiled import correction as compiled
+        from model_core.compiled import beside
 
         count = len(rows)
         d = self._corrected
@@ -749,7 +751,7 @@ class Slab:
         middle, outside = interval
         for chunk, lying, at in self._beside.groups(rows):
             errors = chunk.arrays[1]
-            compiled.observe_rows(
+            beside.correct_rows(
                 errors,
                 lying,
                 places[at],
@@ -777,13 +779,13 @@ class Slab:
         where there was no forecast. intervals: (n, 2, d) lowest and highest quantile as they were
         answered, at `levels`.
         """
-        from model_core.compiled import correction as compiled
+        from model_core.compiled import beside
 
         if self._corrected and len(y):
             ((chunk, lying, _),) = self._beside.groups([row])
             errors = chunk.arrays[1]
             _, outside = self._interval
-            compiled.recall(errors[lying[0]], y, outlying, uncorrected, intervals, outside)
+            beside.recall(errors[lying[0]], y, outlying, uncorrected, intervals, outside)
 
     def whole(self, y: Floats) -> NDArray[np.bool_]:
         """Which labels (B, d) a kernel takes: those of which no output alone is missing."""

@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from model_core import anomaly
-from model_core.compiled import anomaly as compiled
+from model_core.compiled import beside
 
 RNG = np.random.default_rng
+
+
+def ranked(states, rows, surprises, labels) -> np.ndarray:
+    """Anomalies of rows, whose states take the labels in."""
+    anomalies = np.full(len(rows), np.nan)
+    beside.rank_rows(states, rows, surprises, labels, anomalies)
+    return anomalies
 
 
 def series(name, count):
@@ -46,7 +53,7 @@ def observed(surprises, labels):
     outputs = labels.shape[1]
     states = anomaly.start([0.0] * outputs, [1.0] * outputs)[None]
     rows = np.zeros(len(surprises), dtype=np.int64)
-    return compiled.observe_rows(states, rows, surprises, labels), states
+    return ranked(states, rows, surprises, labels), states
 
 
 @pytest.mark.parametrize(
@@ -145,10 +152,10 @@ def test_what_is_missing_is_no_more_and_no_less_strange(unit):
 
 def test_without_a_label_a_row_stays_as_it_is():
     states = np.stack([anomaly.start([0.0], [1.0])] * 2)
-    compiled.observe_rows(states, np.array([0, 1, 0]), np.array([1.0, 2.0, 0.5]), np.ones((3, 1)))
+    ranked(states, np.array([0, 1, 0]), np.array([1.0, 2.0, 0.5]), np.ones((3, 1)))
     before = states.copy()
     nothing = np.array([math.nan, math.inf])
-    found = compiled.observe_rows(states, np.array([0, 1]), nothing, np.ones((2, 1)))
+    found = ranked(states, np.array([0, 1]), nothing, np.ones((2, 1)))
     assert np.isnan(found).all()
     assert np.array_equal(states, before)
 
@@ -164,7 +171,7 @@ def test_compiled_it_is_the_same_to_the_last_bit(outputs):
         labels[::29, 0] = math.nan
     states = np.stack([anomaly.start([0.5] * outputs, [2.0] * outputs)] * 5)
     lists = states.tolist()
-    found = compiled.observe_rows(states, rows, surprises, labels)
+    found = ranked(states, rows, surprises, labels)
     expected = [
         math.nan if math.isnan(surprise) else anomaly.observe(lists[row], surprise, label)
         for row, surprise, label in zip(rows, surprises.tolist(), labels.tolist(), strict=True)

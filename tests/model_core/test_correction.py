@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model_core import Detector, correction
-from model_core.compiled import correction as compiled
+from model_core.compiled import beside
 from model_core.errors import BadState
 from model_core.stream import forecasts
 from model_core.stream.local import LocalPipeline
@@ -121,7 +121,7 @@ def test_what_was_answered_is_recalled_without_the_filter():
     state = correction.start(1)
     intervals = answered[:, [0, -1]][:, :, None]
     usual = np.zeros(len(y), dtype=bool)
-    compiled.recall(state, y[:, None], usual, medians[:, None], intervals, OUTSIDE)
+    beside.recall(state, y[:, None], usual, medians[:, None], intervals, OUTSIDE)
     assert np.array_equal(state, own.slab.row(own.series[0].row).errors)
 
 
@@ -129,7 +129,7 @@ def test_an_outlier_is_outside_of_its_interval_and_the_last_label_but_no_error()
     y = np.array([[0.0], [0.1], [1e4]])
     state = correction.start(1)
     intervals = np.tile([[-1.0], [1.0]], (3, 1, 1))
-    compiled.recall(state, y, np.array([False, False, True]), np.zeros_like(y), intervals, OUTSIDE)
+    beside.recall(state, y, np.array([False, False, True]), np.zeros_like(y), intervals, OUTSIDE)
     last, count, model, still, scale = state
     assert (last, count) == (1e4, 3.0)
     assert (model, still) == (0.1, 0.1)
@@ -153,7 +153,7 @@ def test_outputs_are_corrected_each_alone():
         numbers[0] = [0, 0, 2.0, 0.5, 0.5, 2.0, 0, 0, 0, 0, -1, 0, 1, -1, 0, 1]
         row = np.zeros(1, np.int64)
         applied = np.full((1, 2, 3), math.nan)
-        compiled.observe_rows(
+        beside.correct_rows(
             state[None], row, row, label[None], np.zeros(1, dtype=bool), np.zeros(1), numbers,
             MIDDLE, OUTSIDE, applied,
         )  # fmt: skip
@@ -178,7 +178,7 @@ def test_lists_and_arrays_give_the_same_numbers():
         numbers = [0.1, 2.0, 0.5, 0.5, -1.5, 0.1, 1.5]
         rows = np.array([numbers])
         applied = np.full((1, 1, 3), math.nan)
-        compiled.observe_rows(
+        beside.correct_rows(
             array[None], place, place, label[None], np.array([outlying]), np.zeros(1), rows,
             MIDDLE, OUTSIDE, applied,
         )  # fmt: skip

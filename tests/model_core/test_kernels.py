@@ -707,7 +707,6 @@ def test_models_without_a_kernel_have_none():
     assert compiled.kernel_of(Own()) is None
     assert compiled.kernel_of(linear.Linear(x_dim=200)) is None
     assert not any(compiled.kernel_of(model_of(name)) for name in WITHOUT)
-    assert compiled.kernel_of(conjugate.Gaussian()) is compiled.kernel_of(conjugate.Gaussian())
 
 
 @pytest.mark.parametrize(
@@ -757,7 +756,7 @@ def test_a_model_whose_sizes_do_not_fit_its_statistics_is_refused():
     model = untrained.pcoc(3)
     sizes, functions = compiled.parts_of(model)
     with pytest.raises(ValueError, match="in_place"):
-        Kernel(model, sizes._replace(kept=sizes.kept + 1), functions, model.encode)
+        Kernel(model, sizes._replace(kept=sizes.kept + 1), functions)
 
 
 @pytest.mark.parametrize("row", [-1, 2, 2**40])
@@ -899,11 +898,11 @@ def test_every_kernel_is_compiled_at_installation():
     learned = {name: build() for name, build in installation.LEARNED.items()}
     built_in = {name: entry.build(entry.example) for name, entry in BUILTIN.items()}
     models = {**learned, **built_in}
-    assert {*installation.NAMES} == {*models, installation.STEP, *installation.BESIDE}
-    simple = [m for m in models.values() if isinstance(m, conjugate.Conjugate)]
-    assert {compiled._built_in(model) for model in simple} == {compiled.CONJUGATE}
-    named = {compiled._module(model) for model in models.values() if model not in simple}
-    assert named == {*compiled._BUILT_IN, *compiled._LEARNED}
+    assert {*installation.NAMES} == {*models, installation.STEP, installation.BESIDE}
+    assert all(compiled.parts_of(model) for model in models.values())
+    others = [m for m in models.values() if not isinstance(m, conjugate.Conjugate)]
+    modules = {type(model).__module__.removeprefix("model_core.upm.") for model in others}
+    assert modules == {*compiled.KERNELS}
 
 
 def test_without_torch_those_of_built_in_models_are_compiled():
@@ -952,7 +951,7 @@ def test_what_is_compiled_is_said_once_and_not_where_the_cache_has_it(
 def test_all_that_kernels_hold_is_of_the_sources_that_empty_their_cache():
     root = Path(jit.__file__).parents[2]
     sources = {root / "model_core" / name for name in jit.SOURCES}
-    sources |= {root / "model_core" / f"{name}.py" for name in jit.ALONE}
+    sources |= {root / "model_core" / name for names in jit.ALONE.values() for name in names}
     imported = set()
     for path in (root / "model_core" / "compiled").rglob("*.py"):
         if path.name in ("kernel.py", "__main__.py"):  # what calls kernels

@@ -25,15 +25,15 @@ from model_core.compiled import (
 )
 from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
-from model_core.compiled.interface import Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole, widest
-from model_core.compiled.models import walk
+from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.compiled.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.maths.regression import SCALES
-from model_core.maths.walk import TAILS
+from model_core.maths.walk import FORGET, TAILS
 from model_core.upm import averaged
 from model_core.upm.averaged import EXPERTS, LAG, LINE, TREND, UNIT
 from model_core.upm.base import OUTLIER_SPREAD
+from model_core.upm.walk import COLUMNS
 
 MANY = len(SCALES)
 FEATURES = tuple(expert.feature for expert in EXPERTS)
@@ -42,6 +42,10 @@ FORECAST = MANY
 _CONTEXT = maths("context")
 _FAMILIES = maths("families")
 _REGRESSION = maths("regression")
+_WALK = maths("walk")
+# Places in the state of the walk beside the hypotheses; then COLUMNS for each output.
+WEIGHT, COUNT, FIRST = range(3)
+LAST, CHANGE, SQUARE, AUTO, CROSS = range(COLUMNS)
 
 
 class Places(NamedTuple):
@@ -255,14 +259,16 @@ def _walk(step: RowStep) -> None:
     params = step.params
     kept = context[1 + 10 * d :]
     at = whole(params[0]) - 2
-    params[places_of(d, noise).walk, 0] = kept[walk.WEIGHT]
+    params[places_of(d, noise).walk, 0] = kept[WEIGHT]
     lines = student_t.lines_of(d, noise)
     for group in range(2 * d, lines.locations, student_t.FREEDOM):
         params[group, at] = 0.5 * TAILS
     for o in range(d):
         scale = context[1 + d + o]
-        loc = context[1 + o] + scale * walk.location(kept, d, o)
-        square = scale * scale * walk.square(kept, d, o)
+        own = kept[FIRST + o :]
+        ahead = _WALK.location(own[0], own[CHANGE * d], own[AUTO * d], own[CROSS * d])
+        loc = context[1 + o] + scale * ahead
+        square = scale * scale * (own[SQUARE * d] / kept[COUNT])
         for k in range(o * noise.parts, (o + 1) * noise.parts):
             params[lines.locations + k, at] = loc
             for c in range(MANY):
@@ -508,6 +514,41 @@ def reweigh(
             )
 
 
+@compiled
+def _advance_walk(
+    outputs: int, number: Floats, outlying: bool, context: Floats, first: int, lead: float
+) -> None:
+    """One observation later; the walk is kept from `first` on in the context.
+
+    lead: log density of the label by the walk less that by the hypotheses.
+    """
+    kept = context[first:]
+    d = outputs
+    for o in range(d):
+        at = FIRST + o
+        if number[LABELLED] == 0:
+            kept[at + CHANGE * d] = 0.0
+            continue
+        y = _CONTEXT.in_units(number[LABEL + o], context[1 + o], context[1 + d + o])
+        if outlying:
+            kept[at] = y
+            kept[at + CHANGE * d] = 0.0
+            continue
+        (
+            kept[at],
+            kept[at + CHANGE * d],
+            kept[at + SQUARE * d],
+            kept[at + AUTO * d],
+            kept[at + CROSS * d],
+        ) = _WALK.learned(
+            kept[at], kept[at + CHANGE * d], kept[at + SQUARE * d], kept[at + AUTO * d],
+            kept[at + CROSS * d], kept[COUNT], y,
+        )  # fmt: skip
+    if number[LABELLED] > 0 and not outlying:
+        kept[COUNT] = FORGET * kept[COUNT] + 1.0
+        kept[WEIGHT] = _WALK.reweighed(kept[WEIGHT], lead)
+
+
 @entry
 def remember(step: RowStep) -> float:
     """Time, the lag and its range, labels by scale of the noise, the trend and the walk."""
@@ -517,7 +558,7 @@ def remember(step: RowStep) -> float:
     d = step.model.outputs
     at = places_of(d, step.model.noise)
     outlying = belief.outlying(step.work)
-    walk.advance(d, number, outlying, context, 1 + 10 * d, params[at.walk, 1])
+    _advance_walk(d, number, outlying, context, 1 + 10 * d, params[at.walk, 1])
     before = context[0]
     context[0] += 1.0
     if number[LABELLED] == 0:

@@ -20,7 +20,6 @@ from model_core.compiled import LABEL
 from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import SHARE
 from model_core.compiled.families import answers_of
-from model_core.compiled.interface import Functions, Model, Noise, RowStep, forget
 from model_core.compiled.jit import (
     FUNCTIONS,
     compiled,
@@ -33,6 +32,7 @@ from model_core.compiled.jit import (
     state_at,
     whole,
 )
+from model_core.compiled.step import Functions, Model, Noise, RowStep, forget
 from model_core.maths import counterpart
 from model_core.upm.conjugate import Conjugate
 

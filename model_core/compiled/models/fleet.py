@@ -13,10 +13,10 @@ import math
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
 from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import MASS, SHARE
-from model_core.compiled.interface import Functions, Model, RowStep
 from model_core.compiled.jit import compiled, entry, statistics_line, whole
 from model_core.compiled.models import averaged, regression
 from model_core.compiled.models.averaged import MANY
+from model_core.compiled.step import Functions, Model, RowStep
 from model_core.upm import fleet
 
 _REGRESSION = maths("regression")

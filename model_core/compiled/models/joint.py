@@ -1,12 +1,12 @@
 """`upm.joint.Joint`: independent outputs as in `averaged`, or outputs with a covariance.
 
-Lines of the statistics: those of `averaged`, then of all together those of `wishart`, and the log
-choice (2). Lines of `params`: those of `averaged`; then, for independent outputs and for all
+Lines of the statistics: those of `averaged`, then of all together those of `multivariate`, and the
+log choice (2). Lines of `params`: those of `averaged`; then, for independent outputs and for all
 together, the label's log density with the log choice, the probability given the label, and the
 weight in the forecast; for each scale of the noise of all together the squared scale of psi, the
 label's log density and its responsibility; the log of the label's density by all; lines to work in,
 two; squared scales of an output by scale of the noise; means of the hypotheses (d); and a block of
-`wishart`.
+`multivariate`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
-from model_core.compiled.interface import Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
-from model_core.compiled.models import averaged, wishart
+from model_core.compiled.models import averaged, multivariate
 from model_core.compiled.models.averaged import FORECAST, MANY
-from model_core.compiled.models.wishart import DETERMINANT, HALF, LOCATION, SPREAD, VARIANCE
+from model_core.compiled.models.multivariate import DETERMINANT, HALF, LOCATION, SPREAD, VARIANCE
+from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.maths.regression import SCALES
 from model_core.upm import joint
 from model_core.upm.joint import WATCHED
@@ -39,7 +39,8 @@ MEANS = SQUARES + MANY
 class Places(NamedTuple):
     """First lines of the statistics of all together; of `params` after those of `averaged`.
 
-    more: the lines as above. block: that of `wishart`, whose SPREAD is the average over the scales.
+    more: the lines as above. block: that of `multivariate`, whose SPREAD is the average over the
+    scales.
     """
 
     together: int
@@ -56,7 +57,7 @@ def places_of(d: int, noise: Noise) -> Places:
     at = averaged.places_of(d, noise)
     psi = at.kept + d + 2
     block = at.end + MEANS + d
-    return Places(at.kept, psi, psi + d * d, at.end, block, block + wishart.block_of(d).end)
+    return Places(at.kept, psi, psi + d * d, at.end, block, block + multivariate.block_of(d).end)
 
 
 def of(model: joint.Joint) -> tuple[Model, Functions]:
@@ -90,7 +91,7 @@ def predict(step: RowStep) -> float:
     more = params[at.more : at.block]
     block = params[at.block :]
     memory = _memory(context)
-    wishart.forecast(d, own[at.together :], 1.0 - memory, block)
+    multivariate.forecast(d, own[at.together :], 1.0 - memory, block)
     _correlate(d, context, own[at.psi :], block)
     _spread(d, context, more, block)
     alone = more[WEIGHT]
@@ -134,7 +135,7 @@ def _memory(context: Floats) -> float:
 def _correlate(d: int, context: Floats, psi: Floats, block: Floats) -> None:
     """Factorise psi with the stream's correlations."""
     watched = context[_watched_at(d, context) :]
-    factor = block[wishart.block_of(d).factor :]
+    factor = block[multivariate.block_of(d).factor :]
     last = whole(psi[0]) - 1
     pair = WATCHED * d
     n = _CONTEXT.apart_of(d)
@@ -145,7 +146,7 @@ def _correlate(d: int, context: Floats, psi: Floats, block: Floats) -> None:
             apart = math.sqrt(psi[a * d + a, last] * psi[b * d + b, last]) * correlation
             arithmetic.shift(psi[a * d + b], apart, factor[a * d + b], last + 1)
             pair += 1
-    wishart.factorise(d, factor, block)
+    multivariate.factorise(d, factor, block)
 
 
 @compiled
@@ -209,16 +210,16 @@ def _score_together(step: RowStep) -> None:
     at = places_of(d, step.model.noise)
     more = step.params[at.more : at.block]
     block = step.params[at.block :]
-    places = wishart.block_of(d)
+    places = multivariate.block_of(d)
     distance = more[OTHER]
-    wishart.distances(
+    multivariate.distances(
         d, step.number, block[LOCATION:], block[places.factor :], block[places.errors :], distance
     )
     for c in range(MANY):
         own = more[DENSITIES + c]
         share = _share(d, c, step.context)
         arithmetic.copy(distance, own)
-        wishart.log_density(d, block[HALF], more[SPREADS + c], block[DETERMINANT], own)
+        multivariate.log_density(d, block[HALF], more[SPREADS + c], block[DETERMINANT], own)
         arithmetic.shift(own, math.log(share), own, whole(own))
     student_t.explain(
         more[DENSITIES : DENSITIES + MANY], more[ONE], more[DENSITY + 1],
@@ -243,7 +244,7 @@ def learn(step: RowStep, log_score: float) -> float:
     wild = more[RESPONSIBILITIES + 2]
     for i in range(whole(share)):
         precision[i] = share[i] * _REGRESSION.precision(usual[i], heavy[i], wild[i])
-    wishart.learn(
+    multivariate.absorb(
         d, step.number, share, precision, own[at.together :], 1.0 - _memory(step.context),
         params[at.block :],
     )  # fmt: skip
@@ -410,4 +411,4 @@ def _covariance(d: int, at: Places, a: int, b: int, chance: Floats, params: Floa
     for i in range(n):
         spare[i] = share[i] * ((one[i] - left[i]) * (other[i] - right[i]))
     total += arithmetic.total(spare, n)
-    return total + wishart.covariance(d, a, b, share, block, spare)
+    return total + multivariate.covariance(d, a, b, share, block, spare)

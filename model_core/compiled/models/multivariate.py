@@ -1,19 +1,235 @@
-"""`upm.multivariate.Multivariate`, whose statistics are those of `wishart`.
+"""Normal-Wishart: mean and covariance of all outputs unknown, as of `upm.multivariate`.
 
-Lines of `params`: those of `student_t` for the marginals, then a block.
+Lines of the statistics: mean (d), kappa, nu, psi (d, d). A block of lines holds what a label is
+scored by: see `Block`. Lines of `params`: those of `student_t` for the marginals, then a block.
+`joint` has these statistics after its own. Murphy, *Conjugate Bayesian analysis* (2007).
 """
 
 from __future__ import annotations
 
-from model_core.compiled import arithmetic, mixture, student_t
+import math
+import sys
+from typing import NamedTuple
+
+from model_core.compiled import LABEL, arithmetic, mixture, student_t
+from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import CHANCE, EACH, SHARE
-from model_core.compiled.interface import ALONE, Functions, Model, RowStep, forget
-from model_core.compiled.jit import Floats, entry
-from model_core.compiled.models import wishart
+from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole
+from model_core.compiled.step import ALONE, Functions, Model, RowStep, forget
 from model_core.upm import multivariate
 from model_core.upm.base import OUTLIER_SPREAD
 
+_REGRESSION = maths("regression")
+_SPECIAL = maths("special")
 MOST_OUTPUTS = 8  # beyond it one factorisation for all hypotheses is faster
+EPSILON = sys.float_info.epsilon
+# Lines of a block: `f^2 / kappa`; squared scale of psi; half the degrees of freedom; half of
+# `log det psi`; squared distance of the label in scales. Then locations (d), squared scales of the
+# marginals (d), errors (d), and the Cholesky factor of psi (d, d).
+VARIANCE, SPREAD, HALF, DETERMINANT, SQUARE, LOCATION = range(6)
+
+
+class Block(NamedTuple):
+    """Lines in a block, and how many there are."""
+
+    squares: int
+    errors: int
+    factor: int
+    end: int
+
+
+@either
+def block_of(d: int) -> Block:
+    """Of d outputs."""
+    squares = LOCATION + d
+    errors = squares + d
+    factor = errors + d
+    return Block(squares, errors, factor, factor + d * d)
+
+
+@compiled
+def forecast(d: int, own: Floats, feature: float, block: Floats) -> None:
+    """Fill a block but for the label, and for the factor of psi: see `factorise`.
+
+    own: the statistics. feature: `f` of labels whose mean is `f m`.
+    """
+    kappa = own[d]
+    nu = own[d + 1]
+    n = whole(nu)
+    variance = block[VARIANCE]
+    spread = block[SPREAD]
+    half = block[HALF]
+    for i in range(n):
+        variance[i] = feature * feature / kappa[i]
+        half[i] = 0.5 * (nu[i] - (d - 1))
+        spread[i] = (1.0 + variance[i]) / (2.0 * half[i])
+    squares = block_of(d).squares
+    for o in range(d):
+        mean = own[o]
+        loc = block[LOCATION + o]
+        for i in range(n):
+            loc[i] = feature * mean[i]
+        square = block[squares + o]
+        diagonal = own[d + 2 + o * d + o]
+        for i in range(n):
+            square[i] = diagonal[i] * spread[i]
+
+
+@compiled
+def factorise(d: int, psi: Floats, block: Floats) -> None:
+    """Fill a block's Cholesky factor and half log determinant; nan if it is not positive definite.
+
+    psi: (d d, W), of which what lies above the diagonal is not read; it may be the factor itself.
+    """
+    n = psi.shape[1]
+    factor = block[block_of(d).factor :]
+    logs = block[DETERMINANT]
+    arithmetic.fill(logs, 0.0)
+    for a in range(d):
+        for b in range(a + 1):
+            row = factor[a * d + b]
+            arithmetic.copy(psi[a * d + b], row)
+            for c in range(b):
+                left = factor[a * d + c]
+                right = factor[b * d + c]
+                for i in range(n):
+                    row[i] -= left[i] * right[i]
+            if a > b:
+                pivot = factor[b * d + b]
+                for i in range(n):
+                    row[i] /= pivot[i]
+        pivot = factor[a * d + a]
+        for i in range(n):
+            pivot[i] = math.sqrt(pivot[i]) if pivot[i] > 0 else math.nan
+        for i in range(n):
+            logs[i] += arithmetic.log(pivot[i])
+
+
+@compiled
+def distances(
+    d: int, number: Floats, locations: Floats, factor: Floats, residuals: Floats, out: Floats
+) -> None:
+    """Squared distances of the label from the locations, by the factors.
+
+    residuals: d rows to work in.
+    """
+    n = out.shape[0]
+    arithmetic.fill(out, 0.0)
+    for a in range(d):
+        residual = residuals[a]
+        loc = locations[a]
+        pivot = factor[a * d + a]
+        for i in range(n):
+            residual[i] = number[LABEL + a] - loc[i]
+        for b in range(a):
+            before = residuals[b]
+            entry = factor[a * d + b]
+            for i in range(n):
+                residual[i] -= entry[i] * before[i]
+        for i in range(n):
+            residual[i] /= pivot[i]
+        for i in range(n):
+            out[i] += residual[i] * residual[i]
+
+
+@compiled
+def log_density(
+    d: int, half: Floats, spread: Floats, log_determinant: Floats, each: Floats
+) -> None:
+    """Log density from the squared distance by the factor, in place.
+
+    half: of the degrees of freedom. spread: squared scale of the factor. log_determinant: half of
+    that of the factor's matrix.
+    """
+    for i in range(each.shape[0]):
+        scale = 2.0 * half[i] * spread[i]
+        norm = _log_gamma_ratio(half[i], d) - log_determinant[i]
+        norm -= 0.5 * d * arithmetic.log(math.pi * scale)
+        each[i] = norm - (half[i] + 0.5 * d) * arithmetic.log1p(each[i] / scale)
+
+
+@inlined
+def _log_gamma_ratio(a: float, d: int) -> float:
+    """`lgamma(a + d / 2) - lgamma(a)`: the recurrence's product, and half a step if d is odd."""
+    product = 1.0
+    b = a
+    for _ in range(d // 2):
+        product *= b
+        b += 1.0
+    value: float = arithmetic.log(product)
+    if d % 2:
+        norm, factor, _ = _SPECIAL.student_t_norm(b)
+        value += norm + 0.5 * arithmetic.log(factor * (2.0 * math.pi * b))
+    return value
+
+
+@compiled
+def absorb(
+    d: int,
+    number: Floats,
+    share: Floats,
+    precision: Floats,
+    own: Floats,
+    feature: float,
+    block: Floats,
+) -> None:
+    """Conjugate update with a label that counts as a share.
+
+    precision: of its noise, times the share. own, feature: as of `forecast`.
+    """
+    n = whole(share)
+    kappa = own[d]
+    nu = own[d + 1]
+    gain = block[DETERMINANT]
+    moved = block[SQUARE]
+    variance = block[VARIANCE]
+    errors = block[block_of(d).errors :]
+    for i in range(n):
+        gain[i] = _REGRESSION.gain(precision[i], variance[i])
+        moved[i] = gain[i] * (feature / kappa[i])
+    for o in range(d):
+        error = errors[o]
+        loc = block[LOCATION + o]
+        for i in range(n):
+            error[i] = number[LABEL + o] - loc[i]
+        arithmetic.add_product(moved, error, own[o])
+    scatter(d, errors, gain, own[d + 2 :])
+    for i in range(n):
+        kappa[i] += precision[i] * (feature * feature)
+        nu[i] += share[i]
+
+
+@compiled
+def scatter(d: int, errors: Floats, gain: Floats, psi: Floats) -> None:
+    """Add the errors' products to psi, and to its diagonal more than rounding can take away."""
+    n = gain.shape[0]
+    rounding = d * (d + 3) * EPSILON
+    for a in range(d):
+        for b in range(d):
+            row = psi[a * d + b]
+            left = errors[a]
+            right = errors[b]
+            for i in range(n):
+                row[i] += left[i] * right[i] * gain[i]
+        row = psi[a * d + a]
+        for i in range(n):
+            row[i] += row[i] * rounding if gain[i] > 0 else 0.0
+
+
+@compiled
+def covariance(d: int, a: int, b: int, share: Floats, block: Floats, spare: Floats) -> float:
+    """Sum of the covariances of two outputs, b < a, with weights `share`; 0 where there is none."""
+    at = block_of(d)
+    spread = block[SPREAD]
+    half = block[HALF]
+    n = whole(share)
+    arithmetic.fill(spare, 0.0)
+    for c in range(b + 1):
+        arithmetic.add_product(block[at.factor + a * d + c], block[at.factor + b * d + c], spare)
+    for i in range(n):
+        exists = half[i] > 1.0 and share[i] > 0.0
+        spare[i] = share[i] * spread[i] * half[i] / (half[i] - 1.0) * spare[i] if exists else 0.0
+    return arithmetic.total(spare, n)
 
 
 def of(model: multivariate.Multivariate) -> tuple[Model, Functions] | None:
@@ -21,7 +237,7 @@ def of(model: multivariate.Multivariate) -> tuple[Model, Functions] | None:
     d = model.y_dim
     if d > MOST_OUTPUTS:
         return None
-    params = student_t.lines_of(d, ALONE).end + wishart.block_of(d).end
+    params = student_t.lines_of(d, ALONE).end + block_of(d).end
     sizes = Model(outputs=d, kept=d + 2 + d * d, params=params, spare=mixture.FIELDS)
     return sizes, Functions(predict, score, learn, forget, summarise)
 
@@ -36,16 +252,16 @@ def predict(step: RowStep) -> float:
     first = student_t.lines_of(model.outputs, model.noise).end
     block = params[first:]
     last = own.shape[1] - 1
-    wishart.forecast(d, own, 1.0, block)
-    wishart.factorise(d, own[d + 2 :], block)
-    squares = wishart.block_of(d).squares
-    arithmetic.copy(block[wishart.HALF], params[2 * d])
+    forecast(d, own, 1.0, block)
+    factorise(d, own[d + 2 :], block)
+    squares = block_of(d).squares
+    arithmetic.copy(block[HALF], params[2 * d])
     for o in range(d):
-        arithmetic.copy(block[wishart.LOCATION + o], params[2 * d + student_t.FREEDOM + o])
+        arithmetic.copy(block[LOCATION + o], params[2 * d + student_t.FREEDOM + o])
         arithmetic.copy(block[squares + o], params[3 * d + student_t.FREEDOM + o])
     student_t.widen(model, params)
     student_t.finish(model, params)
-    block[wishart.SPREAD, last] *= OUTLIER_SPREAD
+    block[SPREAD, last] *= OUTLIER_SPREAD
     return 0.0
 
 
@@ -53,8 +269,11 @@ def predict(step: RowStep) -> float:
 def score(step: RowStep) -> float:
     """Log density of all outputs together."""
     d = step.model.outputs
+    density = step.work[EACH]
     block = step.params[student_t.lines_of(d, step.model.noise).end :]
-    wishart.score(d, step.number, block, step.work[EACH])
+    at = block_of(d)
+    distances(d, step.number, block[LOCATION:], block[at.factor :], block[at.errors :], density)
+    log_density(d, block[HALF], block[SPREAD], block[DETERMINANT], density)
     return 1.0
 
 
@@ -64,7 +283,7 @@ def learn(step: RowStep, log_score: float) -> float:
     d = step.model.outputs
     share = step.work[SHARE]
     block = step.params[student_t.lines_of(d, step.model.noise).end :]
-    wishart.learn(d, step.number, share, share, step.own, 1.0, block)
+    absorb(d, step.number, share, share, step.own, 1.0, block)
     return log_score
 
 
@@ -79,7 +298,7 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
     block = params[student_t.lines_of(d, model.noise).end :]
     for a in range(d):
         for b in range(a):
-            total = wishart.covariance(d, a, b, chance, block, params[0])
+            total = covariance(d, a, b, chance, block, params[0])
             out[d + a * d + b] += total
             out[d + b * d + a] += total
     return 0.0

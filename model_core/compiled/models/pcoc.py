@@ -13,9 +13,9 @@ from __future__ import annotations
 from model_core.compiled import LABEL, LABELLED, arithmetic, student_t
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH, SHARE
-from model_core.compiled.interface import Functions, Model, RowStep
 from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
 from model_core.compiled.models.regression import numbers
+from model_core.compiled.step import Functions, Model, RowStep
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import pcoc
 from model_core.upm.base import OUTLIER_SPREAD
@@ -34,6 +34,7 @@ def of(model: pcoc.Pcoc) -> tuple[Model, Functions]:
         classes=classes,
         spare=1,
         by_input=1,
+        encoded=1,
         features=size,
         numbers=numbers(
             model.prior_precision,

@@ -19,9 +19,9 @@ import numpy as np
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, student_t
 from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import CHANCE, EACH, SHARE
-from model_core.compiled.interface import ALONE, Functions, Model, Noise, RowStep
 from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
 from model_core.compiled.models import lags
+from model_core.compiled.step import ALONE, Functions, Model, Noise, RowStep
 from model_core.maths.special import HALF_LOG_2PI
 from model_core.upm import alpaca, linear
 from model_core.upm.base import OUTLIER_SPREAD

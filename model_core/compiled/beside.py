@@ -1,23 +1,42 @@
-"""Corrections of many rows, compiled from the functions of `model_core.correction`."""
+"""Anomalies and corrections of many rows, from the functions of `anomaly` and `correction`."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from model_core import correction
+from model_core import anomaly, correction
 from model_core.compiled.jit import Flags, Floats, Ints, called, either, locked
 
 for _function in (
-    correction.weight, correction.point, correction.move, correction.learn, correction.observe
+    anomaly.merge, anomaly.rank, anomaly.missing, anomaly.distance, anomaly.observe,
+    correction.weight, correction.point, correction.move, correction.learn, correction.observe,
 ):  # fmt: skip
     either(_function)
-_observe = correction.observe
+_rank = anomaly.observe
+_correct = correction.observe
 _learn = correction.learn
 _OUTPUT = correction.size(1)
 
 
 @called
-def observe_rows(
+def rank_rows(
+    states: Floats, rows: Ints, surprises: Floats, labels: Floats, anomalies: Floats
+) -> None:
+    """Take an observation of each row in, in order; fills the anomalies (B,), where there are any.
+
+    states: (R, size), changed in place. surprises: (B,) -log_score, nan: no label, which leaves the
+    row and the anomaly as they are. labels: (B, d), d the outputs that the states have; nan:
+    missing.
+    """
+    for i in range(len(rows)):
+        if math.isfinite(surprises[i]):
+            anomalies[i] = _rank(states[rows[i]], surprises[i], labels[i])
+
+
+@called
+def correct_rows(
     states: Floats,
     rows: Ints,
     places: Ints,
@@ -40,7 +59,7 @@ def observe_rows(
     """
     for i in range(len(rows)):
         at = places[i]
-        _observe(
+        _correct(
             states[rows[i]], labels[at], outlying[at], offsets[at], numbers[at], middle, outside,
             applied[at],
         )  # fmt: skip
@@ -76,8 +95,9 @@ def _compile() -> None:
     rows = none.astype(np.int64)
     cube = np.empty((0, 0, 0))
     flags = none.astype(np.bool_)
-    observe_rows(table, rows, rows, table, flags, none, table, 0, 0.1, cube)
+    rank_rows(table, rows, none, table, none)
+    correct_rows(table, rows, rows, table, flags, none, table, 0, 0.1, cube)
     recall(none, table, flags, table, cube, 0.1)
 
 
-locked("corrections", _compile)
+locked("anomalies and corrections", _compile)
