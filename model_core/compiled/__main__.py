@@ -31,14 +31,10 @@ BESIDE = "beside"  # of no model
 # Processes that compile what they share at the same time compile it twice: the mixtures of gaussian
 # are there once averaged begins, averaged and multivariate once joint does.
 FIRST = (
-    STEP, "gaussian", "pcoc", "bernoulli", "categorical", BESIDE, "averaged", "multivariate",
-    "poisson", "joint",
+    STEP, "gaussian", "bernoulli", "categorical", BESIDE, "averaged", "multivariate", "poisson",
+    "joint",
 )  # fmt: skip
-KNOWN = {STEP, BESIDE, *LEARNED, *BUILTIN}
-NAMES = (
-    *(name for name in FIRST if name in KNOWN),
-    *(name for name in (*LEARNED, *BUILTIN) if name not in FIRST),
-)
+NAMES = tuple(dict.fromkeys((*FIRST, *LEARNED, *BUILTIN)))
 
 
 def compile_kernel(name: str) -> float:

@@ -46,6 +46,7 @@ SOURCES = (
 # Modules that share nothing with other kernels, and what each is compiled from: a change of that
 # empties no cache but its own.
 ALONE = {"beside": ("anomaly.py", "correction.py")}
+CALLERS = ("kernel", "__main__")  # of kernels, beside them: no part of any
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
@@ -219,7 +220,7 @@ def _digest(alone: str) -> str:
     names = (*ALONE[alone], f"compiled/{alone}.py", "compiled/jit.py") if alone else SOURCES
     paths = {path for name in names for path in (root / name, *(root / name).rglob("*.py"))}
     if not alone:
-        paths -= {root / f"compiled/{name}.py" for name in ALONE}
+        paths -= {root / f"compiled/{name}.py" for name in (*ALONE, *CALLERS)}
     for path in sorted(path for path in paths if path.is_file()):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
