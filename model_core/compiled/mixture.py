@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from model_core.compiled import arithmetic
+from model_core.compiled import LABEL, LABELLED, arithmetic
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.jit import (
     Floats,
     Ints,
     bits_of,
     compiled,
+    entry,
     inlined,
     of_class,
     padded,
@@ -699,6 +700,31 @@ def real_quantiles(
                 levels[0, k], start, width, FINE * small, components, n, None, -INF
             )
     return cdf
+
+
+@entry
+def marginal(
+    outputs: int,
+    output: int,
+    number: Floats,
+    levels: Floats,
+    components: Floats,
+    merged: int,
+    out: Floats,
+) -> float:
+    """One output's cumulative probability at the label (twice) and quantiles, after its mean.
+
+    components, merged: its mixture, and how many they are.
+    """
+    n = complete(components, merged)
+    first = outputs + outputs * outputs
+    count = levels.shape[1]
+    at = first + 2 * outputs + output * count
+    y = number[LABEL + output] if number[LABELLED] > 0 else np.nan
+    cdf = real_quantiles(levels, y, out[output], components, n, out[at : at + count])
+    out[first + output] = cdf
+    out[first + outputs + output] = cdf
+    return 0.0
 
 
 @compiled

@@ -21,6 +21,7 @@ from model_core.compiled import (
     OUTLIER_RATE,
     arithmetic,
     belief,
+    mixture,
     regimes,
 )
 from model_core.compiled.belief import (
@@ -108,7 +109,7 @@ class RowStep(NamedTuple):
 
     number: inputs of the row. context: of the stream. lines: of the row, in place. own: the
     statistics that are copied, as the step works on them. params: of the predictives. work: numbers
-    of the belief, see `belief`. marginal: address of `student_t.marginal`, which several
+    of the belief, see `belief`. marginal: address of `mixture.marginal`, which several
     models call and none contains: it takes long to compile.
 
     All but `number` and `context` have W columns, whole vectors: after those of the slots the last
@@ -164,9 +165,7 @@ _MARGINAL = (
 
 @lru_cache
 def addresses(functions: Functions) -> Ints:
-    """Of a model's functions and of `student_t.marginal`, compiled or loaded from the cache."""
-    from model_core.compiled import student_t  # which has steps to work on
-
+    """Of a model's functions and of `mixture.marginal`, compiled or loaded from the cache."""
     return np.array(
         [
             address(functions.predict, (_STEP,)),
@@ -174,7 +173,7 @@ def addresses(functions: Functions) -> Ints:
             address(functions.learn, (_STEP, numba.float64)),
             address(functions.remember, (_STEP,)),
             address(functions.summarise, (_STEP, _MATRIX, _MATRIX, _LINE)),
-            address(student_t.marginal, _MARGINAL),
+            address(mixture.marginal, _MARGINAL),
         ]
     )
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
-from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
+from model_core.compiled import LABEL, arithmetic, mixture
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH
 from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
@@ -298,28 +296,3 @@ def each_output(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> No
     for o in range(outputs):
         n = gather(model, o, allowed, count, chance, params, spare)
         call(step.marginal, outputs, o, step.number, levels, spare, n, out)
-
-
-@entry
-def marginal(
-    outputs: int,
-    output: int,
-    number: Floats,
-    levels: Floats,
-    components: Floats,
-    merged: int,
-    out: Floats,
-) -> float:
-    """One output's cumulative probability at the label (twice) and quantiles, after its mean.
-
-    components, merged: its mixture, and how many they are.
-    """
-    n = mixture.complete(components, merged)
-    first = outputs + outputs * outputs
-    count = levels.shape[1]
-    at = first + 2 * outputs + output * count
-    y = number[LABEL + output] if number[LABELLED] > 0 else np.nan
-    cdf = mixture.real_quantiles(levels, y, out[output], components, n, out[at : at + count])
-    out[first + output] = cdf
-    out[first + outputs + output] = cdf
-    return 0.0
