@@ -80,21 +80,21 @@ def prepare(source: Path, out: Path) -> list[Path]:
     images = sorted(image for name in LISTS for image in _listed(source, name, table))
     written = []
     for split, name in OUTPUTS.items():
-        chosen = [table[wnid] for wnid, _, _ in images if table[wnid].split == split]
+        chosen = [image for image in images if table[image[0]].split == split]
         if not chosen:
             raise BadData(f"{source}: the lists name no image of the split {split!r}")
-        files = [image for image in images if table[image[0]].split == split]
         parts = [
             _jpeg(source / "images" / file, where)
-            for _, file, where in track(files, f"Reading images: {split}")
+            for _, file, where in track(chosen, f"Reading images: {split}")
         ]
+        kinds = [table[wnid] for wnid, _, _ in chosen]
         written.append(
             save(
                 out / f"miniimagenet_{name}.npz",
                 jpeg=np.frombuffer(b"".join(parts), np.uint8),
                 offset=np.cumsum([0] + [len(part) for part in parts], dtype=np.int64),
-                label=np.array([one.label for one in chosen], np.int16),
-                superclass=np.array([one.superclass for one in chosen], np.int8),
+                label=np.array([kind.label for kind in kinds], np.int16),
+                superclass=np.array([kind.superclass for kind in kinds], np.int8),
             )
         )
     return written
@@ -112,11 +112,10 @@ def _listed(source: Path, name: str, table: dict[str, Class]) -> Iterator[tuple[
                 )
             for row in reader:
                 where = f"{file}, line {reader.line_num}"
-                if row["label"] not in table:
-                    raise BadData(
-                        f"{where}: label {row['label']!r} is not a synset of miniImageNet"
-                    )
-                yield row["label"], row["filename"], where
+                wnid = str(row["label"])
+                if wnid not in table:
+                    raise BadData(f"{where}: label {wnid!r} is not a synset of miniImageNet")
+                yield wnid, str(row["filename"]), where
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadData(f"{file} cannot be read: {error}") from error
 
