@@ -66,13 +66,8 @@ def follow(
     model that takes some, (T, x_dim). elapsed: (T,) time since the observation before, in units of
     the hazard; without it 1.
     """
-    pipeline, observations = _begun(model, y, settings, levels)
-    if inputs is not None:
-        both = zip(observations, np.asarray(inputs, np.float64).tolist(), strict=True)
-        observations = [seen._replace(x=tuple(x)) for seen, x in both]
-    if elapsed is not None:
-        passed = zip(observations, np.asarray(elapsed, np.float64).tolist(), strict=True)
-        observations = [seen._replace(elapsed=units) for seen, units in passed]
+    pipeline = _begun(model, settings, levels)
+    observations = _observations(y, inputs, elapsed)
     taken = pipeline.take_series(0, observations)
     while len(taken) < len(observations):
         refused = observations[len(taken)]
@@ -104,18 +99,26 @@ def follow(
     )
 
 
+def _observations(
+    y: ArrayLike, inputs: ArrayLike | None = None, elapsed: ArrayLike | None = None
+) -> list[Observation]:
+    labels = np.asarray(y, np.float64)
+    count = len(labels)
+    x = np.empty((count, 0)) if inputs is None else np.asarray(inputs, np.float64)
+    passed = np.ones(count) if elapsed is None else np.asarray(elapsed, np.float64)
+    rows = zip(labels.reshape(count, -1).tolist(), x.tolist(), passed.tolist(), strict=True)
+    return [Observation(tuple(label), tuple(own), units) for label, own, units in rows]
+
+
 def _begun(
-    model: UnderlyingModel, y: ArrayLike, settings: StreamSettings, levels: Sequence[float] = ()
-) -> tuple[LocalPipeline, list[Observation]]:
-    """The pipeline of a stream that is none yet, and the observations of y (T,) or (T, d)."""
+    model: UnderlyingModel, settings: StreamSettings, levels: Sequence[float] = ()
+) -> LocalPipeline:
+    """The pipeline of a stream that is none yet."""
     # An alarm on an anomaly has moments, which may not be summed up; its number says enough.
     wanted = rules(model, settings._replace(anomaly_alarm=None))
     pipeline = LocalPipeline(model, wanted, [0.0], levels, provisional=False)
     pipeline.explains = False
-    labels = np.asarray(y, np.float64)
-    return pipeline, [
-        Observation(tuple(label)) for label in labels.reshape(len(labels), -1).tolist()
-    ]
+    return pipeline
 
 
 def segmentation(
@@ -125,8 +128,8 @@ def segmentation(
 
     Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
     """
-    pipeline, observations = _begun(model, y, settings)
-    retained = [pipeline.layout.row(seen, 0.0, NOTHING) for seen in observations]
+    pipeline = _begun(model, settings)
+    retained = [pipeline.layout.row(seen, 0.0, NOTHING) for seen in _observations(y)]
     past = pipeline.past(pipeline.slab, np.array(retained))
     starts = hindsight.starts(pipeline.slab, past, pipeline.settings, 0)
     return hindsight.outcome(starts)[1:]
