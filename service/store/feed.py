@@ -274,12 +274,12 @@ class IncidentFeed:
                 return self._fleet
             began = time.monotonic()
             rows = await bounded(self._store.partition_names("", MOST_STREAMS), TIMEOUT_S)
-            names = [(partition, name) for partition, row in enumerate(rows) for name in row]
+            names = [name for row in rows for name in row]
             streams = len(names)
             if streams > MOST_STREAMS:  # those of every partition, so that their shares are alike
                 share = MOST_STREAMS // len(rows)
                 streams = await bounded(self._store.count(""), TIMEOUT_S)
-                names = [(i, name) for i, row in enumerate(rows) for name in row[:share]]
+                names = [name for row in rows for name in row[:share]]
             members: dict[str, Member] = {}
             unreadable: list[str] = []
             for first in range(0, len(names), HEADS_AT_ONCE):

@@ -14,9 +14,9 @@ WEBHOOKS = "moca:webhooks"  # hash: by webhook, the newest ids when it was first
 DEAD_LETTERS = "moca:webhooks:dead"  # stream of deliveries given up
 
 
-def partition_of(stream: str, partitions: int) -> int:
+def partition_of(stream: str | bytes, partitions: int) -> int:
     """Partition of a stream: crc32 of its UTF-8 id modulo the number of partitions."""
-    return crc32(stream.encode()) % partitions
+    return crc32(stream.encode() if isinstance(stream, str) else stream) % partitions
 
 
 def _of_partition(kind: str) -> Callable[[int], str]:

@@ -80,20 +80,24 @@ class AsyncStore:
         self._client = client
         self._partitions = partitions
 
-    async def head(self, partition: int, stream: str) -> wire.Head | None:
+    def _partition(self, stream: str | bytes) -> int:
+        return keys.partition_of(stream, self._partitions)
+
+    async def head(self, stream: str) -> wire.Head | None:
         """Return a stream's head, or None when there is no such stream (any more)."""
-        stored = (await self.heads([(partition, stream)]))[stream]
+        stored = (await self.heads([stream]))[stream]
         if stored is None:
             return None
         head = head_of(stream, stored)
         return None if head.deleted else head
 
-    async def events(self, partition: int, stream: str, kinds: Collection[str]) -> list[wire.Event]:
+    async def events(self, stream: str, kinds: Collection[str]) -> list[wire.Event]:
         """Return a stream's events of these kinds: changepoints by id, then anomalies by id.
 
         Raises UnreadablePart.
         """
         listed: list[wire.Event] = []
+        partition = self._partition(stream)
         for own, name in EVENTS.items():
             if own.isdisjoint(kinds):
                 continue
@@ -102,21 +106,22 @@ class AsyncStore:
             listed += sorted(events, key=lambda event: event.id)
         return listed
 
-    async def hindsight(self, partition: int, stream: str) -> wire.StoredHindsight | None:
+    async def hindsight(self, stream: str) -> wire.StoredHindsight | None:
         """Return a stream's segmentation in hindsight; None without one. Raises UnreadablePart."""
-        blob = await cast(Any, self._client.hget(keys.hindsight(partition), stream))
+        blob = await cast(Any, self._client.hget(keys.hindsight(self._partition(stream)), stream))
         return hindsight_of(stream, blob)
 
-    async def stage(self, partition: int, token: str, blob: bytes) -> None:
-        """Leave a snapshot for a partition's worker, for a while."""
-        await self._client.set(keys.staged(partition, token), blob, px=STAGED_MS)
+    async def stage(self, stream: str, token: str, blob: bytes) -> None:
+        """Leave a snapshot for the worker of a stream's partition, for a while."""
+        await self._client.set(keys.staged(self._partition(stream), token), blob, px=STAGED_MS)
 
-    async def snapshot(self, partition: int, stream: str) -> StreamSnapshot | None:
+    async def snapshot(self, stream: str) -> StreamSnapshot | None:
         """Return all that is kept of a stream, as of one commit; None when there is no stream.
 
         The digest of its model is None where the head has none.
         """
-        parts, tail, *hashes = await self._client.atomic(keys.read_all(partition, stream))
+        commands = keys.read_all(self._partition(stream), stream)
+        parts, tail, *hashes = await self._client.atomic(commands)
         stored = stored_head(*parts)
         if stored is None:
             return None
@@ -150,7 +155,7 @@ class AsyncStore:
         )
 
     async def records(
-        self, partition: int, stream: str, head: wire.Head, start: int, stop: int
+        self, stream: str, head: wire.Head, start: int, stop: int
     ) -> list[wire.Record]:
         """Return the retained records with seq in [start, stop), ascending.
 
@@ -160,7 +165,7 @@ class AsyncStore:
         stop = min(stop, head.seq)
         if start >= stop:
             return []
-        stored, records, absent = await self.following(partition, stream, head, start, stop)
+        stored, records, absent = await self.following(stream, head, start, stop)
         if stored is not None:
             now = head_of(stream, stored)
             if now.generation == head.generation and not now.deleted:
@@ -168,7 +173,7 @@ class AsyncStore:
         return records
 
     async def following(
-        self, partition: int, stream: str, head: wire.Head, start: int, stop: int
+        self, stream: str, head: wire.Head, start: int, stop: int
     ) -> tuple[StoredHead | None, list[wire.Record], list[int]]:
         """Return the head as stored, and with it the records with seq in [start, stop).
 
@@ -178,6 +183,7 @@ class AsyncStore:
         """
         numbers = range(chunk_of(stream, start), chunk_of(stream, stop - 1) + 1)
         recent = head.sealed < stop
+        partition = self._partition(stream)
         # In one transaction, and chunks up to the end: a commit after `head` was read may have
         # sealed what was then in the tail.
         commands: list[Words] = [
@@ -194,8 +200,8 @@ class AsyncStore:
         absent = [number for number, chunk in zip(numbers, chunks, strict=True) if chunk is None]
         return stored_head(*parts), [by_seq[seq] for seq in sorted(by_seq)], absent
 
-    async def heads(self, streams: Iterable[tuple[int, Name]]) -> dict[Name, StoredHead | None]:
-        """Return the heads of (partition, stream) as stored, tombstones included.
+    async def heads(self, streams: Iterable[Name]) -> dict[Name, StoredHead | None]:
+        """Return the heads of streams as stored, tombstones included.
 
         Names may be text, or bytes as they are stored.
         """
@@ -205,8 +211,8 @@ class AsyncStore:
             for name, settled, position in zip(names, row[::2], row[1::2], strict=True)
         }
 
-    async def positions(self, streams: Iterable[tuple[int, Name]]) -> dict[Name, bytes | None]:
-        """Return the positions alone of (partition, stream), as `heads` returns them."""
+    async def positions(self, streams: Iterable[Name]) -> dict[Name, bytes | None]:
+        """Return the positions alone of streams, as `heads` returns them."""
 
         def fields(names: list[Name]) -> list[Name]:
             return list(map(keys.position_field, names))
@@ -219,7 +225,7 @@ class AsyncStore:
 
     async def _of_heads(
         self,
-        streams: Iterable[tuple[int, Name]],
+        streams: Iterable[Name],
         fields: Callable[[list[Name]], list[Name]],
     ) -> list[tuple[list[Name], list[bytes | None]]]:
         """Return the names in each partition, and their fields among its heads.
@@ -227,8 +233,8 @@ class AsyncStore:
         Those of a partition are read by one command: no commit comes between them.
         """
         by_partition: defaultdict[int, list[Name]] = defaultdict(list)
-        for partition, stream in streams:
-            by_partition[partition].append(stream)
+        for stream in streams:
+            by_partition[self._partition(stream)].append(stream)
         rows = await self._client.all(
             ("HMGET", keys.heads(partition), *fields(own))  # type: ignore[has-type]
             for partition, own in by_partition.items()
@@ -270,26 +276,28 @@ class AsyncStore:
         return sum(await self._client.all(("ZLEXCOUNT", keys.names(p), low, high) for p in every))
 
     async def recent(
-        self, streams: Sequence[tuple[int, str]], heads: Mapping[str, StoredHead | None], count: int
+        self, streams: Sequence[str], heads: Mapping[str, StoredHead | None], count: int
     ) -> tuple[list[Recent], list[str]]:
         """Return up to `count` last records of streams that have a head, and who cannot be read.
 
         heads: as `heads` returned them.
         """
-        living, unreadable = living_heads({stream: heads[stream] for _, stream in streams})
-        present = [(partition, name, living[name]) for partition, name in streams if name in living]
+        living, unreadable = living_heads({stream: heads[stream] for stream in streams})
+        present = [(name, living[name]) for name in streams if name in living]
         if not count:
-            return [Recent(stream, head, []) for _, stream, head in present], unreadable
+            return [Recent(stream, head, []) for stream, head in present], unreadable
         tails = await self._client.all(
-            ("LRANGE", keys.tail(partition, stream), -count, -1) for partition, stream, _ in present
+            ("LRANGE", keys.tail(self._partition(stream), stream), -count, -1)
+            for stream, _ in present
         )
         # What is sealed is trimmed from the tail, now or after the head was read.
         commands: dict[int, Words] = {}
-        for i, (partition, stream, head) in enumerate(present):
+        for i, (stream, head) in enumerate(present):
             first = max(head.retained_from, head.seq - count)
             if first < head.seq and not tail_has(tails[i], first):
                 chunks = range(chunk_of(stream, first), chunk_of(stream, head.seq - 1) + 1)
-                commands[i] = ("HMGET", keys.history(partition, stream), *chunks)
+                history = keys.history(self._partition(stream), stream)
+                commands[i] = ("HMGET", history, *chunks)
         stored = dict(zip(commands, await self._client.all(commands.values()), strict=True))
         rows, more = await asyncio.to_thread(_recent, present, tails, stored, count)
         return rows, sorted(unreadable + more)
@@ -300,14 +308,14 @@ class AsyncStore:
             for partition in range(self._partitions)
         )
 
-    async def changes(
-        self, partition: int, stream: str, start: int, stop: int
-    ) -> list[wire.SettingsChange]:
+    async def changes(self, stream: str, start: int, stop: int) -> list[wire.SettingsChange]:
         """Return the settings changed at positions in [start, stop), in order.
 
         Raises UnreadablePart, also for one that belongs elsewhere.
         """
-        stored = await cast(Any, self._client.hgetall(keys.changes(partition, stream)))
+        stored = await cast(
+            Any, self._client.hgetall(keys.changes(self._partition(stream), stream))
+        )
         every = values_of("changes", stream, stored)
         inside = [change for change in every if start <= change.seq < stop]
         inside.sort(key=lambda change: (change.seq, change.number, change.time_ms))
@@ -459,7 +467,7 @@ def _bounds(prefix: str) -> tuple[bytes, bytes]:
 
 
 def _recent(
-    present: Sequence[tuple[int, str, wire.Head]],
+    present: Sequence[tuple[str, wire.Head]],
     tails: Sequence[list[bytes]],
     chunks: Mapping[int, list[bytes | None]],
     count: int,
@@ -467,7 +475,7 @@ def _recent(
     """Decode what `recent` has read; chunks: by the place of their stream."""
     rows = []
     unreadable = []
-    for i, (_, stream, head) in enumerate(present):
+    for i, (stream, head) in enumerate(present):
         first = head.seq - count
         numbers = count_from(chunk_of(stream, max(head.retained_from, first)))
         try:

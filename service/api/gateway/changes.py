@@ -86,34 +86,32 @@ class ChangePages:
         self, changes: Sequence[FoundChange], around: int
     ) -> tuple[list[StreamChange], list[str]]:
         """Return the rows of changes, and the streams that cannot be read."""
-        streams = {(change.partition, change.stream) for change in changes}
+        streams = {change.stream for change in changes}
         stored = await from_store(self._store.heads(streams)) if streams else {}
         heads, damaged = living_heads(stored)
         unreadable = set(damaged)
         rows = [rendering.stream_change(change) for change in changes]
-        present: list[tuple[StreamChange, wire.Head, int]] = []
+        present: list[tuple[StreamChange, wire.Head]] = []
         for change, row in zip(changes, rows, strict=True):
             head = heads.get(change.stream)
             if head is not None and head.generation == change.generation:
                 if self._console:
                     row.link = rendering.console_link(change.stream, change.event.start)
-                present.append((row, head, change.partition))
+                present.append((row, head))
         if around:
             unreadable.update(await self._add_around(present, around))
         return rows, sorted(unreadable)
 
     async def _add_around(
-        self, present: Sequence[tuple[StreamChange, wire.Head, int]], around: int
+        self, present: Sequence[tuple[StreamChange, wire.Head]], around: int
     ) -> set[str]:
         """Add the values around changes of present streams; returns the unreadable streams."""
         unreadable = set()
-        for row, head, partition in present:
+        for row, head in present:
             first = row.start - around
             last = row.start + around
             try:
-                records = await from_store(
-                    self._store.records(partition, row.stream, head, first, last)
-                )
+                records = await from_store(self._store.records(row.stream, head, first, last))
             except CorruptState:
                 unreadable.add(row.stream)
                 continue

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from service import wire
 from service.api.gateway.changes import ChangePages
-from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import SortedPages, from_store
 from service.problems import InvalidField
 from service.schema.queries import OverviewQuery
@@ -28,7 +27,6 @@ MOST_RANKED = 50_000  # streams that a page is chosen of: some 0.4 kB each of th
 HEADS_AT_ONCE = 2000  # positions that are read together: some .2 MB
 FRESH_S = 3.0  # how long a value counts: a console asks every 4 s, several ask at once
 StreamRank = tuple[float, bytes]
-StoredName = tuple[int, bytes]  # partition, and name as stored
 _pages: SortedPages[StreamRank] = SortedPages(StreamRank)
 
 
@@ -50,7 +48,6 @@ class SelectedPage(NamedTuple):
 
 async def select(
     store: AsyncStore,
-    gateway: Gateway,
     prefix: str,
     match: Sequence[str],
     cursor: str | None,
@@ -65,7 +62,7 @@ async def select(
     for _ in range(MOST_READ // TAGS_AT_ONCE):
         count = min(TAGS_AT_ONCE, limit - len(rows)) if not match else TAGS_AT_ONCE
         names, cursor = await from_store(store.names(prefix, cursor, count))
-        heads = await from_store(store.heads((gateway.partition(name), name) for name in names))
+        heads = await from_store(store.heads(names))
         for name in names:
             stream_tags: dict[str, str] | None = {}
             if (head := heads[name]) is not None:
@@ -116,41 +113,31 @@ class Ranking:
             )
             raise InvalidField.at("query.prefix", detail)
         contained = query.contains.encode()
-        names = [
-            (partition, name)
-            for partition, row in enumerate(
-                await from_store(self._store.partition_names(query.prefix, MOST_RANKED))
-            )
-            for name in row
-            if contained in name
-        ]
+        rows = await from_store(self._store.partition_names(query.prefix, MOST_RANKED))
+        names = [name for row in rows for name in row if contained in name]
         values = await self._by(query.sort, names)
         # Bytes of UTF-8 have the order of the code points.
-        ranked = (((-values.get(name, -math.inf), name), name) for _, name in names)
+        ranked = (((-values.get(name, -math.inf), name), name) for name in names)
         page, cursor = _pages.page(ranked, query.sort, query.cursor, query.limit)
         return RankedPage(list(map(keys.text_of, page)), len(names), cursor)
 
-    async def _by(self, sort: str, names: Sequence[StoredName]) -> Mapping[bytes, float]:
+    async def _by(self, sort: str, names: Sequence[bytes]) -> Mapping[bytes, float]:
         if sort == "change":
             latest = await self._changes.latest()
             return {name.encode(): time_s for name, time_s in latest.items()}
         return await self._changed(names) if sort == "changed_probability" else {}
 
-    async def _changed(self, names: Sequence[StoredName]) -> Mapping[bytes, float]:
+    async def _changed(self, names: Sequence[bytes]) -> Mapping[bytes, float]:
         """Return P(changed) of streams that have one."""
         async with self._reading:  # those that wait find what the first has read
             now = time.monotonic()
-            stale = [
-                (partition, name)
-                for partition, name in names
-                if self._values.get(name, (0.0, 0.0))[1] < now
-            ]
+            stale = [name for name in names if self._values.get(name, (0.0, 0.0))[1] < now]
             for first in range(0, len(stale), HEADS_AT_ONCE):
                 some = stale[first : first + HEADS_AT_ONCE]
                 blobs = await from_store(self._store.positions(some))
                 read = await apart(self._thread, _probabilities, blobs)
                 self._values.update((name, (read[name], now + FRESH_S)) for name in read)
-            values = {name: self._values[name] for _, name in names if name in self._values}
+            values = {name: self._values[name] for name in names if name in self._values}
             if len(self._values) > 2 * MOST_RANKED:  # streams of other prefixes, and deleted ones
                 self._values = values
         return {name: value for name, (value, _) in values.items()}

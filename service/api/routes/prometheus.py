@@ -20,7 +20,7 @@ from starlette.responses import Response
 from moca_client.responses import Ingested
 from service import problems, wire
 from service.api import openapi
-from service.api.gateway.gateway import Gateway, Result
+from service.api.gateway.gateway import Result
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
 from service.api.gateway.waves import submit_waves
@@ -273,19 +273,17 @@ async def show_results(request: Request, query: Annotated[ResultsQuery, Query()]
     """
     context = context_of(request)
     limit = context.settings.max_result_streams
-    samples = await results(context.store, context.gateway, query.match, limit)
+    samples = await results(context.store, query.match, limit)
     content = await asyncio.to_thread(exposition, samples)
     return Response(content, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
-async def results(
-    store: AsyncStore, gateway: Gateway, match: Sequence[str], limit: int
-) -> list[ResultSample]:
+async def results(store: AsyncStore, match: Sequence[str], limit: int) -> list[ResultSample]:
     """Return the results of the streams selected; raises InvalidField for more than `limit`."""
     selected: list[SelectedStream] = []
     cursor: str | None = None
     while True:
-        page = await select(store, gateway, "", match, cursor, limit + 1)
+        page = await select(store, "", match, cursor, limit + 1)
         selected += page.rows
         without(page.unreadable, "results")
         if len(selected) > limit:
@@ -296,10 +294,8 @@ async def results(
         cursor = page.cursor
     result: list[ResultSample] = []
     for first in range(0, len(selected), READ_AT_ONCE):
-        group = selected[first : first + READ_AT_ONCE]
-        heads = {row.stream: row.head for row in group}
-        streams = [(gateway.partition(row.stream), row.stream) for row in group]
-        rows, unreadable = await from_store(store.recent(streams, heads, 1))
+        heads = {row.stream: row.head for row in selected[first : first + READ_AT_ONCE]}
+        rows, unreadable = await from_store(store.recent([*heads], heads, 1))
         without(unreadable, "results")
         for row in rows:
             result += samples(row, time.time())

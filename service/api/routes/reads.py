@@ -109,7 +109,6 @@ async def changepoints(
     """
     context = context_of(request)
     head = await head_of(context, stream)
-    partition = context.gateway.partition(stream)
     hindsight = await _hindsight(context, stream, head)
     status = "current"
     if not (head.warm and head.seq and head.settings.history):
@@ -122,7 +121,7 @@ async def changepoints(
     if hindsight is None and status == "current":
         status = "unavailable"  # of another generation
     kinds = kinds_of(query.kind, OF_STREAM)
-    events = await from_store(context.store.events(partition, stream, kinds | OF_STREAM))
+    events = await from_store(context.store.events(stream, kinds | OF_STREAM))
     states = frozenset(query.state) or STANDING
     records = await _path(context, stream, head)
     answer = responses.Changepoints(
@@ -142,8 +141,7 @@ async def changepoints(
 
 async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.StoredHindsight | None:
     """Return the stored segmentation in hindsight; None where there is none of this stream."""
-    partition = context.gateway.partition(stream)
-    hindsight = await from_store(context.store.hindsight(partition, stream))
+    hindsight = await from_store(context.store.hindsight(stream))
     return hindsight if hindsight is not None and hindsight.usable(head) else None
 
 
@@ -157,10 +155,9 @@ async def history(
     first = head.retained_from
     start = max(first, head.seq - query.limit if query.start is None else query.start)
     stop = min(head.seq, start + query.limit)
-    records = await _records(context, stream, head, start, stop)
-    partition = context.gateway.partition(stream)
+    records = await from_store(context.store.records(stream, head, start, stop))
     # Also those after the last observation.
-    changes = await from_store(context.store.changes(partition, stream, start, stop + 1))
+    changes = await from_store(context.store.changes(stream, start, stop + 1))
     answer = responses.HistoryPage(
         stream=stream,
         seq=head.seq,
@@ -173,30 +170,24 @@ async def history(
     return json_response(answer)
 
 
-async def _records(
-    context: Context, stream: str, head: wire.Head, start: int, stop: int
-) -> list[wire.Record]:
-    partition = context.gateway.partition(stream)
-    return await from_store(context.store.records(partition, stream, head, start, stop))
-
-
 async def _path(context: Context, stream: str, head: wire.Head) -> list[wire.Record]:
     """Return the records that the segmentation needs: both ends, and where regimes start.
 
     A long history is not read whole: following the pointers takes one chunk for each regime.
     """
+    store = context.store
     first: list[wire.Record] = []
     for at in range(head.retained_from, head.seq, CHUNK):
-        first = await _records(context, stream, head, at, at + CHUNK)
+        first = await from_store(store.records(stream, head, at, at + CHUNK))
         if first:
             break
     if not first:
         return []
-    last = await _records(context, stream, head, head.seq - 1, head.seq)
+    last = await from_store(store.records(stream, head, head.seq - 1, head.seq))
     records = {record.seq: record for record in (first[0], *last)}
     place = head.best_start
     while place > first[0].seq:
-        here = await _records(context, stream, head, place, place + 1)
+        here = await from_store(store.records(stream, head, place, place + 1))
         if not here:  # trimmed since
             break
         records[place] = here[0]

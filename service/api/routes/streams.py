@@ -145,7 +145,7 @@ async def exclude(request: Request, stream: StreamPath, form: ExclusionForm) -> 
 async def get_snapshot(request: Request, stream: StreamPath) -> Response:
     """Export a stream's whole state and history, as of its last commit."""
     context = context_of(request)
-    exported = await from_store(context.store.snapshot(context.gateway.partition(stream), stream))
+    exported = await from_store(context.store.snapshot(stream))
     if exported is None:
         raise problems.UnknownStream(f"there is no stream {stream!r}")
     exported.model_digest = exported.model_digest or await asyncio.to_thread(
@@ -175,8 +175,7 @@ async def put_snapshot(
     except snapshot.BadSnapshot as error:
         raise problems.UnfitSnapshot(str(error)) from error
     token = secrets.token_hex(16)
-    partition = context.gateway.partition(stream)
-    await from_store(context.store.stage(partition, token, blob))
+    await from_store(context.store.stage(stream, token, blob))
     return await submit(request, wire.Import(stream, token, query.replace))
 
 
@@ -184,9 +183,7 @@ async def put_snapshot(
 async def list_streams(request: Request, query: Annotated[StreamsQuery, Query()]) -> Response:
     """List stream ids in order with their tags, page by page; `match` selects by tags."""
     context = context_of(request)
-    selected = await select(
-        context.store, context.gateway, query.prefix, query.match, query.cursor, query.limit
-    )
+    selected = await select(context.store, query.prefix, query.match, query.cursor, query.limit)
     rows = [responses.StreamName(row.stream, row.tags) for row in selected.rows]
     unreadable = without(selected.unreadable, "streams")
     return json_response(responses.StreamPage(rows, selected.cursor, unreadable))
@@ -194,8 +191,7 @@ async def list_streams(request: Request, query: Annotated[StreamsQuery, Query()]
 
 async def head_of(context: Context, stream: str) -> wire.Head:
     """Return the head of a stream; raise UnknownStream without one."""
-    read = context.store.head(context.gateway.partition(stream), stream)
-    head: wire.Head | None = await from_store(read)
+    head: wire.Head | None = await from_store(context.store.head(stream))
     if head is None:
         raise problems.UnknownStream(f"there is no stream {stream!r}")
     return head
@@ -214,9 +210,8 @@ async def overview(request: Request, query: Annotated[OverviewQuery, Query()]) -
     else:
         names, cursor = await from_store(store.names(query.prefix, query.cursor, query.limit))
         total = await from_store(store.count(query.prefix))
-    pairs = [(context.gateway.partition(name), name) for name in names]
-    heads = await from_store(store.heads(pairs))
-    rows, unreadable = await from_store(store.recent(pairs, heads, query.labels))
+    heads = await from_store(store.heads(names))
+    rows, unreadable = await from_store(store.recent(names, heads, query.labels))
     streams = [rendering.glance(*row) for row in rows]
     return json_response(
         responses.Overview(streams, total, cursor, without(unreadable, "overview"))

@@ -21,7 +21,6 @@ from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable
 from service.schema import rendering
 from service.settings import Settings
-from service.store.keys import partition_of
 from service.store.reads import AsyncStore
 from service.store.streams import StoredHead, first_of, head_of
 
@@ -58,7 +57,6 @@ class ObservationHub:
         self.store = store
         self.heads: dict[str, StoredHead | None] = {}
         self.changes = Growing()  # of any of them
-        self._partitions = settings.partitions
         self._followers: Counter[str] = Counter()
         self._wanted = asyncio.Event()
 
@@ -78,10 +76,6 @@ class ObservationHub:
             if not self.heads:
                 self._wanted.clear()
 
-    def partition(self, stream: str) -> int:
-        """Return the partition of a stream."""
-        return partition_of(stream, self._partitions)
-
     def saw(self, stream: str, stored: StoredHead | None) -> None:
         """Note a head that was read."""
         if self.heads.get(stream, stored) != stored:
@@ -90,8 +84,7 @@ class ObservationHub:
 
     async def look(self, streams: Iterable[str]) -> None:
         """Read heads now; raises RedisUnavailable."""
-        places = [(self.partition(stream), stream) for stream in streams]
-        for stream, stored in (await from_store(self.store.heads(places))).items():
+        for stream, stored in (await from_store(self.store.heads([*streams]))).items():
             self.saw(stream, stored)
 
     async def watch(self) -> None:
@@ -219,8 +212,7 @@ class Follower:
         # Observations no longer retained are one gap.
         first = max(self._at, min(first_of(self._stream, head.oldest), head.seq - 1))
         stop = min(head.seq, first + PAGE)
-        partition = self._hub.partition(self._stream)
-        read = self._hub.store.following(partition, self._stream, head, first, stop)
+        read = self._hub.store.following(self._stream, head, first, stop)
         stored, records, _ = await from_store(read)
         self._hub.saw(self._stream, stored)
         self._see()

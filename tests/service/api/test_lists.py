@@ -409,7 +409,7 @@ def head_reads(store):
 async def test_results_read_each_head_once(tagged, reads, head_reads):
     head_reads()
     for match, expected in (([], range(25)), (['{site="south"}'], range(0, 25, 5))):
-        results = await prometheus.results(reads, GATEWAY, match, 25)
+        results = await prometheus.results(reads, match, 25)
         assert head_reads() == dict.fromkeys(tagged, 1)
         assert [(name, labels["stream"], value) for name, labels, value in results] == [
             ("moca_anomaly", f"s{i:02}", i / 100) for i in expected
@@ -420,7 +420,7 @@ async def test_a_list_without_selectors_reads_each_head_once(tagged, reads, head
     head_reads()
     names, cursor = [], None
     while True:
-        page = await stream_pages.select(reads, GATEWAY, "", [], cursor, 7)
+        page = await stream_pages.select(reads, "", [], cursor, 7)
         names += [row.stream for row in page.rows]
         assert len(page.rows) == 7 or page.cursor is None
         if (cursor := page.cursor) is None:
@@ -441,5 +441,5 @@ async def test_results_leave_out_streams_deleted_after_their_names_were_read(
         return await read_heads(streams)
 
     monkeypatch.setattr(reads, "heads", heads)
-    results = await prometheus.results(reads, GATEWAY, [], 25)
+    results = await prometheus.results(reads, [], 25)
     assert [labels["stream"] for _, labels, _ in results] == ["s00", *tagged[3:]]

@@ -31,7 +31,7 @@ from tests.stored import blob, put_head, put_records, record, sealed_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.redis
-P = 2
+P = 0
 PARTITIONS = 4
 
 
@@ -39,6 +39,13 @@ PARTITIONS = 4
 async def reader(redis_url):
     async with connect_async(redis_url) as client:
         yield AsyncStore(client, PARTITIONS)
+
+
+@pytest.fixture
+async def alone(redis_url):
+    """Of one partition."""
+    async with connect_async(redis_url) as client:
+        yield AsyncStore(client, 1)
 
 
 @pytest.fixture
@@ -116,45 +123,45 @@ def test_chunks_as_stored(redis_client, store):
 # --- the API's side ---------------------------------------------------------------------------
 
 
-async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
+async def test_head_hides_tombstones_and_names_the_broken(redis_client, alone):
     head = head_of(3)
     put_head(redis_client, P, "a", head)
     put_head(redis_client, P, "gone", head_of(3, deleted=True))
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
-    assert await reader.head(P, "a") == head
-    assert await reader.head(P, "gone") is None
-    assert await reader.head(P, "never") is None
+    assert await alone.head("a") == head
+    assert await alone.head("gone") is None
+    assert await alone.head("never") is None
     with pytest.raises(UnreadablePart, match="position of 'broken' is missing"):
-        await reader.head(P, "broken")
+        await alone.head("broken")
     redis_client.hset(keys.heads(P), keys.position_field("broken"), b"\xc1")
     with pytest.raises(UnreadablePart, match="head of 'broken'"):
-        await reader.head(P, "broken")
+        await alone.head("broken")
     redis_client.rpush(keys.tail(P, "a"), b"\xc1")
     with pytest.raises(UnreadablePart, match="'a'"):
-        await reader.records(P, "a", head_of(1), 0, 1)
+        await alone.records("a", head_of(1), 0, 1)
 
 
-async def test_events_by_id(redis_client, reader):
+async def test_events_by_id(redis_client, alone):
     for id_ in (10, 2, 1):
         event = wire.Event(id_, "confirmed", 5 * id_, 6 * id_)
         redis_client.hset(keys.events(P, "a"), str(id_), blob(event, "event", "a", id_))
-    assert [event.id for event in await reader.events(P, "a", KINDS)] == [1, 2, 10]
-    assert await reader.events(P, "b", KINDS) == []
+    assert [event.id for event in await alone.events("a", KINDS)] == [1, 2, 10]
+    assert await alone.events("b", KINDS) == []
     back = wire.Event(11, "confirmed", 55, 66, returned=wire.KnownRegime(None, 0.9, 3, 2, 30))
     redis_client.hset(keys.events(P, "a"), "11", blob(back, "event", "a", 11))
-    assert [event.id for event in await reader.events(P, "a", {"returned"})] == [11]
-    assert [event.id for event in await reader.events(P, "a", {"change"})] == [1, 2, 10]
-    assert await reader.events(P, "a", {"anomaly"}) == []
+    assert [event.id for event in await alone.events("a", {"returned"})] == [11]
+    assert [event.id for event in await alone.events("a", {"change"})] == [1, 2, 10]
+    assert await alone.events("a", {"anomaly"}) == []
     redis_client.hset(keys.events(P, "a"), "3", b"?")
     with pytest.raises(UnreadablePart, match="event 3 of 'a'"):
-        await reader.events(P, "a", KINDS)
+        await alone.events("a", KINDS)
 
 
 def seqs(found):
     return [record.seq for record in found]
 
 
-async def test_records_across_chunks_and_tail(redis_client, reader):
+async def test_records_across_chunks_and_tail(redis_client, alone):
     for stream in ("pump-7", "größe"):
         sealed = next(i for i in range(200, 300) if (i + phase_of(stream)) % CHUNK == 0)
         write_history(redis_client, stream, 300, sealed)
@@ -162,25 +169,25 @@ async def test_records_across_chunks_and_tail(redis_client, reader):
         ranges = [(0, 1), (299, 300), (sealed - 1, sealed + 1), (sealed, 300), (0, sealed)]
         ranges += [(i, i + 70) for i in (0, 5, 60, 64, 130)]
         for start, stop in ranges:
-            kept = await reader.records(P, stream, head, start, stop)
+            kept = await alone.records(stream, head, start, stop)
             assert seqs(kept) == list(range(start, stop))
         assert kept[0] == record(130)
-        assert seqs(await reader.records(P, stream, head, -5, 999)) == list(range(300))
-        assert await reader.records(P, stream, head, 300, 400) == []
-        assert await reader.records(P, stream, head, 5, 5) == []
+        assert seqs(await alone.records(stream, head, -5, 999)) == list(range(300))
+        assert await alone.records(stream, head, 300, 400) == []
+        assert await alone.records(stream, head, 5, 5) == []
 
 
-async def test_records_end_with_the_retained_and_follow_what_was_sealed_since(redis_client, reader):
+async def test_records_end_with_the_retained_and_follow_what_was_sealed_since(redis_client, alone):
     write_history(redis_client, "a", 200, 189)
     head = head_of(200, sealed=189, history=50)
-    assert seqs(await reader.records(P, "a", head, 0, 200)) == list(range(150, 200))
+    assert seqs(await alone.records("a", head, 0, 200)) == list(range(150, 200))
     before = head_of(200, sealed=61)  # what was sealed when the head was read; 189 is by now
-    assert seqs(await reader.records(P, "a", before, 0, 200)) == list(range(200))
+    assert seqs(await alone.records("a", before, 0, 200)) == list(range(200))
     put_head(redis_client, P, "a", head_of(200, sealed=189))
     redis_client.lset(keys.tail(P, "a"), 6, "195")
     redis_client.lrem(keys.tail(P, "a"), 1, "195")
     with pytest.raises(UnreadablePart, match="observation 195 of 'a' is missing"):
-        await reader.records(P, "a", before, 0, 200)
+        await alone.records("a", before, 0, 200)
 
 
 async def pages(reader, prefix, limit):
@@ -221,12 +228,12 @@ async def test_results_and_health(redis_client, reader):
     for place in ("3-1", "3-2", "12-1"):
         redis_client.xadd(keys.results(P, "i"), {"b": place}, id=place)
     rows = [(Id(3, 1), b"3-1"), (Id(3, 2), b"3-2"), (Id(12, 1), b"12-1")]
-    assert await reader.results("i", {P: START, 0: START}, 9) == {P: rows, 0: []}
+    assert await reader.results("i", {P: START, 1: START}, 9) == {P: rows, 1: []}
     assert await reader.results("i", {P: START}, 2) == {P: rows[:2]}
     assert await reader.results("i", {P: Id(3, 1)}, 9) == {P: rows[1:]}
     assert await reader.results("j", {P: START}, 9) == {P: []}
     assert await reader.results("i", {}, 9) == {}
-    assert await reader.last_results("i", [P, 0]) == {P: Id(12, 1), 0: START}
+    assert await reader.last_results("i", [P, 1]) == {P: Id(12, 1), 1: START}
     assert await reader.last_results("i", []) == {}
     redis_client.set(keys.lease(1), "w/x")
     redis_client.hset(keys.meta(2), mapping={"in": 7, "done": 3})

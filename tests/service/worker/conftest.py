@@ -328,7 +328,7 @@ class Bench:
 
     def export(self, stream):
         """A snapshot, as the API makes it."""
-        exported = asyncio.run(self._store(lambda store, p: store.snapshot(p, stream), stream))
+        exported = asyncio.run(self._store(lambda store: store.snapshot(stream)))
         catalogue = Catalogue(self.settings.models_dir)
         model = exported.head.settings.model
         exported.model_digest = exported.model_digest or catalogue.digest(model)
@@ -337,7 +337,7 @@ class Bench:
 
     def put(self, stream, blob, status=201):
         """Import a snapshot, as the API does."""
-        asyncio.run(self._store(lambda store, p: store.stage(p, STAGED, blob), stream))
+        asyncio.run(self._store(lambda store: store.stage(stream, STAGED, blob)))
         return self.ask(Import(stream, STAGED), status=status)
 
     def records(self, stream):
@@ -355,15 +355,15 @@ class Bench:
         oldest = max(0, head.seq - head.settings.history)
         kept = [records[seq] for seq in range(oldest, head.seq)]
         assert max(records, default=-1) < head.seq
-        read = self._store(lambda store, p: store.records(p, stream, head, 0, head.seq), stream)
+        read = self._store(lambda store: store.records(stream, head, 0, head.seq))
         assert asyncio.run(read) == kept
         return kept
 
-    async def _store(self, call, stream):
-        """What the API's store answers a call, made with it and the stream's partition."""
+    async def _store(self, call):
+        """What the API's store answers a call, made with it."""
         async with connect_async(self.settings.redis_url) as client:
             store = AsyncStore(client, self.settings.partitions)
-            return await call(store, self.partition(stream))
+            return await call(store)
 
     def quarantine(self, stream):
         return self.client.hgetall(keys.quarantine(self.partition(stream)))

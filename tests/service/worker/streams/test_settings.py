@@ -95,7 +95,7 @@ def test_a_filter_that_predicted_already_begins_again(bench):
 
 def changes(bench, stream):
     """As the API reads them."""
-    read = bench._store(lambda store, p: store.changes(p, stream, 0, 1000), stream)
+    read = bench._store(lambda store: store.changes(stream, 0, 1000))
     return [(each.seq, each.settings) for each in asyncio.run(read)]
 
 
