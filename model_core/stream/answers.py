@@ -97,7 +97,7 @@ class Answer:
         model: UnderlyingModel | None,
         name: str,
         levels: Sequence[float],
-        names: Sequence[str] = (),
+        names: Sequence[str | int] = (),
     ) -> None:
         self._taken = taken
         self._model = model

@@ -65,7 +65,9 @@ class Detectors:
         self._answers = len(names) == 1  # whether answers are retained, for pictures
         self._early: list[list[Observation]] = [[] for _ in names]
         self._pipeline: LocalPipeline | None = None
-        self._fields: dict[str, list[str]] = {}  # of labels (y) and inputs (x): names in order
+        self._fields: dict[
+            str, list[str | int]
+        ] = {}  # of labels (y) and inputs (x): names in order
         self._segments: dict[int, tuple[int, list[Segment]]] = {}
         self._start()
 
@@ -125,24 +127,24 @@ class Detectors:
         rows: a list, an array (T,) or (T, d), or a column or frame of pandas or polars. time: when
         they were made, for events, by default a frame's one column of dates or pandas' index of
         dates; it changes no number, as `elapsed` does. Columns of a frame are known by their names
-        from the first one on, in whatever order, and events have these. Raises BadInput: of what
-        does not fit before
-        any is taken; where the filter refuses one, those before it are, and their answers are the
-        error's `answers`.
+        from the first one on, in whatever order, those of inputs too, and events have these. Raises
+        BadInput: of what does not fit before any is taken; where the filter refuses one, those
+        before it are, and their answers are the error's `answers`.
         """
         stream = self._at(stream)
-        rows, dates, names = parsing.frame(rows)
-        labels = parsing.elements(rows)
-        if names and names != self._fields.get("y", names):
-            labels = [dict(zip(names, label, strict=True)) for label in labels]
-        given = [None] * len(labels) if x is None else parsing.elements(x)
+        rows = parsing.frame(rows)
+        inputs = parsing.frame(x)
+        dates = rows.times
+        labels = self._by_name("y", rows)
+        given = [None] * len(labels) if x is None else self._by_name("x", inputs)
         steps = list(elapsed) if isinstance(elapsed, Iterable) else [elapsed] * len(labels)
         supervision = [None] * len(labels) if changepoint is None else parsing.elements(changepoint)
         times = parsing.moments(dates if time is None else time, len(labels))
         at = [stream] * len(labels)
         seen = self._checked("labels", at, labels, given, steps, supervision, times)
-        if names:
-            self._fields.setdefault("y", names)
+        for name, each in (("y", rows), ("x", inputs)):
+            if len(each.names) > 1 and labels:
+                self._fields.setdefault(name, each.names)
         if self._pipeline is None:
             return [self._wait(stream, observation) for observation in seen]
         answers = list(map(self._answer, self._pipeline.take_series(stream, seen)))
@@ -476,9 +478,18 @@ class Detectors:
     def _numbers(self, name: str, value: Any) -> tuple[float, ...]:
         """Numbers of a label (y) or an input (x); those of mappings in the order of the first."""
         if isinstance(value, Mapping):
+            value = {parsing.named(field): number for field, number in value.items()}
             fields = self._fields[name] = self._fields.get(name) or list(value)
             value = parsing.by_name(name, value, fields)
         return parsing.numbers(name, value)
+
+    def _by_name(self, name: str, given: parsing.Frame) -> list[Any]:
+        """Elements, mappings where names of a frame's columns are others than those known."""
+        listed = parsing.elements(given.rows)
+        known = self._fields.get(name, ())
+        if not given.names or len(known) < 2 or given.names == known:
+            return listed
+        return [dict(zip(given.names, row, strict=True)) for row in listed]
 
     def _label(self, y: Label) -> tuple[float, ...] | None:
         """Numbers of a label, nan where missing; None where all are."""

@@ -88,7 +88,7 @@ class Event(NamedTuple):
         back += f", last seen at {self.returned.last_seen}"
         return f"{back}: {text}" if text else back
 
-    def named(self, names: Sequence[str]) -> Event:
+    def named(self, names: Sequence[str | int]) -> Event:
         """With the name of the output that changed most clearly in its sentence, where it has one.
 
         names: of all outputs; empty: they have none.

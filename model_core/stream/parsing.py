@@ -46,18 +46,19 @@ def elements(values: Any) -> list[Any]:
 
 
 class Frame(NamedTuple):
-    """Observations; their times, None where they have none; names of several outputs, if any."""
+    """Observations; their times, None where they have none; names of its numbers, if any."""
 
     rows: Any
     times: Any
-    names: list[str]
+    names: list[str | int]
 
 
 def frame(rows: Any) -> Frame:
     """Observations of a frame or column of pandas or polars, or of anything else.
 
-    Times are a frame's one column of dates, else pandas' index of dates; names those of several
-    other columns, if these are texts. Raises BadInput for columns without numbers, by their names.
+    Times are a frame's one column of dates, else pandas' index of dates; names those of the other
+    columns, unless they only count them. Raises BadInput for columns without numbers, and for those
+    that have one name, by their names.
     """
     columns = _columns(rows)
     dates = [column for column in columns if str(column.dtype).lower().startswith("date")]
@@ -70,8 +71,12 @@ def frame(rows: Any) -> Frame:
             f"expected columns of numbers, and at most one of dates; {others} have none: convert "
             "them to numbers, or leave them out"
         )
-    names = [column.name for column in labels]
-    if len(names) == 1 or not all(isinstance(name, str) for name in names):
+    names = [named(column.name) for column in labels]
+    if again := [name for name, times in Counter(names).items() if times > 1]:
+        raise BadInput(
+            f"expected columns with names of their own, got several {again}; rename them"
+        )
+    if names == list(range(len(names))):  # what pandas has in place of names
         names = []
     if dates:
         return Frame(list(zip(*map(list, labels), strict=True)), list(dates[0]), names)
@@ -79,6 +84,15 @@ def frame(rows: Any) -> Frame:
     if type(index).__name__ == "PeriodIndex":
         index = index.to_timestamp()
     return Frame(rows, index if type(index).__name__ == "DatetimeIndex" else None, names)
+
+
+def named(name: Any) -> str | int:
+    """A name as a file can have it: a text or a whole number; of several levels their texts."""
+    if isinstance(name, str):
+        return name
+    if isinstance(name, tuple):
+        return " ".join(map(str, name))
+    return int(name) if isinstance(name, int | np.integer) else str(name)
 
 
 def _columns(rows: Any) -> list[Any]:

@@ -419,6 +419,46 @@ def test_columns_of_a_frame_are_known_by_their_names_and_in_sentences(tmp_path):
             loaded.update_many(frame({"up": [0.0], "load": [0.0]}))
 
 
+def test_columns_are_known_by_numbers_and_several_levels_but_not_by_a_name_of_two(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(120, 3))
+    rows[60:, 1] += 8.0
+    levels = pandas.MultiIndex.from_tuples([("pump", "load"), ("pump", "heat"), ("fan", "load")])
+    for columns, name in (([101, 102, 7], "102"), (levels, "pump heat")):
+        frame = pandas.DataFrame(rows, columns=columns)
+        detector = Detector()
+        detector.update_many(frame[:0])
+        detector.update_many(frame[:50])
+        detector.update_many(frame[50:].iloc[:, [2, 0, 1]])
+        (event,) = detector.events
+        assert event.sentence.startswith(f"{name}: mean rose")
+        detector.save(tmp_path / "detector")
+        loaded = Detector.load(tmp_path / "detector")
+        (alone,) = loaded.update_many(frame[-1:].iloc[:, [1]])  # the others are missing
+        assert alone.log_score == detector.update([None, rows[-1, 1], None]).log_score
+        (mapped,) = loaded.update_many([dict(zip(frame.columns, rows[0], strict=True))])
+        assert mapped.log_score == detector.update(rows[0]).log_score
+    unnamed = Detector()
+    unnamed.update_many(pandas.DataFrame(columns=["none", "of", "these"], dtype=float))
+    unnamed.update_many(pandas.DataFrame(rows))
+    assert unnamed.events[0].sentence.startswith("output 2: mean rose")
+    with pytest.raises(BadInput, match=r"names of their own, got several \['a'\]; rename them"):
+        unnamed.update_many(pandas.DataFrame(rows, columns=["a", "b", "a"]))
+
+
+def test_inputs_of_a_frame_are_known_by_their_names():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(3)
+    x = pandas.DataFrame(rng.normal(size=(120, 2)), columns=["speed", "load"])
+    y = 3.0 * x["speed"] - 3.0 * x["load"] + 0.1 * rng.normal(size=120)
+    expected, detector = Detector("linear"), Detector("linear")
+    scores = [answer.log_score for answer in expected.update_many(y, x=x.to_numpy())]
+    detector.update_many(y[:60], x=x[:60])
+    answers = detector.update_many(y[60:], x=x[60:][["load", "speed"]])
+    assert [answer.log_score for answer in answers] == scores[60:]
+
+
 def test_frames_have_their_column_of_dates_as_times_and_name_columns_without_numbers():
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     labels = step(count=80)
