@@ -25,8 +25,8 @@ from model_core.filter import FilterState, Inputs, Prior
 from model_core.stream import forecasts
 from model_core.stream.columns import of_inputs
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.slab import Slab, SlabMemory, Step
-from model_core.stream_settings import DEFAULTS
+from model_core.stream.slab import Refused, Slab, SlabMemory, Step
+from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from training import catalogue, figures
 from training.config import OWN, Objective
@@ -243,10 +243,19 @@ def log_scores(model: UnderlyingModel, batch: Batch) -> Tensor:
     return torch.from_numpy(np.stack([one.log_score for one in _followed(model, batch)]))
 
 
-def log_score(model: UnderlyingModel, series: Series) -> Tensor:
-    """`log p(y_t | x_t, past)` (T,) as of a stream; nan in its warm-up, and where unlabelled."""
-    followed = follow(model, series.y, inputs=series.x, elapsed=series.elapsed)
-    return torch.from_numpy(followed.log_score)
+def as_stream(
+    model: UnderlyingModel,
+    series: Series,
+    settings: StreamSettings = DEFAULTS,
+    levels: Sequence[float] = (),
+) -> Followed:
+    """A series by the pipeline of a stream; raises BadRun where the model's numbers are nan."""
+    try:
+        return follow(model, series.y, settings, levels, series.x, series.elapsed)
+    except Refused as error:
+        raise BadRun(
+            f"series {series.name!r} cannot be filtered by {model.kind}: {error}"
+        ) from error
 
 
 @torch.no_grad()
@@ -255,7 +264,7 @@ def _followed(model: UnderlyingModel, batch: Batch, levels: Sequence[float] = ()
     settings = DEFAULTS
     if model.needs_scale:
         settings = settings._replace(location=[0.0] * model.y_dim, scale=[1.0] * model.y_dim)
-    return [follow(model, one.y, settings, levels, one.x, one.elapsed) for one in batch.series()]
+    return [as_stream(model, one, settings, levels) for one in batch.series()]
 
 
 @torch.no_grad()

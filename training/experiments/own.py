@@ -367,9 +367,11 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
     Not all models learn from what is left of such a label, and a density of fewer outputs is no
     match for one of all. It is nan in the warm-up, too.
     """
-    return [
-        paper.log_score(model, one).masked_fill(one.y.isnan().any(-1), torch.nan) for one in series
-    ]
+    rows = []
+    for one in series:
+        score = torch.from_numpy(paper.as_stream(model, one).log_score)
+        rows.append(score.masked_fill(one.y.isnan().any(-1), torch.nan))
+    return rows
 
 
 def block_means(scores: Sequence[Tensor], length: int, burn_in: int = BURN_IN) -> Values:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from model_core.stream.slab import Refused
 from model_core.upm.builtin import Options, build
 from tests.training.moca import moca, small
 from tests.training.tiny import seeded
-from training import catalogue
+from training import catalogue, paper
 from training.catalogue import splits
 from training.data.files import Place
 from training.data.tables import DataSource
@@ -115,6 +116,10 @@ def test_blocks():
     np.testing.assert_allclose(own.block_means([scores, scores[:20]], 25), [(300 - 1) / 24])
 
 
+def refuse(*_):
+    raise Refused("numbers are not finite")
+
+
 def test_what_cannot_be_scored_is_refused(run, tmp_path, monkeypatch):
     result = run / "result.json"
     kept = result.read_bytes()
@@ -124,6 +129,11 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path, monkeypatch):
     assert outcome.exit_code == 2
     assert "not finished" in outcome.stderr
     assert moca("evaluate", "data", tmp_path / "none").exit_code == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(paper, "follow", refuse)
+        outcome = moca("evaluate", "data", run)
+    assert outcome.exit_code == 2
+    assert "series '0' cannot be filtered by fleet: numbers are not finite" in outcome.stderr
     monkeypatch.setattr(own, "log_scores", lambda _, series: [one.y[:, 0] for one in series])
     outcome = moca("evaluate", "data", run, "--out", result)  # no folder
     assert outcome.exit_code == 2
