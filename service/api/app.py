@@ -25,9 +25,8 @@ from model_core.upm.builtin import BUILTIN
 from model_core.wording import did_you_mean
 from service.api import openapi
 from service.api.auth import Authenticator, Rates
-from service.api.gateway.changes import ChangePages
+from service.api.gateway.changes import ChangePages, IncidentPages
 from service.api.gateway.gateway import Gateway, Replies
-from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import Expiry, HindsightRequests
 from service.api.gateway.store_monitor import StoreMonitor

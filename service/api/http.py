@@ -37,9 +37,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.auth import Authenticator
-from service.api.gateway.changes import ChangePages
+from service.api.gateway.changes import ChangePages, IncidentPages
 from service.api.gateway.gateway import Gateway, Replies
-from service.api.gateway.incidents import IncidentPages
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import HindsightRequests
 from service.api.gateway.store_monitor import StoreMonitor

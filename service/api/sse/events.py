@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from moca_client.responses import MESSAGES
-from service.api.gateway.incidents import IncidentPages
+from service.api.gateway.changes import IncidentPages
 from service.api.gateway.reads import from_store
 from service.api.sse.connections import RETRY_MS, Connections, Growing, message
 from service.observability import metrics

@@ -15,8 +15,7 @@ import redis
 from model_core.sentences import Explanation, Moments
 from service import wire
 from service.api.gateway import stream_pages
-from service.api.gateway.changes import ChangePages
-from service.api.gateway.incidents import IncidentPages
+from service.api.gateway.changes import ChangePages, IncidentPages
 from service.api.gateway.stream_pages import Ranking
 from service.api.routes import prometheus
 from service.observability import metrics
