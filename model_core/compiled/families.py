@@ -80,31 +80,6 @@ def _student_t_places(outputs: int, parts: int, at: int) -> tuple[int, int, int]
     return 2 * outputs, 2 * outputs + student_t.FREEDOM + at, 3 * outputs + student_t.FREEDOM + at
 
 
-# --- mixtures of parts: the log weight of each is its last parameter ------------------------------
-
-
-@compiled
-def _normalise(params: Floats, first: int, parts: int) -> None:
-    """Weights that sum to one; first: line of the first part's."""
-    total = params[0]
-    logs = params[first : first + parts]
-    student_t.fold(logs, params[1], total)
-    for k in range(parts):
-        for i in range(whole(total)):
-            logs[k, i] -= total[i]
-
-
-@compiled
-def _fold(params: Floats, first: int, parts: int, density: Floats) -> None:
-    """Density of the mixture; those of the parts are in the lines after their weights'."""
-    masses = params[first + parts : first + 2 * parts]
-    for k in range(parts):
-        logs = params[first + k]
-        for i in range(whole(density)):
-            masses[k, i] += logs[i]
-    student_t.fold(masses, params[0], density)
-
-
 # --- mixtures of negative binomials ---------------------------------------------------------------
 
 
@@ -224,7 +199,8 @@ def _summarise_counts(y: float, levels: Floats, components: Floats, n: int, out:
 def _of_one_number(kind: type[Any], mixed: bool) -> Answers:
     """Answers of a family, compiled for its own functions.
 
-    mixed: whether predictives are mixtures of parts.
+    mixed: whether predictives are mixtures of parts; the log weight of each is its last parameter,
+    and the lines after those of the weights are to work in.
     """
     counted = kind is components.NegativeBinomial
     FUNCTIONS[kind] = _COUNTS if counted else _functions_of(kind)
@@ -238,8 +214,13 @@ def _of_one_number(kind: type[Any], mixed: bool) -> Answers:
 
     def finish(model: Model, params: Floats) -> None:
         if mixed:
-            parts = model.noise.parts
-            _normalise(params, 2 + count * parts, parts)
+            first = 2 + count * model.noise.parts
+            logs = params[first : first + model.noise.parts]
+            total = params[0]
+            student_t.fold(logs, params[1], total)
+            for k in range(model.noise.parts):
+                for i in range(whole(total)):
+                    logs[k, i] -= total[i]
 
     def score(step: RowStep) -> float:
         y = step.number[LABEL]
@@ -256,7 +237,10 @@ def _of_one_number(kind: type[Any], mixed: bool) -> Answers:
             for i in range(whole(density)):
                 line[i] = of_class(family, "log_density", y, state_at(params, lines, i))
         if mixed:
-            _fold(params, first, parts, density)
+            masses = params[first + parts : first + 2 * parts]
+            for k in range(parts):
+                arithmetic.add(masses[k], params[first + k], masses[k])
+            student_t.fold(masses, params[0], density)
         return 1.0
 
     def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> float:

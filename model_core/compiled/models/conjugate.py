@@ -22,7 +22,6 @@ from model_core.compiled.belief import SHARE
 from model_core.compiled.families import answers_of
 from model_core.compiled.jit import (
     FUNCTIONS,
-    compiled,
     entry,
     inlined,
     intrinsic,
@@ -70,10 +69,45 @@ def functions_of(kind: type[Conjugate]) -> Functions:
     }
 
     def predict(step: RowStep) -> float:
-        return _predict(which, step)
+        """Parameters of the predictives; those of outliers in the last column."""
+        model = step.model
+        own = step.own
+        params = step.params
+        n = whole(own[0])
+        parts = model.noise.parts
+        outputs = max(model.classes, model.outputs)
+        numbers = model.numbers
+        location = step.context[0] if numbers.shape[0] > 0 else 0.0
+        for o in range(outputs):
+            lines = lines_of(which, outputs, o)
+            for k in range(parts):
+                part = (0.0, 0.0, 0.0, 0.0)
+                if numbers.shape[0] > 0:
+                    own_numbers = numbers[4 * k :]
+                    part = (own_numbers[0], own_numbers[1], own_numbers[2], own_numbers[3])
+                places = of_class(which, "places", outputs, parts, o * parts + k)
+                for i in range(n):
+                    stats = state_at(own, lines, i)
+                    state(params, places, i, of_class(which, "predictive", stats, part, location))
+                widest = of_class(which, "wide", state_at(params, places, n - 1), part)
+                state(params, places, n - 1, widest)
+        of_class(which, "finish", model, params)
+        return 0.0
 
     def learn(step: RowStep, log_score: float) -> float:
-        _learn(which, step)
+        """Conjugate update with the responsibility as a fraction of an observation."""
+        model = step.model
+        number = step.number
+        own = step.own
+        share = step.work[SHARE]
+        outputs = max(model.classes, model.outputs)
+        for o in range(outputs):
+            y = number[LABEL + o] if model.classes == 0 else (1.0 if number[LABEL] == o else 0.0)
+            lines = lines_of(which, outputs, o)
+            last = o == outputs - 1
+            for i in range(whole(share)):
+                stats = of_class(which, "update", state_at(own, lines, i), y, share[i])
+                put(own, lines, which, last, i, stats)
         return log_score
 
     # By these names numba's cache tells the functions of one class from those of another.
@@ -138,50 +172,3 @@ def put(context: Any, own: Any, lines: Any, which: Any, last: Any, slot: Any, nu
         return target.get_dummy_value()
 
     return numba.types.void(own, lines, which, last, slot, numbers), generate
-
-
-# --- equations ------------------------------------------------------------------------------------
-
-
-@compiled
-def _predict(which: Any, step: RowStep) -> float:
-    """Parameters of the predictives; those of outliers in the last column."""
-    model = step.model
-    own = step.own
-    params = step.params
-    n = whole(own[0])
-    parts = model.noise.parts
-    outputs = max(model.classes, model.outputs)
-    numbers = model.numbers
-    location = step.context[0] if numbers.shape[0] > 0 else 0.0
-    for o in range(outputs):
-        lines = lines_of(which, outputs, o)
-        for k in range(parts):
-            part = (0.0, 0.0, 0.0, 0.0)
-            if numbers.shape[0] > 0:
-                part = (numbers[4 * k], numbers[4 * k + 1], numbers[4 * k + 2], numbers[4 * k + 3])
-            places = of_class(which, "places", outputs, parts, o * parts + k)
-            for i in range(n):
-                stats = state_at(own, lines, i)
-                state(params, places, i, of_class(which, "predictive", stats, part, location))
-            widest = of_class(which, "wide", state_at(params, places, n - 1), part)
-            state(params, places, n - 1, widest)
-    of_class(which, "finish", model, params)
-    return 0.0
-
-
-@compiled
-def _learn(which: Any, step: RowStep) -> None:
-    """Conjugate update with the responsibility as a fraction of an observation."""
-    model = step.model
-    number = step.number
-    own = step.own
-    share = step.work[SHARE]
-    outputs = max(model.classes, model.outputs)
-    for o in range(outputs):
-        y = number[LABEL + o] if model.classes == 0 else (1.0 if number[LABEL] == o else 0.0)
-        lines = lines_of(which, outputs, o)
-        last = o == outputs - 1
-        for i in range(whole(share)):
-            stats = of_class(which, "update", state_at(own, lines, i), y, share[i])
-            put(own, lines, which, last, i, stats)

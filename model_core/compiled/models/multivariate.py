@@ -193,27 +193,20 @@ def absorb(
         for i in range(n):
             error[i] = number[LABEL + o] - loc[i]
         arithmetic.add_product(moved, error, own[o])
-    scatter(d, errors, gain, own[d + 2 :])
-    for i in range(n):
-        kappa[i] += precision[i] * (feature * feature)
-        nu[i] += share[i]
-
-
-@compiled
-def scatter(d: int, errors: Floats, gain: Floats, psi: Floats) -> None:
-    """Add the errors' products to psi, and to its diagonal more than rounding can take away."""
-    n = gain.shape[0]
-    rounding = d * (d + 3) * EPSILON
+    rounding = d * (d + 3) * EPSILON  # of psi's diagonal, more than can be taken away
     for a in range(d):
         for b in range(d):
-            row = psi[a * d + b]
+            row = own[d + 2 + a * d + b]
             left = errors[a]
             right = errors[b]
             for i in range(n):
                 row[i] += left[i] * right[i] * gain[i]
-        row = psi[a * d + a]
+        row = own[d + 2 + a * d + a]
         for i in range(n):
             row[i] += row[i] * rounding if gain[i] > 0 else 0.0
+    for i in range(n):
+        kappa[i] += precision[i] * (feature * feature)
+        nu[i] += share[i]
 
 
 @compiled

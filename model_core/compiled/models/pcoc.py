@@ -13,7 +13,7 @@ from __future__ import annotations
 from model_core.compiled import LABEL, LABELLED, arithmetic, student_t
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH, SHARE
-from model_core.compiled.jit import Floats, compiled, entry, statistics_line, whole
+from model_core.compiled.jit import Floats, entry, statistics_line, whole
 from model_core.compiled.models.regression import numbers
 from model_core.compiled.step import Functions, Model, RowStep
 from model_core.maths.special import HALF_LOG_2PI
@@ -61,52 +61,39 @@ def predict(step: RowStep) -> float:
     last = whole(evidence) - 1
     sums = step.lines[statistics_line(1) + classes :]
     features = step.number[LABEL + 1 : LABEL + 1 + size]
-    _log_classes(model.numbers[4 * classes * size :], own, params, spare)
+    of_all = classes * size
+    dirichlet = model.numbers[4 * of_all :]
+    n = whole(evidence)
+    arithmetic.fill(spare, 0.0)
     for j in range(classes):
-        _log_densities(j, model, features, own[j], sums[j * size : (j + 1) * size], joint[j])
-        arithmetic.add(joint[j], params[j], joint[j])
+        for i in range(n):
+            spare[i] += dirichlet[j] + own[j, i]
+    for j in range(classes):
+        for i in range(n):
+            params[j, i] = _DISCRIMINANT.log_class(dirichlet[j] + own[j, i], spare[i])
+    for j in range(classes):
+        density = joint[j]
+        counts = own[j]
+        arithmetic.fill(density, size * LOG_2PI)
+        for k in range(size):
+            at = j * size + k
+            precision = model.numbers[at]
+            natural = model.numbers[of_all + at]
+            noise = model.numbers[2 * of_all + at]
+            inverse = model.numbers[3 * of_all + at]
+            total = sums[at]
+            for i in range(n):
+                spread = 1.0 if i < last else OUTLIER_SPREAD
+                density[i] += _DISCRIMINANT.surprise(
+                    features[k], precision, natural, noise, inverse, counts[i], total[i], spread
+                )
+        for i in range(n):
+            density[i] = -0.5 * density[i] + params[j, i]
     student_t.fold(joint, spare, evidence)
     for j in range(classes):
         for i in range(last):
             params[j, i] = joint[j, i] - evidence[i]
     return 0.0
-
-
-@compiled
-def _log_densities(
-    j: int, model: Model, features: Floats, counts: Floats, sums: Floats, out: Floats
-) -> None:
-    """Log density of the features with class j; the last column's variances are wider."""
-    size = model.features
-    of_all = model.classes * model.features
-    n = whole(out)
-    arithmetic.fill(out, size * LOG_2PI)
-    for k in range(size):
-        at = j * size + k
-        precision = model.numbers[at]
-        natural = model.numbers[of_all + at]
-        noise = model.numbers[2 * of_all + at]
-        inverse = model.numbers[3 * of_all + at]
-        own = sums[k]
-        for i in range(n):
-            spread = 1.0 if i < n - 1 else OUTLIER_SPREAD
-            out[i] += _DISCRIMINANT.surprise(
-                features[k], precision, natural, noise, inverse, counts[i], own[i], spread
-            )
-    for i in range(n):
-        out[i] *= -0.5
-
-
-@compiled
-def _log_classes(dirichlet: Floats, counts: Floats, out: Floats, total: Floats) -> None:
-    """`log p(y)` of every class."""
-    arithmetic.fill(total, 0.0)
-    for j in range(dirichlet.shape[0]):
-        for i in range(whole(total)):
-            total[i] += dirichlet[j] + counts[j, i]
-    for j in range(dirichlet.shape[0]):
-        for i in range(whole(total)):
-            out[j, i] = _DISCRIMINANT.log_class(dirichlet[j] + counts[j, i], total[i])
 
 
 @entry
