@@ -130,8 +130,20 @@ def explain(before: Array, after: Array, label: str = "real") -> Explanation | N
                 one = one._replace(text=TOGETHER)
             elif before.shape[1] > 1:
                 one = one._replace(text=f"output {i + 1}: {one.text}", output=i)
-            explanations.append((clear, one))
+            most = min(_repeated(old, new), _repeated(new, old))
+            explanations.append((min(clear, most), one))
     return max(explanations, key=lambda rated: rated[0])[1] if explanations else None
+
+
+def _repeated(labels: Array, others: Array) -> float:
+    """Most that labels that are all the same say by being so: of others many may be that, too.
+
+    So none of a rare signal is no change, however small its spread is then.
+    """
+    if not (labels == labels[0]).all():
+        return inf
+    same = np.count_nonzero(others == labels[0])
+    return len(labels) * log((len(others) + 1) / (same + 0.5)) if same else inf
 
 
 def _candidates(before: Array, after: Array) -> list[int]:
@@ -144,6 +156,8 @@ def _candidates(before: Array, after: Array) -> list[int]:
     for i, (a, b, c, d) in enumerate(zip(old[0], new[0], old[1], new[1], strict=True)):
         if a is not None and b is not None and c and d:
             shifts[i] = abs(b - a) / (c + d) + abs(log(d / c))
+        elif None not in (a, b, c, d) and (a, c) != (b, d):  # one that stands still, or did
+            shifts[i] = inf
     return sorted(range(len(shifts)), key=lambda i: -shifts[i])[:OUTPUTS]
 
 

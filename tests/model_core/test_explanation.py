@@ -248,6 +248,28 @@ def test_of_several_outputs_the_clearest_is_named():
     assert (found.kind, found.output) == ("spread", 41)
 
 
+@pytest.mark.parametrize("outputs", [8, 16])
+def test_of_several_outputs_one_that_stands_still_is_named_unless_it_mostly_did(outputs):
+    rng = np.random.default_rng(0)
+    before = rng.normal(size=(200, outputs))
+    after = rng.normal(size=(60, outputs))
+    last = f"output {outputs}: "
+    dead = after.copy()
+    dead[:, -1] = 0.0
+    assert explain(before, dead).text.startswith(last)
+    assert explain(dead, before).text.startswith(last)
+    still = before.copy()
+    still[:, -1] = 5.0
+    moved = after.copy()
+    moved[:, -1] = 7.0
+    assert explain(still, moved).text == f"{last}mean rose, 5.0 → 7.0"
+    still[[20, 100, 150], -1] = 6.0
+    moved[:, -1] = 5.0
+    moved[:, 1] += 2.0
+    assert explain(still, moved).text.startswith("output 2: mean rose")
+    assert explain(moved, still).text.startswith("output 2: mean fell")
+
+
 def test_counts_durations_and_classes_are_compared_by_rates_and_shares():
     rng = np.random.default_rng(3)
     for labels, kind, old, new in (
