@@ -63,21 +63,33 @@ def check(command: ObserveMany) -> None:
         raise ValueError(f"expected {expected} observations that are no numbers, got {got}")
 
 
+def ends_of(command: ObserveMany) -> Sequence[int]:
+    """Return where the observations of each row begin, and where the last ones end."""
+    if command.counts is None:
+        return range(len(command.streams) + 1)
+    return list(accumulate(command.counts, initial=0))
+
+
+def part_of(command: ObserveMany, start: int, stop: int) -> list[Observation]:
+    """Return observations of all rows, in order, from place `start` to before `stop`."""
+    numbers = np.frombuffer(command.y, "<f8")
+    labels = numbers[start:stop].tolist()
+    if command.times is None:
+        observations = [Observation(y) for y in labels]
+    else:
+        pairs = zip(labels, command.times[start:stop], strict=True)
+        observations = [Observation(y, None, time) for y, time in pairs]
+    if command.others is not None:
+        before = int(np.isnan(numbers[:start]).sum())
+        places = [i for i, y in enumerate(labels) if y != y]
+        for i, other in enumerate(places, before):
+            observations[other] = command.others[i]
+    return observations
+
+
 def observations_of(command: ObserveMany) -> list[list[Observation]]:
     """Return the observations of each row."""
-    numbers = np.frombuffer(command.y, "<f8").tolist()
-    if command.times is None:
-        observations = [Observation(y) for y in numbers]
-    else:
-        pairs = zip(numbers, command.times, strict=True)
-        observations = [Observation(y, None, time) for y, time in pairs]
-    places = [i for i, y in enumerate(numbers) if y != y]
-    for place, seen in zip(places, command.others or (), strict=True):
-        observations[place] = seen
-    if command.counts is None:
-        return [[seen] for seen in observations]
-    ends = accumulate(command.counts, initial=0)
-    return [observations[start:end] for start, end in pairwise(ends)]
+    return [part_of(command, *ends) for ends in pairwise(ends_of(command))]
 
 
 def row_of(command: ObserveMany, row: int, observations: list[Observation]) -> Observe:

@@ -29,7 +29,6 @@ from service.wire import (
     Envelope,
     IdempotencyRecord,
     Ingest,
-    Observation,
     Observe,
     ObserveMany,
     Outcome,
@@ -181,7 +180,7 @@ class RowsTask:
 
     __slots__ = (
         "answers", "base", "command", "entry", "envelope", "first", "firsts", "incarnation",
-        "models", "numbers", "partition", "seasons", "stop", "tasks", "_observations",
+        "models", "numbers", "partition", "seasons", "stop", "tasks", "_ends",
     )  # fmt: skip
 
     def __init__(
@@ -204,7 +203,7 @@ class RowsTask:
         self.command = command
         self.entry = entry
         self.base = base
-        self._observations: list[list[Observation]] | None = None
+        self._ends = rows.ends_of(command)
         self._begin(0, len(command.streams))
 
     def _begin(self, first: int, stop: int) -> None:
@@ -286,9 +285,8 @@ class RowsTask:
 
     def task(self, row: int) -> CommandTask:
         """A row as a task of its own."""
-        if self._observations is None:
-            self._observations = rows.observations_of(self.command)
-        command = rows.row_of(self.command, row, self._observations[row])
+        observations = rows.part_of(self.command, self._ends[row], self._ends[row + 1])
+        command = rows.row_of(self.command, row, observations)
         index = self.base + row
         task = CommandTask(
             self.partition, self.incarnation, self.envelope, self.entry, index, command, row

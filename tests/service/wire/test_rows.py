@@ -102,5 +102,15 @@ def test_others_are_those_that_have_no_number(others):
     many = rows.pack([Observe("a", [Observation(None)]), Observe("b", [Observation(2.0)])])
 
     many.others = others
-    with pytest.raises(ValueError, match="zip"):
-        rows.observations_of(many)
+    with pytest.raises(ValueError, match="expected 1 observations that are no numbers"):
+        rows.check(many)
+
+
+def test_each_row_has_its_own_of_what_has_no_number():
+    seen = [[1.0, None], [None], [2.0], [None, 3.0]]
+    own = [[Observation(y, elapsed=float(i)) for y in ys] for i, ys in enumerate(seen)]
+    many = rows.pack([Observe(name, part) for name, part in zip("abcd", own, strict=True)])
+    ends = rows.ends_of(many)
+    last = rows.part_of(many, ends[3], ends[4])
+    assert last == own[3]
+    assert rows.part_of(many, ends[0], ends[1]) == own[0]
