@@ -179,11 +179,11 @@ def test_a_damaged_command_is_answered_and_its_neighbours_are_applied(make_bench
 def test_a_canary_that_cannot_be_read_costs_no_other(bench):
     canary = Canary("2", 0.25)
 
-    async def damaged(store, _):
+    async def damaged(store):
         for name in ("fan", "pump"):
             await store.put_canary(name, canary)
         bench.client.hset(keys.CANARIES, "pump", b"damaged")
         return await store.canaries()
 
-    found, unreadable = asyncio.run(bench._store(damaged, "a"))
+    found, unreadable = asyncio.run(bench._store(damaged))
     assert (found, list(unreadable)) == ({"fan": canary}, ["pump"])
