@@ -41,6 +41,10 @@ class SeriesError(ValueError):
     """A file that cannot be replayed as it is; the message says where and why."""
 
 
+class SeveralLabels(SeriesError):
+    """A file with several columns of numbers, none of them named as the label."""
+
+
 class Series(NamedTuple):
     """Labels, inputs and times, one entry per observation."""
 
@@ -505,11 +509,14 @@ def _find_labels(table: Table, taken: set[str | None]) -> list[str]:
         return numbers
     if (label := named(numbers, LABEL_NAMES, ())) is not None:
         return [label]
-    problem = "no numeric column" if not numbers else f"several numeric columns: {listed(numbers)}"
-    others = [] if numbers else [name for name in table.columns if name not in taken]
+    missing = f"{table.source} has no column y or y1, y2, ... and"
+    if numbers:
+        raise SeveralLabels(
+            f"{missing} several numeric columns: {listed(numbers)}; name the label columns as y"
+        )
+    others = [name for name in table.columns if name not in taken]
     raise SeriesError(
-        f"{table.source} has no column y or y1, y2, ... and {problem}; name the label columns as y"
-        f"{_whys(table, others)}"
+        f"{missing} no numeric column; name the label columns as y{_whys(table, others)}"
     )
 
 

@@ -308,6 +308,8 @@ def _follow(message: StreamEvent | Incident | Gap, as_json: bool, named: bool) -
         event = message.event
         since = f"seq {event.start}" if event.start_time is None else event.start_time
         state = "anomaly" if event.kind == "anomaly" else event.state
+        if state == "confirmed" and event.refined_at is not None:
+            state = "refined"  # told before; only its start and sentence are better known
         name = f"{message.stream}: " if named else ""
         typer.echo(f"{state:>9}  {name}{event.sentence}, since {since}")
     sys.stdout.flush()

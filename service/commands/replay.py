@@ -88,6 +88,7 @@ def replay(
     from moca_client.series import (
         ColumnRoles,
         SeriesError,
+        SeveralLabels,
         read_series,
         read_table,
         streams_by_column,
@@ -122,5 +123,8 @@ def replay(
             batch=batch,
             existing="append" if append else "replace" if replace else "refuse",
         )
+    except SeveralLabels as error:
+        many = "" if by is not None else ", or each as a stream of its own by --wide"
+        fail(f"{error} by --y{many}", 1)
     except (ReplayError, SeriesError, ClientError, OSError) as error:
         fail(str(error), 1)

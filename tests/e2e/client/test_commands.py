@@ -158,6 +158,28 @@ def test_changepoints_are_followed_until_interrupted(program, shifted):
     assert (process.returncode, noise) == (130, "")
 
 
+def test_a_confirmed_change_is_followed_once_and_then_refined(program, shifted):
+    process = program("changepoints", shifted, "--follow", "--after", "0")
+    states = []
+    while "refined" not in states:
+        states.append(process.stdout.readline().split()[0])
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE_S)
+    assert states.count("confirmed") == 1
+
+
+def test_a_file_of_several_columns_of_numbers_is_refused_with_the_ways_to_read_it(tmp_path):
+    file = tmp_path / "metrics.csv"
+    file.write_text("host,load,errors\na,1,2\n")
+    refused = CliRunner().invoke(app, ["replay", str(file)])
+    assert refused.exit_code == 1
+    assert "by --y, or each as a stream of its own by --wide" in refused.output
+    refused = CliRunner().invoke(app, ["replay", str(file), "--by", "host"])
+    assert refused.exit_code == 1
+    assert "by --y" in refused.output
+    assert "--wide" not in refused.output
+
+
 def test_a_stream_is_followed_to_its_end(program, client, stream):
     client.put_stream(stream, KNOWN)
     client.observe(stream, [1.0, 2.0])
