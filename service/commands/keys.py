@@ -63,7 +63,10 @@ def create(
         first = not ring.any()
         ring.add(key)
     typer.echo(token)
-    note = "save this key: it is not shown again, and only its hash is stored"
+    note = (
+        "save this key: it is not shown again, and only its hash is stored. A running service "
+        "accepts it within its --key-cache-s, by default 5 s"
+    )
     if first:
         note += (
             ". This is the first key: a service that accepted unauthenticated requests from "

@@ -119,6 +119,8 @@ def test_streams_go_on_where_they_were(filled, file, make_bench, close, partitio
     other = make_bench(db=1, partitions=partitions)
     output = done(moca(other, "restore", file, "--partitions", partitions))
     assert f"restored {len(STREAMS)} streams into {partitions} partitions" in output
+    same = partitions == filled.settings.partitions
+    assert ("`moca changes`, `moca incidents` and the event feed start empty" in output) != same
     assert before.keys() == {*STREAMS, "gone"}
     assert everything(other) == before
     assert any(told.values())

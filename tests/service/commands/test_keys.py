@@ -127,6 +127,7 @@ def test_keys_of_an_embedded_store_at_rest_and_running(moca, tmp_path):
     assert made.exit_code == 0, made.output
     token = api_keys.parse_token(made.stdout.strip())
     assert "not shown again" in made.stderr
+    assert "within its --key-cache-s, by default 5 s" in made.stderr
     store = Embedded(tmp_path / "data")
     store.start()
     try:
