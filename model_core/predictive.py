@@ -108,10 +108,14 @@ class Mixture(NamedTuple):
 
     def picked(self, draws: int, generator: torch.Generator | None = None) -> Components:
         """Components (B, draws) that are drawn by their weights."""
-        chosen = torch.multinomial(self.log_weight.exp(), draws, True, generator=generator)
+        return self.at(torch.multinomial(self.log_weight.exp(), draws, True, generator=generator))
+
+    def at(self, chosen: Tensor) -> Components:
+        """Components (B, N) at places (B, N)."""
         rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
-        picked = [parameter[rows, chosen] for parameter in self.components.parameters()]
-        return self.components.rebuilt(*picked)
+        return self.components.rebuilt(
+            *(each[rows, chosen] for each in self.components.parameters())
+        )
 
     def sample(self, draws: int, generator: torch.Generator | None = None) -> Tensor:
         """Draws (B, draws, d)."""

@@ -121,10 +121,10 @@ MUTATIONS = [
         "tests/model_core/test_detector.py",
     ),
     Mutation(
-        "joint: a missing label keeps the distance of the one before",
-        "model_core/upm/joint.py",
-        "distance = torch.where(there, distance, 0.0)",
-        "distance = torch.where(there, distance, last)",
+        "joint: labels keep nothing of the trend",
+        "model_core/maths/context.py",
+        "SURE = 3.0",
+        "SURE = 1e9",
         "tests/model_core/test_believing.py",
     ),
     Mutation(

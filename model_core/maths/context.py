@@ -15,7 +15,8 @@ APART = 5.0  # the same, none like that of another output; where these are few
 FEW = 8  # outputs
 EACH_APART = 5.0  # more of them for each output beyond
 LEAST_APART = 1e-6  # of a correlation from 1
-MEMORY = 0.95  # most of a label's distance from its level that the next one keeps
+MEMORY = 0.95  # most of the distances of lag and trend from the level that a label keeps
+SURE = 3.0  # standard errors by which the trend's share is believed to be smaller
 
 
 def bounded(value: float, least: float, most: float) -> float:
@@ -85,12 +86,19 @@ def correlation(products: float, squares: float, others: float, apart: float) ->
     return products / sqrt(both) * (1.0 - LEAST_APART)
 
 
-def memory(products: float, squares: float) -> float:
-    """Share of a label's distance from its level that the next one keeps.
+def memory(
+    lags: float, both: float, trends: float, by_lag: float, by_trend: float
+) -> tuple[float, float]:
+    """Shares of the lag's and of the trend's distance from the level that a label keeps.
 
-    products, squares: sums of products of neighbouring distances, and of their squares.
+    Of products of distances, sums: lags', lags' and trends', trends'; labels' and lags', labels'
+    and trends'. By least squares; of the trend's as much as is certain within `SURE` standard
+    errors, which a shift that is not found yet leaves near nothing.
     """
-    return bounded(products / squares, 0.0, MEMORY)
+    determinant = lags * trends - both * both
+    share = lags * by_trend - both * by_lag - SURE * sqrt(lags * determinant)
+    of_trend = bounded(share / determinant, 0.0, MEMORY)
+    return bounded((by_lag - of_trend * both) / lags, 0.0, MEMORY - of_trend), of_trend
 
 
 def independent_share(correlation: float) -> float:

@@ -11,9 +11,12 @@ step given the steps before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import log
+from typing import NamedTuple
 
 from model_core import correction, summary
 from model_core.belief import by_run_length
+from model_core.components import Components
 from model_core.filter import FilterState, Inputs, Prior, grow, predict, step
 from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture, alike
@@ -29,9 +32,29 @@ MEDIAN = 0.5
 PATHS = 256  # drawn where labels feed back
 MAX_HORIZON = 10_000  # labels to come
 MAX_DRAWN = 10_000_000  # numbers of paths
-PICKED = 4  # components that stand for the predictive of one step of a path: more are no quieter
+# Components that stand for the predictive of one step of a path: of one output, and fewer of more,
+# whose summaries take most of the time. More are no quieter.
+PICKED = 4
+PART_BYTES = 16 << 20  # of the statistics that are predicted from at once
 Held = tuple[FilterState, Prior]
 Advance = Callable[[FilterState, Prior, Inputs], FilterState]
+
+
+class Before(NamedTuple):
+    """Streams before a label."""
+
+    state: FilterState
+    prior: Prior
+    inputs: Inputs
+
+    def part(self, rows: slice) -> Before:
+        """Some of the streams."""
+        return tree_map(lambda numbers: numbers[rows], self)
+
+    def predictive(self, model: UnderlyingModel) -> Mixture:
+        """Of the label."""
+        grown, _ = grow(self.state, self.prior, self.inputs)
+        return predict(model, grown, self.prior, self.inputs).mixture
 
 
 # --- of a series --------------------------------------------------------------------------------
@@ -45,7 +68,7 @@ def summarised(
     levels: of quantiles, rising. Also the corrections (B, d, 3), see `correction`.
     """
     count = len(mixture.log_weight)
-    nothing = torch.full((count, mixture.outputs), torch.nan, dtype=torch.float64)
+    nothing = torch.full((count, slab.model.y_dim), torch.nan, dtype=torch.float64)
     predicted = summary.of_mixture(mixture, nothing, levels)
     if MEDIAN in levels:  # corrected in place
         return predicted, slab.corrected([row] * count, predicted, correction.interval(levels))
@@ -148,29 +171,62 @@ def paths(
 ) -> Iterator[tuple[Mixture, Tensor]]:
     """Draw paths of the next labels, one for each row (B): yields what each step was drawn from.
 
-    Of the first label that is the whole mixture (1, M), of later ones `PICKED` components of that
-    after each path (1, B x PICKED), which together are the marginal predictive: far less noisy than
-    the labels (B, d) themselves, which come with it. inputs as in `mixtures`. advance: steps the
-    paths, in place of this filter.
+    Of the first label that is the whole mixture (1, M), of later ones N = `PICKED` / d components
+    of that after each path (1, B x N), which together are the marginal predictive: far less noisy
+    than the labels (B, d) themselves, which come with it. inputs as in `mixtures`. advance: steps
+    the paths, in place of this filter.
     """
     state, prior = held
     state = ordered(state)
     inputs = inputs._replace(labelled=torch.ones_like(inputs.labelled))
+    rows = max(1, PART_BYTES // sum(numbers[0].nbytes for numbers in state.stats))
+    picks = max(1, PICKED // model.y_dim)
     for ahead in range(steps):
-        grown, _ = grow(state, prior, inputs)
-        mixture = predict(model, grown, prior, inputs).mixture
-        picked = mixture.picked(PICKED, generator)
+        before = Before(state, prior, inputs)
+        parts = [
+            _picked(model, before.part(slice(at, at + rows)), picks, generator)
+            for at in range(0, len(state.seq), rows)
+        ]
+        parameters = zip(*(part.parameters() for part in parts), strict=True)
+        picked = parts[0].rebuilt(*map(torch.cat, parameters))
         one = picked.rebuilt(*(parameter[:, :1] for parameter in picked.parameters()))
         y = one.sample(generator).squeeze(1)
-        yield (alike(picked) if ahead else mixture.rows(slice(0, 1))), y
+        yield (alike(picked) if ahead else before.part(slice(1)).predictive(model)), y
         coming = inputs._replace(y=y)
         state = advance(state, prior, coming) if advance else step(model, state, prior, coming)[0]
         inputs = later(inputs)
 
 
+def _picked(
+    model: UnderlyingModel, before: Before, picks: int, generator: torch.Generator
+) -> Components:
+    """Components (B, picks) of predictives, drawn by their weights.
+
+    Hypotheses are drawn first, and only these are predicted from.
+    """
+    grown, _ = grow(before.state, before.prior, before.inputs)
+    chances = grown.belief.log_prob.exp()
+    few = taken(grown, torch.multinomial(chances, picks, True, generator=generator))
+    alike_likely = torch.full_like(few.belief.log_prob, -log(picks))
+    few = few._replace(belief=few.belief._replace(log_prob=alike_likely))
+    mixture = predict(model, few, before.prior, before.inputs).mixture
+    weight = mixture.log_weight.exp()
+    # What each is of: the hypothesis in its place, outliers or what is beside all.
+    inside = weight[:, :picks].sum(-1, keepdim=True)
+    kind = torch.multinomial(
+        torch.cat((inside, weight[:, picks:]), -1), picks, True, generator=generator
+    )
+    places = torch.arange(picks, device=kind.device)
+    return mixture.at(torch.where(kind == 0, places, kind + (picks - 1)))
+
+
 def ordered(state: FilterState) -> FilterState:
     """Hypotheses as of `order`."""
-    chosen = order(state)
+    return taken(state, order(state))
+
+
+def taken(state: FilterState, chosen: Tensor) -> FilterState:
+    """Hypotheses in slots `chosen` (B, N)."""
     rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
 
     def moved(numbers: Tensor) -> Tensor:

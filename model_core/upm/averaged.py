@@ -272,8 +272,13 @@ class Averaged(ClosedForm):
         lowest, highest = _REGRESSION.bounds(location, scale, least, most)
         by_output = counts.reshape(-1, self.y_dim, len(SCALES))
         shares = by_output / by_output.sum(-1, keepdim=True)
-        trend = _REGRESSION.trend(least, most, level, slope)
-        return torch.cat((time, lag, lowest, highest, shares.flatten(1), trend), -1)
+        return torch.cat((time, lag, lowest, highest, shares.flatten(1), self.trend(context)), -1)
+
+    def trend(self, context: Tensor) -> Tensor:
+        """The trend's forecast (B, d), in the stream's units."""
+        *_, least, most, _, _, level, slope, _ = self._parts(context)
+        trend: Tensor = _REGRESSION.trend(least, most, level, slope)
+        return trend
 
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
         """Average of the experts' forecasts, one part for each scale of the noise."""

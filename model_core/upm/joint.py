@@ -4,20 +4,22 @@ Each regime follows one of two. Either its outputs are independent, each as in `
 have a mean and a covariance, as in `multivariate`, with the scales `c` of the noise that `averaged`
 has,
 
-    y - a u | c ~ N(f m, c Sigma),    m | Sigma ~ N(m_0, Sigma / kappa_0),
+    y - a u - b s | c ~ N(f m, c Sigma),    m | Sigma ~ N(m_0, Sigma / kappa_0),
     Sigma ~ InverseWishart(psi, nu),
 
-whose shares are the average of the outputs'. `u` is the label before, the lag of `averaged`, and
-`f = 1 - a`: labels keep a share `a` of their distance from the mean. So the predictive is a mixture
-of Student-t of all outputs, `nu - d + 1` degrees of freedom, location `f m + a u` and scale
-matrices `psi (c + v) / (nu - d + 1)`, `v = f^2 / kappa`. With `w = sum_c r_c / c` and errors `e`,
+whose shares are the average of the outputs'. `u` and `s` are the lag and the trend's forecast of
+`averaged`, and `f = 1 - a - b`: labels keep a share `a` of the lag's distance from the mean, and a
+share `b` of the trend's. So the predictive is a mixture of Student-t of all outputs, `nu - d + 1`
+degrees of freedom, location `f m + a u + b s` and scale matrices `psi (c + v) / (nu - d + 1)`,
+`v = f^2 / kappa`. With `w = sum_c r_c / c` and errors `e`,
 
     kappa' = kappa + w f^2,    m' = m + w f e / kappa',
     psi' = psi + w e e' / (1 + w v),    nu' = nu + 1.
 
-`a` is one number of the stream, which learns it: the sum of products of neighbouring distances of
-labels from what is believed of `m`, over that of their squares, from 0 to `maths.context.MEMORY`.
-Without it a stream that swings by itself has a change in each swing.
+`a` and `b` are two numbers of the stream, which learns them by least squares: it regresses labels'
+distances from what is believed of `m` on those of lag and trend, and believes `b` to be three
+standard errors smaller. Both are at least 0, together at most `maths.context.MEMORY`. Without them
+a stream that swings by itself has a change in each swing; without `b` one with a season or a drift.
 
 Outputs that were alike will be so in the next regime, too. `psi` of a fresh regime is therefore no
 diagonal, whose zeros each regime would have to unlearn, which hides changes: it is
@@ -77,6 +79,9 @@ from model_core.upm.multivariate import Multivariate, MultivariateStats, grown, 
 _CONTEXT = maths("context")
 _REGRESSION = maths("regression")
 FREEDOM = 2.0  # more degrees of freedom of `Sigma` for each output beyond `FEW`
+# Sums of products of distances from the level: of lags, of lags and trends, of trends, of labels
+# and lags, of labels and trends.
+DISTANCES = 5
 WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
 
 
@@ -142,8 +147,7 @@ class Joint(Averaged):
         """The two are equally probable.
 
         The context is that of `averaged`, then `WATCHED` numbers of each output, sums of products
-        of the errors of two, distances of the last label, and sums of the squares of distances and
-        of products of neighbours: (B, 5 + 20 d + d (d - 1) / 2).
+        of the errors of two, and sums of products of `DISTANCES`: (B, 8 + 19 d + d (d - 1) / 2).
         """
         alone, context = super().fresh(location, scale)
         together, _ = self._vectors.fresh(location, scale)
@@ -153,8 +157,8 @@ class Joint(Averaged):
         nothing = np.zeros_like(location)
         products = np.zeros((batch, d * (d - 1) // 2))
         watched = one, BEFORE * one, nothing, nothing, products
-        distances = nothing, BEFORE * one[:, :1], nothing[:, :1]
-        context = np.hstack((context, *watched, *distances))
+        distances = np.tile([BEFORE, 0.0, BEFORE, 0.0, 0.0], (batch, 1))
+        context = np.hstack((context, *watched, distances))
         return of_arrays(JointStats, *alone, *together, choice), context
 
     def remember(
@@ -162,8 +166,8 @@ class Joint(Averaged):
     ) -> Tensor:
         """That of `averaged`, and the errors of the hypotheses' forecast."""
         assert reading is not None
-        own, watched, products, last, squares, neighbours = self._split(context)
-        time, location, scale, *_ = self._parts(own)
+        own, watched, products, distances = self._split(context)
+        time, location, scale, _, _, lag, *_ = self._parts(own)
         numbers = watched.chunk(WATCHED, -1)
         expected = _CONTEXT.in_units(reading.expected, location, scale)
         error = _CONTEXT.in_units(y, location, scale) - expected
@@ -176,28 +180,30 @@ class Joint(Averaged):
         one, two = _pairs(self.y_dim)
         products = products + z[:, one] * z[:, two]
         shares, level = torch.tensor_split(reading.average, (len(SCALES) * self.y_dim,), -1)
-        distance = _CONTEXT.standard((y - level) / scale, watched[:, : self.y_dim])
-        distance = torch.where(there, distance, 0.0)
-        squares = squares + (distance * distance).mean(-1, keepdim=True)
-        neighbours = neighbours + (distance * last).mean(-1, keepdim=True)
+        ends = torch.stack((y, location + scale * lag, location + scale * self.trend(own)))
+        label, lag, trend = torch.where(
+            there, _CONTEXT.standard((ends - level) / scale, watched[:, : self.y_dim]), 0.0
+        )
+        crossed = (lag * lag, lag * trend, trend * trend, label * lag, label * trend)
+        distances = distances + torch.stack(crossed, -1).mean(1)
         own = super().remember(own, y, labelled, reading._replace(average=shares))
-        return torch.cat((own, watched, products, distance, squares, neighbours), -1)
+        return torch.cat((own, watched, products, distances), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """As `averaged`, then `f`, `a u` (d) and `2 beta D (R - I) D` (d d)."""
+        """As `averaged`, then `f`, `a u + b s` (d) and `2 beta D (R - I) D` (d d)."""
         d = self.y_dim
-        own, watched, products, _, of_distances, neighbours = self._split(context)
+        own, watched, products, distances = self._split(context)
         _, location, scale, _, _, lag, *_ = self._parts(own)
-        memory = _CONTEXT.memory(neighbours, of_distances)
+        of_lag, of_trend = _CONTEXT.memory(*distances.chunk(DISTANCES, -1))
         squares = watched[:, d : 2 * d]
         one, two = _pairs(d)
         apart = apart_of(d)
         correlation = _CONTEXT.correlation(products, squares[:, one], squares[:, two], apart)
         lower = context.new_zeros(len(context), d, d)
         lower[:, one, two] = 2 * self._vectors.beta * (scale[:, one] * scale[:, two]) * correlation
-        kept = memory * (location + scale * lag)
+        kept = of_lag * (location + scale * lag) + of_trend * (location + scale * self.trend(own))
         added = (lower + lower.mT).flatten(1)
-        return torch.cat((super().encode(x, own), 1 - memory, kept, added), -1)
+        return torch.cat((super().encode(x, own), 1 - of_lag - of_trend, kept, added), -1)
 
     def evidence_share(self, context: Tensor) -> Tensor:
         """`(1 - r) / (1 + r)`, (B, 1)."""
@@ -337,7 +343,7 @@ class Joint(Averaged):
         )
 
     def _of_vectors(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`f` (B, 1), `a u` (B, 1, d) and what is added to psi (B, 1, d, d)."""
+        """`f` (B, 1), `a u + b s` (B, 1, d) and what is added to psi (B, 1, d, d)."""
         d = self.y_dim
         end = phi.shape[-1] - d * d
         places = (end - d - 1, end - d, end)
@@ -361,13 +367,11 @@ class Joint(Averaged):
         return Either(alone, MultivariateStudentT(freedom, loc.expand(shape), factor), choice)
 
     def _split(self, context: Tensor) -> tuple[Tensor, ...]:
-        """Context of `averaged`, what is watched of each output, of two, and of the level."""
+        """Context of `averaged`, what is watched of each output, of two, and of distances."""
         d = self.y_dim
-        end = context.shape[-1]
-        last = end - d - 2
-        of_two = last - d * (d - 1) // 2
-        places = (of_two - WATCHED * d, of_two, last, end - 2, end - 1)
-        return torch.tensor_split(context, places, -1)
+        of_distances = context.shape[-1] - DISTANCES
+        of_two = of_distances - d * (d - 1) // 2
+        return torch.tensor_split(context, (of_two - WATCHED * d, of_two, of_distances), -1)
 
 
 @cache

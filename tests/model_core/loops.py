@@ -249,11 +249,11 @@ class JointBelief(Belief):
         d = len(location)
         self.variance, self.squares, self.products = np.ones(d), 20 * np.ones(d), np.zeros(d)
         self.before, self.crossed = np.zeros(d), 5 * np.eye(d)
-        self.swing, self.swings = np.zeros(d), np.array([20.0, 0.0])
+        self.swings = np.diag([0.0, 20.0, 20.0])
 
     def step(self, y, labelled, *told):
         if not labelled:
-            self.before, self.swing = np.zeros_like(self.before), np.zeros_like(self.swing)
+            self.before = np.zeros_like(self.before)
         return super().step(y, labelled, *told)
 
     def evidence_share(self):
@@ -267,9 +267,18 @@ class JointBelief(Belief):
         self.squares, self.products = self.squares + z**2, self.products + z * self.before
         self.before, self.crossed = z, self.crossed + np.outer(z, z)
         level = posterior @ [regime["before"] for regime in self.regimes]
-        swing = np.clip((y - level) / self.scale / np.sqrt(self.variance), -3, 3)
-        self.swings = self.swings + [(swing**2).mean(), (swing * self.swing).mean()]
-        self.swing = swing
+        ends = np.array([y, *self.ends]) - level
+        swings = np.clip(ends / self.scale / np.sqrt(self.variance), -3, 3)
+        self.swings = self.swings + swings @ swings.T / len(y)
+
+    def kept(self):
+        """Shares of the lag and of the trend."""
+        crossed, (by_lag, _) = self.swings[1:, 1:], self.swings[0, 1:]
+        shares = np.linalg.solve(crossed, self.swings[0, 1:])
+        trend = shares[1] - 3 * np.sqrt(np.linalg.inv(crossed)[1, 1])
+        trend = np.clip(trend, 0, 0.95)
+        lag = (by_lag - trend * crossed[0, 1]) / crossed[0, 0]
+        return np.array([np.clip(lag, 0, 0.95 - trend), trend])
 
     def fresh(self):
         m, d = self.model, len(self.location)
@@ -284,9 +293,11 @@ class JointBelief(Belief):
         bounds = [self.location + self.scale * (b + s * REACH)
                   for b, s in ((self.least, -1), (self.most, 1))]  # fmt: skip
         regime["before"] = centre
-        kept = np.clip(self.swings[1] / self.swings[0], 0, 0.95)
-        f = 1 - kept
-        loc = np.clip(f * centre + kept * (self.location + self.scale * self.lag), *bounds)
+        kept = self.kept()
+        f = 1 - kept.sum()
+        trend = np.clip(self.trend.sum(0), self.least - REACH, self.most + REACH)
+        self.ends = self.location + self.scale * np.array([self.lag, trend])
+        loc = np.clip(f * centre + kept @ self.ends, *bounds)
         sd = np.sqrt(self.crossed.diagonal())
         alike = (1 - 1e-6) * self.crossed / np.outer(sd, sd)
         np.fill_diagonal(alike, 0)

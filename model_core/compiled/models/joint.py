@@ -24,7 +24,7 @@ from model_core.compiled.models.multivariate import DETERMINANT, HALF, LOCATION,
 from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.maths.regression import SCALES
 from model_core.upm import joint
-from model_core.upm.joint import WATCHED
+from model_core.upm.joint import DISTANCES, WATCHED
 
 _CONTEXT = maths("context")
 _REGRESSION = maths("regression")
@@ -90,8 +90,8 @@ def predict(step: RowStep) -> float:
     n = whole(own[0])
     more = params[at.more : at.block]
     block = params[at.block :]
-    memory = _memory(context)
-    multivariate.forecast(d, own[at.together :], 1.0 - memory, block)
+    of_lag, of_trend = _memory(context)
+    multivariate.forecast(d, own[at.together :], 1.0 - of_lag - of_trend, block)
     _correlate(d, context, own[at.psi :], block)
     _spread(d, context, more, block)
     alone = more[WEIGHT]
@@ -105,7 +105,10 @@ def predict(step: RowStep) -> float:
         loc = block[LOCATION + o]
         mean = more[MEANS + o]
         least, most = averaged.bounds(d, o, context)
-        kept = memory * (context[1 + o] + context[1 + d + o] * context[1 + 4 * d + o])
+        location = context[1 + o]
+        scale = context[1 + d + o]
+        kept = of_lag * (location + scale * context[1 + 4 * d + o])
+        kept += of_trend * (location + scale * averaged.trend_of(d, o, context))
         for i in range(n):
             loc[i] = _CONTEXT.bounded(loc[i] + kept, least, most)
         arithmetic.multiply(alone, params[o], mean)
@@ -115,20 +118,21 @@ def predict(step: RowStep) -> float:
 
 @inlined
 def _watched_at(d: int, context: Floats) -> int:
-    """Where a context has `WATCHED` numbers of each output's errors, then the products of two.
+    """Where a context has `WATCHED` numbers of each output's errors.
 
-    The last labels' distances from their levels (d) follow, and the sums of their squares and of
-    products of neighbours.
+    Then come the products of the errors of two, and sums of products of `DISTANCES`.
     """
-    place: int = context.shape[0] - WATCHED * d - d * (d - 1) // 2 - d - 2
+    place: int = context.shape[0] - WATCHED * d - d * (d - 1) // 2 - DISTANCES
     return place
 
 
 @inlined
-def _memory(context: Floats) -> float:
-    n = context.shape[0]
-    memory: float = _CONTEXT.memory(context[n - 1], context[n - 2])
-    return memory
+def _memory(context: Floats) -> tuple[float, float]:
+    at = context.shape[0] - DISTANCES
+    shares: tuple[float, float] = _CONTEXT.memory(
+        context[at], context[at + 1], context[at + 2], context[at + 3], context[at + 4]
+    )
+    return shares
 
 
 @compiled
@@ -244,8 +248,9 @@ def learn(step: RowStep, log_score: float) -> float:
     wild = more[RESPONSIBILITIES + 2]
     for i in range(whole(share)):
         precision[i] = share[i] * _REGRESSION.precision(usual[i], heavy[i], wild[i])
+    of_lag, of_trend = _memory(step.context)
     multivariate.absorb(
-        d, step.number, share, precision, own[at.together :], 1.0 - _memory(step.context),
+        d, step.number, share, precision, own[at.together :], 1.0 - of_lag - of_trend,
         params[at.block :],
     )  # fmt: skip
     averaged.reweigh(
@@ -313,15 +318,23 @@ def _watch(step: RowStep) -> None:
         watched[o], watched[d + o], watched[2 * d + o], watched[3 * d + o] = _CONTEXT.watched(
             watched[o], watched[d + o], watched[2 * d + o], watched[3 * d + o], error, context[0]
         )
-    last = context.shape[0] - d - 2
+    if number[LABELLED] == 0:
+        return
+    distances = context[context.shape[0] - DISTANCES :]
     for o in range(d):
-        distance = 0.0
-        if number[LABELLED] > 0:
-            distance = (number[LABEL + o] - reading[o, LEVEL]) / context[1 + d + o]
-            distance = _CONTEXT.standard(distance, watched[o])
-        context[last + d] += distance * distance / d
-        context[last + d + 1] += distance * context[last + o] / d
-        context[last + o] = distance
+        location = context[1 + o]
+        scale = context[1 + d + o]
+        level = reading[o, LEVEL]
+        lag = location + scale * context[1 + 4 * d + o]
+        trend = location + scale * averaged.trend_of(d, o, context)
+        label = _CONTEXT.standard((number[LABEL + o] - level) / scale, watched[o])
+        lag = _CONTEXT.standard((lag - level) / scale, watched[o])
+        trend = _CONTEXT.standard((trend - level) / scale, watched[o])
+        distances[0] += lag * lag / d
+        distances[1] += lag * trend / d
+        distances[2] += trend * trend / d
+        distances[3] += label * lag / d
+        distances[4] += label * trend / d
     pair = WATCHED * d
     for a in range(d):
         for b in range(a):

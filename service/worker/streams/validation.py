@@ -34,7 +34,10 @@ MAX_STEP_EVALUATIONS = 1_000_000
 COVARIANCE = 1 / 32  # of an entry, for each component
 NUMBER = 4  # in the answer
 COMPONENT = 64  # its moments and its family's parameters in the answer
-PATH = 1 / 4  # of a step of one component on a path
+# Of an output on a path: each of its distributions in the label's summary, and a step of one
+# hypothesis.
+PATH = 3
+PATH_STEP = 1 / 2
 PATH_BYTES = 1 << 30  # of the states of all paths
 
 
@@ -95,9 +98,16 @@ def check_paths(engine: Engine, stream: Stream, command: Predict, count: int) ->
     """Raise UnfitModel for so many paths that they would take too long, or too much memory."""
     assert stream.slab is not None
     head = stream.live()
-    steps = count * command.horizon * (head.y_dim or 1)
+    model = engine.catalogue.of(head)
+    of_output = PATH * model.parts + PATH_STEP * head.settings.max_hypotheses
+    most = int(MAX_READ_EVALUATIONS / (count * model.y_dim * of_output))
     what = f"{count} paths of {command.horizon} labels"
-    _check(engine, steps * head.settings.max_hypotheses * PATH, what)
+    if command.horizon > most:
+        raise UnfitModel(
+            f"horizon: {what} of {model.y_dim} numbers take too long; at most {most} labels do "
+            "not; reduce the horizon or the samples",
+            field="horizon",
+        )
     if count * stream.slab.row_bytes > PATH_BYTES:
         raise UnfitModel(
             f"horizon: {what} do not fit into memory; reduce the horizon or the samples",

@@ -214,6 +214,17 @@ def test_reads_of_many_outputs_or_quantiles_are_refused(bench):
     assert bench.ask(Predict("many", None, ALL, components=True))["predictions"]
 
 
+def test_forecasts_of_many_outputs_are_as_short_as_a_worker_has_time_for(bench):
+    """A worker that draws paths for longer than its lease loses its partitions."""
+    settings = {"model": "joint", "location": [0.0] * 16, "scale": [1.0] * 16}
+    bench.ask(Configure("vector", settings), status=201)
+    bench.observe("vector", [[0.0] * 16, [1.0] * 16])
+    refused = bench.ask(Predict("vector", None, [0.5], horizon=24), status=422)
+    assert slug(refused) == "unfit-model"
+    assert "at most 6 labels" in refused["detail"]
+    assert len(bench.ask(Predict("vector", None, [0.5], horizon=2))["predictions"]) == 2
+
+
 # --- batches and numerical faults ---------------------------------------------------------------
 
 
