@@ -342,8 +342,8 @@ MUTATIONS = [
     Mutation(
         "rows: what is more than a number stands in the places of others",
         "service/wire/rows.py",
-        "places = [i for i, y in enumerate(numbers) if y != y]",
-        "places = [i for i, y in enumerate(numbers) if y != y][::-1]",
+        "places = [i for i, y in enumerate(labels) if y != y]",
+        "places = [i for i, y in enumerate(labels) if y != y][::-1]",
         "tests/service/worker/test_rows.py",
     ),
     Mutation(
