@@ -388,8 +388,9 @@ def test_a_truth_value_is_refused_with_the_label_that_it_is(truth, label):
         Detector().update(truth)
 
 
-def test_columns_of_a_frame_are_known_by_their_names_and_in_sentences(tmp_path):
-    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_a_frame_are_known_by_their_names_and_in_sentences(tmp_path, library):
+    frame = pytest.importorskip(library).DataFrame
     rng = np.random.default_rng(2)
     load, heat = rng.normal(size=(2, 120))
     heat[60:] += 8.0
@@ -398,25 +399,24 @@ def test_columns_of_a_frame_are_known_by_their_names_and_in_sentences(tmp_path):
     expected.update_many(np.column_stack((load, heat)))
     (event,) = expected.events
     assert event.sentence.startswith("output 2: mean rose")
-    for frame in (pandas.DataFrame, polars.DataFrame):
-        detector = Detector()
-        detector.update_many(frame({"load": load[:50], "heat": heat[:50]}))
-        rows = frame({"at": days[50:], "heat": heat[50:], "load": load[50:]})
-        answers = detector.update_many(rows)
-        (named,) = detector.events
-        assert named.sentence == event.sentence.replace("output 2", "heat")
-        assert named.start == event.start
-        moved = [each for answer in answers for each in answer.events]
-        assert moved[-1].sentence == named.sentence
-        assert answers[-1].predictive.mean == expected.last.predictive.mean
-        detector.save(tmp_path / "detector")
-        loaded = Detector.load(tmp_path / "detector")
-        assert loaded.events == [named]
-        (answer,) = loaded.update_many(frame({"heat": [7.0], "load": [0.0]}))
-        (given,) = detector.update_many([[0.0, 7.0]])  # by their places
-        assert answer.log_score == given.log_score
-        with pytest.raises(BadInput, match=r"expected the names \['load', 'heat'\], got \['up'\]"):
-            loaded.update_many(frame({"up": [0.0], "load": [0.0]}))
+    detector = Detector()
+    detector.update_many(frame({"load": load[:50], "heat": heat[:50]}))
+    rows = frame({"at": days[50:], "heat": heat[50:], "load": load[50:]})
+    answers = detector.update_many(rows)
+    (named,) = detector.events
+    assert named.sentence == event.sentence.replace("output 2", "heat")
+    assert named.start == event.start
+    moved = [each for answer in answers for each in answer.events]
+    assert moved[-1].sentence == named.sentence
+    assert answers[-1].predictive.mean == expected.last.predictive.mean
+    detector.save(tmp_path / "detector")
+    loaded = Detector.load(tmp_path / "detector")
+    assert loaded.events == [named]
+    (answer,) = loaded.update_many(frame({"heat": [7.0], "load": [0.0]}))
+    (given,) = detector.update_many([[0.0, 7.0]])  # by their places
+    assert answer.log_score == given.log_score
+    with pytest.raises(BadInput, match=r"expected the names \['load', 'heat'\], got \['up'\]"):
+        loaded.update_many(frame({"up": [0.0], "load": [0.0]}))
 
 
 def test_columns_are_known_by_numbers_and_several_levels_but_not_by_a_name_of_two(tmp_path):
