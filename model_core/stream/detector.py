@@ -229,8 +229,9 @@ class Detector:
     def plot(self, last: int | None = None) -> Figure:
         """Labels with the predictive mean and band, evidence of a change, and confirmed changes.
 
-        last: number of observations, all that are retained by default. Raises BadInput where
-        matplotlib is missing, or nothing is retained.
+        Of more than six outputs those that changed last, and of the others the first. last: number
+        of observations, all that are retained by default. Raises BadInput where matplotlib is
+        missing, or nothing is retained.
         """
         try:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -239,14 +240,9 @@ class Detector:
             raise BadInput(
                 "plot: needs matplotlib; install it by `pip install matplotlib`"
             ) from error
-        if last is not None and last < 1:
-            raise BadInput(f"last: expected at least 1 observation, got {last}")
-        kept = self.retained()
-        rows = None if kept is None else kept[1][-(last or len(kept[1])) :]
-        if kept is None or rows is None or not len(rows):
-            raise BadInput("plot: nothing is retained; update first, with a `history` above 0")
-        places = kept[0]
-        outputs = min(kept[0].model.y_dim, PANELS)
+        places, rows = self._retained(last)
+        shown = self._shown(places.model.y_dim)
+        outputs = len(shown)
         first = self.seq - len(rows)
         at = np.arange(first, self.seq)
         figure = Figure(figsize=(10, 1.5 + 2.0 * outputs), dpi=100, layout="constrained")
@@ -256,21 +252,52 @@ class Detector:
             :, 0
         ]
         answers = rows[:, places.answer].reshape(len(rows), 3, -1)
-        for i in range(outputs):
+        names = self._all.outputs or self._numbered(places.model.y_dim)
+        for panel, i in zip(panels, shown, strict=False):
             label = rows[:, places.y][:, i]
             answer = answers[:, :, i]
-            panels[i].fill_between(at, answer[:, 1], answer[:, 2], color=BAND, alpha=0.5, lw=0)
-            panels[i].plot(at, answer[:, 0], color=MIDDLE, lw=1.2)
-            panels[i].plot(at, label, ".", color=INK, ms=3)
-            panels[i].set_ylim(*_limits(label))
+            panel.fill_between(at, answer[:, 1], answer[:, 2], color=BAND, alpha=0.5, lw=0)
+            panel.plot(at, answer[:, 0], color=MIDDLE, lw=1.2)
+            panel.plot(at, label, ".", color=INK, ms=3)
+            panel.set_ylim(*_limits(label))
+            panel.set_ylabel(names[i])
         _draw_evidence(panels[-1], at, rows[:, EVIDENCE], self.settings.false_alarm_every)
-        panels[0].set_title(self.name or self.model, loc="left")
+        title = self.name or self.model
+        if outputs < places.model.y_dim:
+            title += f": {outputs} of {places.model.y_dim} outputs, those that changed last first"
+        panels[0].set_title(title, loc="left")
         starts = [start for start in self._confirmed() if start > first]
         for panel in panels:
             for start in starts:
                 panel.axvline(start - 0.5, color=CHANGE, lw=1.1, ls=(0, (5, 2)))
             panel.spines[["top", "right"]].set_visible(False)
         return figure
+
+    def _retained(self, last: int | None) -> tuple[RowLayout, Floats]:
+        """The last rows that are retained, and what is where in them; raises BadInput for none."""
+        if last is not None and last < 1:
+            raise BadInput(f"last: expected at least 1 observation, got {last}")
+        kept = self.retained()
+        if kept is None or not len(kept[1]):
+            raise BadInput("plot: nothing is retained; update first, with a `history` above 0")
+        return kept[0], kept[1][-(last or len(kept[1])) :]
+
+    @staticmethod
+    def _numbered(outputs: int) -> list[str]:
+        """Names of outputs without; one alone has none."""
+        return [""] if outputs == 1 else [f"output {i + 1}" for i in range(outputs)]
+
+    def _shown(self, outputs: int) -> list[int]:
+        """Outputs that are drawn: all, or of many those that changed last, then the first."""
+        if outputs <= PANELS:
+            return list(range(outputs))
+        changed = [
+            event.explanation.output
+            for event in reversed(self.events)
+            if event.state == "confirmed" and event.explanation is not None
+        ]
+        ranked = dict.fromkeys([i for i in changed if i is not None] + list(range(outputs)))
+        return list(ranked)[:PANELS]
 
     def _confirmed(self) -> list[int]:
         """Starts of confirmed changes."""

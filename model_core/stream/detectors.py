@@ -188,6 +188,11 @@ class Detectors:
         series = self._series(stream)
         return series is None or not series.warm
 
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs, as labels had them; empty where these were without."""
+        return list(map(str, self._fields.get("y", ())))
+
     def events(self, stream: int | str, *, withdrawn: bool = False) -> list[Event]:
         """Changes, each in its latest state, oldest first, of the last 1,000.
 

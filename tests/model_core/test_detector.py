@@ -715,6 +715,19 @@ def test_pictures(monkeypatch):
         detector.plot()
 
 
+def test_a_picture_of_many_outputs_has_those_that_changed_by_their_names():
+    pytest.importorskip("matplotlib")
+    y = np.random.default_rng(3).normal(size=(120, 9))
+    y[60:, 7] += 12.0
+    detector = Detector()
+    detector.update_many([dict(zip("abcdefghi", row, strict=True)) for row in y.tolist()])
+    assert detector.events[-1].sentence.startswith("h: mean rose")
+    *panels, _ = detector.plot().axes
+    assert [panel.get_ylabel() for panel in panels] == ["h", "a", "b", "c", "d", "e"]
+    assert panels[0].lines[1].get_ydata()[-1] == y[-1, 7]
+    assert "6 of 9 outputs" in panels[0].get_title(loc="left")
+
+
 @pytest.mark.parametrize("count", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_the_documentation_prints_what_it_says(count, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
