@@ -534,6 +534,10 @@ def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
     """
     try:
         description = json.loads((folder / DESCRIPTION).read_text())
+    except FileNotFoundError as error:
+        versions = sorted(path.parent.name for path in folder.glob(f"*/{DESCRIPTION}"))
+        meant = f"; name one of its versions, {', '.join(versions)}" if versions else ""
+        raise BadArtifact(f"expected {DESCRIPTION} in the folder {folder}{meant}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise BadArtifact(f"{DESCRIPTION}: {error}") from error
     if not isinstance(description, dict):

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from model_core import Detector, Detectors
-from model_core.errors import BadInput, BadState, WarmingUp
+from model_core.errors import BadArtifact, BadInput, BadState, WarmingUp
 from model_core.stream import season, storage, warmup
 from model_core.stream.rows import PREVIOUS, times_of
 from model_core.stream.slab import Slab
@@ -863,6 +863,10 @@ def test_a_model_of_ones_own_is_given_again(tmp_path):
 def test_a_trained_model_is_known_by_its_folder_and_what_was_loaded(tmp_path):
     folder = tmp_path / "sinusoid" / "1"
     shutil.copytree(SINUSOID, folder)
+    with pytest.raises(
+        BadArtifact, match=r"expected model.json in .*; name one of its versions, 1$"
+    ):
+        Detector(folder.parent)
     detector = Detector(folder)
     for x, noise in np.random.default_rng(7).normal(size=(12, 2)):
         detector.update(math.sin(x) + 0.1 * noise, x=[x])
