@@ -125,7 +125,7 @@ MUTATIONS = [
         "model_core/maths/context.py",
         "SURE = 3.0",
         "SURE = 1e9",
-        "tests/model_core/test_believing.py",
+        "tests/model_core/test_believing.py tests/model_core/test_detector.py",
     ),
     Mutation(
         "joint: outputs that are missing count for correlations",
@@ -342,8 +342,8 @@ MUTATIONS = [
     Mutation(
         "rows: what is more than a number stands in the places of others",
         "service/wire/rows.py",
-        "places = [i for i, y in enumerate(labels) if y != y]",
-        "places = [i for i, y in enumerate(labels) if y != y][::-1]",
+        "for i, other in enumerate(places, before):",
+        "for i, other in enumerate(places):",
         "tests/service/worker/test_rows.py",
     ),
     Mutation(
