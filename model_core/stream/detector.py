@@ -260,7 +260,7 @@ class Detector:
             panel.plot(at, answer[:, 0], color=MIDDLE, lw=1.2)
             panel.plot(at, label, ".", color=INK, ms=3)
             panel.set_ylim(*_limits(label))
-            panel.set_ylabel(names[i])
+            panel.set_ylabel(str(names[i]))
         _draw_evidence(panels[-1], at, rows[:, EVIDENCE], self.settings.false_alarm_every)
         title = self.name or self.model
         if outputs < places.model.y_dim:

@@ -134,12 +134,11 @@ class Detectors:
         stream = self._at(stream)
         rows = parsing.frame(rows)
         inputs = parsing.frame(x)
-        dates = rows.times
         labels = self._by_name("y", rows)
         given = [None] * len(labels) if x is None else self._by_name("x", inputs)
         steps = list(elapsed) if isinstance(elapsed, Iterable) else [elapsed] * len(labels)
         supervision = [None] * len(labels) if changepoint is None else parsing.elements(changepoint)
-        times = parsing.moments(dates if time is None else time, len(labels))
+        times = parsing.moments(rows.times if time is None else time, len(labels))
         at = [stream] * len(labels)
         seen = self._checked("labels", at, labels, given, steps, supervision, times)
         for name, each in (("y", rows), ("x", inputs)):
@@ -189,9 +188,9 @@ class Detectors:
         return series is None or not series.warm
 
     @property
-    def outputs(self) -> list[str]:
+    def outputs(self) -> Sequence[str | int]:
         """Names of the outputs, as labels had them; empty where these were without."""
-        return list(map(str, self._fields.get("y", ())))
+        return self._fields.get("y", ())
 
     def events(self, stream: int | str, *, withdrawn: bool = False) -> list[Event]:
         """Changes, each in its latest state, oldest first, of the last 1,000.
@@ -200,7 +199,7 @@ class Detectors:
         """
         series = self._series(stream)
         every = [] if series is None else series.events.values()
-        names = self._fields.get("y", ())
+        names = self.outputs
         return [event.named(names) for event in every if withdrawn or event.state != "withdrawn"]
 
     def anomalies(self, stream: int | str) -> list[Event]:
@@ -478,7 +477,7 @@ class Detectors:
 
     def _answer(self, taken: Taken) -> Answer:
         model = None if self._pipeline is None else self._pipeline.model
-        return Answer(taken, model, self.model, self._levels, self._fields.get("y", ()))
+        return Answer(taken, model, self.model, self._levels, self.outputs)
 
     def _numbers(self, name: str, value: Any) -> tuple[float, ...]:
         """Numbers of a label (y) or an input (x); those of mappings in the order of the first."""

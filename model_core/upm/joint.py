@@ -167,7 +167,7 @@ class Joint(Averaged):
         """That of `averaged`, and the errors of the hypotheses' forecast."""
         assert reading is not None
         own, watched, products, distances = self._split(context)
-        time, location, scale, _, _, lag, *_ = self._parts(own)
+        time, location, scale, *_ = self._parts(own)
         numbers = watched.chunk(WATCHED, -1)
         expected = _CONTEXT.in_units(reading.expected, location, scale)
         error = _CONTEXT.in_units(y, location, scale) - expected
@@ -180,7 +180,7 @@ class Joint(Averaged):
         one, two = _pairs(self.y_dim)
         products = products + z[:, one] * z[:, two]
         shares, level = torch.tensor_split(reading.average, (len(SCALES) * self.y_dim,), -1)
-        ends = torch.stack((y, location + scale * lag, location + scale * self.trend(own)))
+        ends = torch.stack((y, *self._lag_and_trend(own)))
         label, lag, trend = torch.where(
             there, _CONTEXT.standard((ends - level) / scale, watched[:, : self.y_dim]), 0.0
         )
@@ -193,7 +193,8 @@ class Joint(Averaged):
         """As `averaged`, then `f`, `a u + b s` (d) and `2 beta D (R - I) D` (d d)."""
         d = self.y_dim
         own, watched, products, distances = self._split(context)
-        _, location, scale, _, _, lag, *_ = self._parts(own)
+        _, _, scale, *_ = self._parts(own)
+        lag, trend = self._lag_and_trend(own)
         of_lag, of_trend = _CONTEXT.memory(*distances.chunk(DISTANCES, -1))
         squares = watched[:, d : 2 * d]
         one, two = _pairs(d)
@@ -201,7 +202,7 @@ class Joint(Averaged):
         correlation = _CONTEXT.correlation(products, squares[:, one], squares[:, two], apart)
         lower = context.new_zeros(len(context), d, d)
         lower[:, one, two] = 2 * self._vectors.beta * (scale[:, one] * scale[:, two]) * correlation
-        kept = of_lag * (location + scale * lag) + of_trend * (location + scale * self.trend(own))
+        kept = of_lag * lag + of_trend * trend
         added = (lower + lower.mT).flatten(1)
         return torch.cat((super().encode(x, own), 1 - of_lag - of_trend, kept, added), -1)
 
@@ -341,6 +342,11 @@ class Joint(Averaged):
             torch.log_softmax(stats.log_choice + density, -1),
             torch.softmax(vectors, -1),
         )
+
+    def _lag_and_trend(self, own: Tensor) -> tuple[Tensor, Tensor]:
+        """`u` and `s` (B, d), from the context of `averaged`."""
+        _, location, scale, _, _, lag, *_ = self._parts(own)
+        return location + scale * lag, location + scale * self.trend(own)
 
     def _of_vectors(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`f` (B, 1), `a u + b s` (B, 1, d) and what is added to psi (B, 1, d, d)."""

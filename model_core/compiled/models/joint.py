@@ -105,10 +105,8 @@ def predict(step: RowStep) -> float:
         loc = block[LOCATION + o]
         mean = more[MEANS + o]
         least, most = averaged.bounds(d, o, context)
-        location = context[1 + o]
-        scale = context[1 + d + o]
-        kept = of_lag * (location + scale * context[1 + 4 * d + o])
-        kept += of_trend * (location + scale * averaged.trend_of(d, o, context))
+        lag, trend = _lag_and_trend(d, o, context)
+        kept = of_lag * lag + of_trend * trend
         for i in range(n):
             loc[i] = _CONTEXT.bounded(loc[i] + kept, least, most)
         arithmetic.multiply(alone, params[o], mean)
@@ -124,6 +122,15 @@ def _watched_at(d: int, context: Floats) -> int:
     """
     place: int = context.shape[0] - WATCHED * d - d * (d - 1) // 2 - DISTANCES
     return place
+
+
+@inlined
+def _lag_and_trend(d: int, o: int, context: Floats) -> tuple[float, float]:
+    """Of an output, in units of the label."""
+    location = context[1 + o]
+    scale = context[1 + d + o]
+    trend = averaged.trend_of(d, o, context)
+    return location + scale * context[1 + 4 * d + o], location + scale * trend
 
 
 @inlined
@@ -322,11 +329,9 @@ def _watch(step: RowStep) -> None:
         return
     distances = context[context.shape[0] - DISTANCES :]
     for o in range(d):
-        location = context[1 + o]
         scale = context[1 + d + o]
         level = reading[o, LEVEL]
-        lag = location + scale * context[1 + 4 * d + o]
-        trend = location + scale * averaged.trend_of(d, o, context)
+        lag, trend = _lag_and_trend(d, o, context)
         label = _CONTEXT.standard((number[LABEL + o] - level) / scale, watched[o])
         lag = _CONTEXT.standard((lag - level) / scale, watched[o])
         trend = _CONTEXT.standard((trend - level) / scale, watched[o])
