@@ -29,8 +29,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import msgspec
 import redis
@@ -41,6 +42,7 @@ from service import wire
 from service.models.catalogue import REFERENCE, Catalogue
 from service.store import health, keys
 from service.store.api_keys import KEYS, USED, VERSION
+from service.store.feed import entry_of
 from service.store.health import PARTITIONS, RESTORING, check_formats, stored_partitions
 from service.store.log import Commit, Effect, Lease, Log, index_effects
 from service.store.shards import Argument, StoreClient, Words
@@ -53,6 +55,8 @@ from service.store.streams import (
     stored_head,
     values_of,
 )
+from service.wire import Id, event_entries
+from service.wire.event_entries import START, Raised
 from service.worker.worker import Leases
 
 BLOCK_BYTES = 1 << 20  # of a block before it is packed, about: a larger stream has one alone
@@ -102,6 +106,14 @@ class StreamBlock(Struct, array_like=True):
 
     streams: list[Kept] = []
     feeds: list[StoredFeed] = []
+
+
+class MovedEntry(NamedTuple):
+    """An entry of a feed on its way to another partition, or to an earlier time."""
+
+    partition: int  # where it goes
+    id: Id  # that it had
+    raised: Raised
 
 
 class UsedModel(Struct):
@@ -534,6 +546,7 @@ class Restore:
         self._replace = replace
         self._progress = progress
         self._held: dict[int, Lease] = {}
+        self._now_ms = 0  # by the store's clock, when the last feed was read
 
     def check(self) -> None:
         """Raise BackupError where nothing may be written, before anything is."""
@@ -568,6 +581,7 @@ class Restore:
             self._client.hset(keys.CONFIG, mapping=cast(Any, config))
             self._nobody_works()
             self._empty(leases)
+            moved: list[MovedEntry] = []
             for block in self._reader.streams():
                 leases.tick()
                 # What workers commit is written even to a full store, and so is this: end in time.
@@ -578,8 +592,9 @@ class Restore:
                     )
                 self._write(block.streams)
                 for feed in block.feeds:
-                    self._write_feed(feed)
+                    self._write_feed(feed, moved)
                 self._progress(self._reader.done)
+            self._write_moved(moved, leases)
             self._write_keys()
             self._client.hdel(keys.CONFIG, RESTORING)
 
@@ -658,17 +673,44 @@ class Restore:
             if result not in ("OK", "ALREADY"):
                 raise BackupError(f"partition {partition} was taken over ({result}): restore again")
 
-    def _write_feed(self, feed: StoredFeed) -> None:
-        """Put a feed in its place where that is the same: its ids are those of its partition."""
-        if self._reader.manifest.partitions != self._partitions:
-            return
+    def _write_feed(self, feed: StoredFeed, moved: list[MovedEntry]) -> None:
+        """Put a feed in its place, or append its entries to those that need new ids."""
         seconds, micros = cast(Any, self._client.time())
-        if int(feed.entries[-1][0].partition(b"-")[0]) >= seconds * 1000 + micros // 1000:
-            return  # of a clock ahead of this one's: events to come would be taken for old ones
-        self._client.all(
-            ("XADD", keys.feed(feed.partition), id_, *chain.from_iterable(fields.items()))
-            for id_, fields in feed.entries
-        )
+        self._now_ms = seconds * 1000 + micros // 1000
+        newest_ms = int(feed.entries[-1][0].partition(b"-")[0])
+        if self._reader.manifest.partitions == self._partitions and newest_ms < self._now_ms:
+            self._client.all(
+                ("XADD", keys.feed(feed.partition), id_, *chain.from_iterable(fields.items()))
+                for id_, fields in feed.entries
+            )
+            return
+        for id_, fields in feed.entries:
+            entry = entry_of(feed.partition, id_, fields)
+            if entry.raised is not None:  # a damaged one counts as trimmed away, as for readers
+                partition = keys.partition_of(entry.raised.stream, self._partitions)
+                moved.append(MovedEntry(partition, entry.id, entry.raised))
+
+    def _write_moved(self, moved: list[MovedEntry], leases: Leases) -> None:
+        """Write entries under new ids: in their order, before those of events to come.
+
+        The ids of the backup are those of its partitions, and perhaps of a clock ahead of this one.
+        """
+        newest = dict.fromkeys(range(self._partitions), START)
+        feeds: dict[int, list[Argument]] = {}
+        for partition, id_, raised in sorted(moved, key=attrgetter("id")):
+            follows = Id(newest[partition].ms, newest[partition].number + 1)
+            id_ = max(follows, Id(min(id_.ms, self._now_ms - 1), id_.number))
+            newest[partition] = id_
+            number = event_entries.number_of(partition, id_)
+            parts = feeds.setdefault(partition, [])
+            parts += str(id_), event_entries.encode(raised, number)
+        for partition, parts in feeds.items():
+            for i in range(0, len(parts), 2 * FEED_PAGE):
+                leases.tick()
+                page = parts[i : i + 2 * FEED_PAGE]
+                # All of them: the next event trims a feed to its length.
+                feed: Effect = ("FEED", keys.feed(partition), len(parts), *page)
+                self._commit({partition: [feed]})
 
     def _write_keys(self) -> None:
         """Add access keys and windows that are not there; keys there may have been revoked."""

@@ -137,11 +137,6 @@ def restore(
                         typer.echo(f"put the model {reference} into {settings.models_dir}")
                 restoring.run()
     typer.echo(f"restored {manifest.streams} streams into {number} partitions")
-    if number != manifest.partitions:
-        typer.echo(
-            f"the backup is of {manifest.partitions} partitions: `moca changes`, `moca incidents` "
-            "and the event feed start empty; `moca changepoints STREAM` has what each stream had"
-        )
 
 
 def _models(manifest: Manifest, catalogue: Catalogue, ignore: bool) -> None:
