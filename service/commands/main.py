@@ -46,7 +46,6 @@ _PLACES = {
     "changes": CommandPlace("service.commands.changes:changes", STREAMS),
     "incidents": CommandPlace("service.commands.changes:incidents", STREAMS),
     "replay": CommandPlace("service.commands.replay:replay", STREAMS),
-    "follow": CommandPlace("service.commands.observing:follow", STREAMS, True),
     "predict": CommandPlace("service.commands.observing:predict", STREAMS, True),
     "mcp": CommandPlace("service.commands.tools:mcp", STREAMS, True),
     "models": CommandPlace("service.commands.tools:models", MODELS),

@@ -1,4 +1,4 @@
-"""`moca observe`, `predict`, `follow` and `changepoints`: a stream from the command line."""
+"""`moca observe`, `predict` and `changepoints`: a stream from the command line."""
 
 from __future__ import annotations
 
@@ -45,14 +45,11 @@ from service.commands.connection import (
 
 if TYPE_CHECKING:
     from moca_client import Client
-    from moca_client.subscriptions import Message
 
 FILE_BATCH = 500
 MISSING = frozenset({"null", "none", "nan", "na"})  # labels, or outputs, in words
 _LINE = "{:>8}  {:>12}  {:>10}  {:>9}  {:>8}  {}"
 _HEAD = _LINE.format("seq", "expected", "changed", "evidence", "anomaly", "event")
-_LIVE = "{:>8}  {:>12}  {:>12}  {:>10}  {:>10}  {:>9}  {}"
-_LIVE_HEAD = _LIVE.format("seq", "label", "expected", "log score", "changed", "evidence", "time")
 
 
 @with_client(retry_for_s=60.0)
@@ -167,52 +164,6 @@ def predict(
         elapsed=elapsed,
         horizon=horizon,
     )
-
-
-@with_client()
-def follow(
-    client: Client,
-    stream: Stream,
-    after: Annotated[
-        str | None,
-        typer.Option(
-            help="Position or cursor to resume after; -1: everything retained.",
-            show_default="new observations only",
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Print a stream's observations as they are applied, until the stream is deleted."""
-    if not as_json:
-        typer.echo(_LIVE_HEAD)
-    for message in client.follow(stream, after=after, detail="full", retry_for_s=None):
-        if as_json:
-            print_json(message, lines=True)
-        else:
-            _tell_followed(message)
-        sys.stdout.flush()
-
-
-def _tell_followed(message: Message) -> None:
-    from moca_client import Ended, Missed
-
-    if isinstance(message, Missed):
-        what = f"{message.start} to {message.end - 1} are no longer retained"
-        typer.secho(what, err=True, fg="yellow")
-    elif isinstance(message, Ended):
-        typer.secho(message.detail or message.reason, err=True, fg="yellow")
-    else:
-        expected = "" if message.predictive is None else _forecast(message.predictive)
-        line = _LIVE.format(
-            message.seq,
-            number(message.y),
-            expected,
-            number(message.log_score),
-            number(message.changed_probability),
-            number(message.evidence, 3),
-            message.time or "",
-        )
-        typer.echo(line.rstrip())
 
 
 @with_client()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import suppress
-from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from moca_client.console import table
-from moca_client.responses import Calendar, Predictive, RememberedRegime, Snapshot, StreamSummary
+from moca_client.responses import Calendar, Snapshot, StreamSummary
 from moca_client.tables import describe_evidence, describe_regime, describe_season
 from service.commands.common import fail, input_file
 from service.commands.connection import (
@@ -38,34 +36,6 @@ calendar = typer.Typer(
     no_args_is_help=True,
     help="List, set and remove planned windows, in which streams learn and confirm nothing.",
 )
-
-
-def _show_regimes(regimes: Sequence[RememberedRegime]) -> None:
-    if not regimes:
-        typer.echo("no regimes: see the setting `regimes`, and the first confirmed change")
-        return
-    made = table("id", "name", "probability", "seen", "last seen", "mean", "sd")
-    for regime in regimes:
-        made.add_row(
-            str(regime.id),
-            regime.name or "",
-            number(regime.probability),
-            str(regime.seen),
-            f"seq {regime.last_seen}",
-            *_moments(regime.predictive),
-        )
-    print_table(made)
-
-
-def _moments(predictive: Predictive | None) -> tuple[str, str]:
-    """Mean and standard deviation of each output; of classes their probabilities."""
-    if predictive is None:
-        return "", ""
-    if predictive.probabilities:
-        return number(predictive.probabilities), ""
-    spread = [row[i] for i, row in enumerate(predictive.variance or [])]
-    deviations = [None if square is None else sqrt(square) for square in spread]
-    return number(predictive.mean), number(deviations) if deviations else ""
 
 
 def _show(state: StreamSummary) -> None:
@@ -179,27 +149,6 @@ def delete(
         typer.confirm(f"Delete {stream!r} with its {state.seq} observations?", abort=True)
     client.delete_stream(stream)
     typer.echo(f"deleted {stream}")
-
-
-@app.command()
-@with_client(show=_show_regimes)
-def regimes(client: Client, stream: Stream) -> list[RememberedRegime]:
-    """List the regimes that a stream remembers, see its setting `regimes`."""
-    return client.regimes(stream)
-
-
-@app.command("name")
-@with_client(show=_show_regimes)
-def name_regime(
-    client: Client,
-    stream: Stream,
-    regime: Annotated[int, typer.Argument(help="Its id.", show_default=False)],
-    name: Annotated[
-        str, typer.Argument(help="Such as `night shift`; empty: none.", show_default=False)
-    ],
-) -> list[RememberedRegime]:
-    """Give a regime that a stream remembers a name."""
-    return [client.name_regime(stream, regime, name or None)]
 
 
 @snapshots.command("export")

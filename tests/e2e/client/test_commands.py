@@ -75,19 +75,6 @@ def test_a_stream_from_its_making_to_its_end(moca, stream):
     moca("streams", "set", stream, "hazard=0.1", status=1)
 
 
-def test_regimes_are_listed_and_named(moca, client, stream):
-    client.put_stream(stream, {**KNOWN, "regimes": 4})
-    client.observe(stream, [(0.5, -0.5)[i % 2] + 6.0 * (i // 30 % 2) for i in range(100)])
-    listed = json.loads(moca("streams", "regimes", stream, "--json").stdout)
-    assert [regime["id"] for regime in listed] == [1, 2]
-    assert "busy" in moca("streams", "name", stream, "2", "busy").stdout
-    text = moca("streams", "regimes", stream).stdout
-    assert [line.split()[:2] for line in text.splitlines() if "busy" in line] == [["2", "busy"]]
-    assert "404" in moca("streams", "name", stream, "9", "busy", status=1).stderr
-    moca("streams", "name", stream, "2", "")
-    assert "busy" not in moca("streams", "regimes", stream).stdout
-
-
 def test_observing_words_lines_and_missing_outputs(moca, client, prefix):
     one, two = f"{prefix}one", f"{prefix}two"
     text = moca("observe", one, "1.5", "-2", "null", "--retry-for", "5").stdout.splitlines()
@@ -180,23 +167,9 @@ def test_a_file_of_several_columns_of_numbers_is_refused_with_the_ways_to_read_i
     assert "--wide" not in refused.output
 
 
-def test_a_stream_is_followed_to_its_end(program, client, stream):
-    client.put_stream(stream, KNOWN)
-    client.observe(stream, [1.0, 2.0])
-    process = program("follow", stream, "--after", "-1")
-    lines = [process.stdout.readline().split() for _ in range(3)]
-    client.observe(stream, 3.25)
-    lines.append(process.stdout.readline().split())
-    client.delete_stream(stream)
-    rest, noise = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
-    assert [line[:2] for line in lines[1:]] == [["0", "1"], ["1", "2"], ["2", "3.25"]]
-    assert (rest, "deleted" in noise) == ("", True)
-
-
 def test_names_of_streams_are_completed_and_without_a_service_nothing_is_said(url, shifted):
     for place, names in ((url, [shifted]), ("http://127.0.0.1:9", [])):
-        asked = {"COMP_WORDS": f"moca follow {shifted[:-1]}", "COMP_CWORD": "2", "MOCA_URL": place}
+        asked = {"COMP_WORDS": f"moca predict {shifted[:-1]}", "COMP_CWORD": "2", "MOCA_URL": place}
         asked["_MOCA_COMPLETE"] = "complete_bash"
         assert CliRunner().invoke(app, prog_name="moca", env=asked).output.split() == names
 
