@@ -1,7 +1,7 @@
 """Changepoints and anomalies of all streams, as they are raised.
 
-One reader of the event feeds serves all connections of a process. A subscription catches up from
-the store, and then follows the reader.
+One reader of the event feeds wakes all connections of a process, each of which reads in the store
+what it has not sent.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from itertools import islice
 from typing import Any
 
 from moca_client.responses import MESSAGES
@@ -31,24 +29,21 @@ from service.wire.event_entries import START, FeedEntry, Filter, Positions
 log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 64  # entries per partition
-BUFFER_ENTRIES = 4096  # newest entries, for all consumers: one read of 64 partitions
 BLOCK_MS = 1000
 PAUSE_S = 0.2
 READY_WAIT_S = 5.0
-PARTITIONS_AT_ONCE = 16  # of a read while catching up
+PARTITIONS_AT_ONCE = 16  # of a consumer's read
 PAGE = 32  # entries of each of them
-MESSAGES_AT_ONCE = 64
 
 
 class EventHub:
-    """The newest entries of all partitions, in the order they were read."""
+    """How far the feeds of all partitions have come."""
 
     def __init__(self, feeds: Feeds, settings: Settings) -> None:
         self.feeds = feeds
-        self.positions: dict[int, Id] = {}  # read so far
-        self.entries = Growing()  # read by this process
+        self.positions: dict[int, Id] = {}  # of the last entries
+        self.entries = Growing()  # their number, since the start
         self.failure: BaseException | None = None
-        self._recent: deque[FeedEntry] = deque(maxlen=BUFFER_ENTRIES)
         self._ready = asyncio.Event()
         self.connections = Connections(
             metrics.SUBSCRIBERS.labels("events"), settings.max_event_streams, "event-stream"
@@ -69,14 +64,6 @@ class EventHub:
     def closing(self) -> bool:
         """Whether every connection is to end."""
         return self.connections.closing
-
-    def since(self, number: int, limit: int) -> list[FeedEntry] | None:
-        """Return at most `limit` entries after the first `number`; None: some were dropped."""
-        waiting = self.entries.count - number
-        if waiting > len(self._recent):
-            return None
-        first = len(self._recent) - waiting
-        return list(islice(self._recent, first, first + limit))
 
     async def drain(self) -> None:
         """End every connection; returns when they have ended, or after a while."""
@@ -109,7 +96,6 @@ class EventHub:
         entries = await self.feeds.follow(self.positions, READ_AT_ONCE, BLOCK_MS)
         for entry in entries:
             self.positions[entry.partition] = entry.id
-            self._recent.append(entry)
         if entries:
             self.entries.grow(len(entries))
 
@@ -148,25 +134,23 @@ class Subscription:
         yield self._mark_sent(f"retry: {RETRY_MS}\n{self._beat()}".encode())
         if gap := await self._first_gap():
             yield self._mark_sent(gap)
-        joined: int | None = None
         while not self._hub.closing:
-            if joined is None and (behind := self._positions.behind(self._hub.positions)):
-                chunk = self._messages(await self._page(behind))
-            else:
-                # Nothing is awaited between `behind` and this, so no entry is lost between catching
-                # up and following.
-                joined = self._hub.entries.count if joined is None else joined
-                entries = self._hub.since(joined, MESSAGES_AT_ONCE)
-                joined = None if entries is None else joined + len(entries)
-                chunk = self._messages(entries or [])
+            count = self._hub.entries.count
+            behind = self._positions.behind(self._hub.positions)
+            chunk = b""
+            if behind:
+                try:
+                    chunk = self._messages(await self._page(behind))
+                except RedisUnavailable:  # the hub waits as well
+                    await asyncio.sleep(PAUSE_S)
             left_s = self._sent_s + heartbeat_s - time.monotonic()
             if chunk:
                 # Incidents come first: a consumer that is cut off between resumes before both.
                 yield self._mark_sent(await self._incident_messages() + chunk)
             elif left_s <= 0:
                 yield self._mark_sent(self._beat().encode())
-            elif joined is not None:
-                await self._hub.entries.beyond(joined, left_s)
+            elif not behind:
+                await self._hub.entries.beyond(count, left_s)
 
     async def _page(self, behind: Mapping[int, Id]) -> list[FeedEntry]:
         some = dict(list(behind.items())[:PARTITIONS_AT_ONCE])
@@ -188,11 +172,7 @@ class Subscription:
         """Move past these entries; return the messages to send."""
         messages = []
         for entry in entries:
-            if entry.partition not in self._positions:
-                continue
             at = self._positions[entry.partition]
-            if entry.id <= at:
-                continue  # caught up with already
             if entry.before > at and not (self._whole and at == START):
                 messages.append(self._gap([entry]))
             self._positions.move(entry.partition, entry.id)

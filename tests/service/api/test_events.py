@@ -171,8 +171,8 @@ def test_what_was_trimmed_away_is_told_first_and_once(start, valkey_url):
 
 
 def test_catching_up_meets_following_without_a_loss_or_a_doubling(start, writer, monkeypatch):
-    """The newest 8 entries are kept in the process: consumers fall back to the store often."""
-    monkeypatch.setattr(sse_events, "BUFFER_ENTRIES", 8)
+    """Eight entries are read at a time: consumers stay behind for long."""
+    monkeypatch.setattr(sse_events, "PAGE", 8)
     url = start().url
     fill(writer, 10)
     writing = threading.Thread(target=fill, args=(writer, 30, 11))
