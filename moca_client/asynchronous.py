@@ -63,7 +63,7 @@ from moca_client.subscriptions import (
 )
 
 if TYPE_CHECKING:
-    from moca_client.frames import Answers, Source
+    from moca_client.frames import Source
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -214,34 +214,18 @@ class AsyncClient:
         frame: Any,
         *unnamed: Never,
         detail: calls.Detail = "summary",
-        belief: bool = False,
         **source: Unpack[Source],
-    ) -> Answers:
+    ) -> Any:
         """Post the rows of a pandas or polars frame in order, `batch` in a request.
 
-        stream: of all rows; or by: the column that names the stream of each row; the frame of
-        the answers has the column as well. Columns y, x and time that are not named are found as
-        `moca replay` finds them: `y`, or `y1, y2, ...`; `x`; `time`.
+        Returns the answers as a frame of the same library, without beliefs. stream: of all rows; or
+        by: the column that names the stream of each row; the frame of the answers has the column
+        as well. Columns y, x and time that are not named are found as `moca replay` finds them:
+        `y`, or `y1, y2, ...`; `x`; `time`.
         """
         from moca_client.frames import observe_frame
 
-        options: calls.AnswerOptions = {"detail": detail, "belief": belief}
-        return await self.run(observe_frame(frame, unnamed, source, options))
-
-    async def observe_table(
-        self,
-        frame: Any,
-        *unnamed: Never,
-        detail: calls.Detail = "summary",
-        **source: Unpack[Source],
-    ) -> Any:
-        """Post the rows of a frame as `observe_frame`; return the answers as a frame alone.
-
-        They come by columns, in half the bytes, without beliefs.
-        """
-        from moca_client.frames import observe_table
-
-        return await self.run(observe_table(frame, unnamed, source, {"detail": detail}))
+        return await self.run(observe_frame(frame, unnamed, source, detail))
 
     # --- reads -------------------------------------------------------------------------------
 

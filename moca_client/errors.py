@@ -183,9 +183,9 @@ class OutcomeUnknown(Unavailable):
 
 
 class PartlyObserved(ClientError):
-    """A frame was applied in part: `answers` are those that are known, in the order of its rows.
+    """A frame was applied in part: `answers` is a frame of those that are known.
 
-    Of a frame of one stream they are those to its first rows; of `observe_table` they are a frame.
+    They are in the order of its rows; of a frame of one stream they are those to its first rows.
     """
 
     def __init__(self, message: str, answers: Any):

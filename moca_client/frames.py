@@ -5,10 +5,9 @@ Needs narwhals: `pip install 'moca-client[frames]'`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
-from operator import itemgetter
-from typing import Any, NamedTuple, TypedDict, TypeVar, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 from moca_client import calls
 from moca_client.calls import is_time_index, times_of
@@ -26,28 +25,6 @@ from moca_client.series import ColumnRoles, Series, SeriesError, Table, series_o
 from moca_client.tables import Columns, columns_of
 
 BACKENDS = ("pandas", "polars", "pyarrow")
-T = TypeVar("T")
-P = TypeVar("P")  # answers to a request
-
-
-class Answers(list[Answer]):
-    """Answers in order. `backend` is the library of the frame that was observed.
-
-    by: its column with the names of the streams; None: it was of one stream. full: whether answers
-    have details; None: as they show.
-    """
-
-    backend: str | None = None
-    by: str | None = None
-    full: bool | None = None
-
-    def to_frame(self, backend: str | None = None) -> Any:
-        """Return a row for each answer, in the library of the frame that was observed."""
-        columns = columns_of(self, Answer, self.full)
-        if self.by is not None:
-            names: Columns = {self.by: [answer.stream for answer in self]}
-            columns = names | columns | names  # the first column, in place of one of the answers'
-        return _frame(columns, backend or self.backend)
 
 
 def to_frame(
@@ -128,44 +105,45 @@ class _Posting(NamedTuple):
 
 
 def observe_frame(
-    frame: Any, unnamed: Sequence[Any], source: Source, options: calls.AnswerOptions
-) -> Calls[Answers]:
-    """Post a frame's rows; answers one by one, in the order of the rows."""
-    posting = _read(frame, *unnamed, **source)
-
-    def applied(error: ClientError) -> list[Answer]:
-        return getattr(error, "answers", [])
-
-    def kept(pages: Sequence[tuple[Sequence[int], list[Answer]]]) -> Answers:
-        pairs = (pair for rows, page in pages for pair in zip(rows, page, strict=True))
-        answers = Answers(answer for _, answer in sorted(pairs, key=itemgetter(0)))
-        answers.backend = posting.backend
-        answers.by = posting.by
-        answers.full = options.get("detail") == "full"
-        return answers
-
-    return (yield from _posted(posting, list[Answer], dict(options), applied, kept))
-
-
-def observe_table(
-    frame: Any, unnamed: Sequence[Any], source: Source, options: calls.AnswerOptions
+    frame: Any, unnamed: Sequence[Any], source: Source, detail: calls.Detail
 ) -> Calls[Any]:
-    """Post a frame's rows; the answers by columns, as a frame, in the order of the rows."""
+    """Post a frame's rows; the answers come by columns, as a frame, in the order of the rows."""
     posting = _read(frame, *unnamed, **source)
+    options = {"detail": detail, "format": "columns"}
+    pages: list[tuple[Sequence[int], Columns]] = []
+    for name, series in posting.series.items():
+        for start in range(0, len(series.rows), posting.batch):
+            own = series.observations(start, start + posting.batch)
+            places = series.rows[start : start + len(own)]
+            try:
+                page: Columns = yield calls.observe(name, own, Columns, options)
+                pages.append((places, page))
+            except ClientError as error:
+                applied = error.document.get("answers") if isinstance(error, Problem) else None
+                page = applied or {}
+                pages.append((places[: len(next(iter(page.values()), ()))], page))
+                where = f"rows {start + 1} to {start + len(own)}"
+                where = where if posting.by is None else f"{posting.by} {name!r}, {where} of it"
+                count = sum(len(answered) for answered, _ in pages)
+                text = f"{where}: {error}; {count} rows are known to be applied"
+                raise PartlyObserved(text, _answers(posting, pages)) from error
+    return _answers(posting, pages)
 
-    def applied(error: ClientError) -> Columns:
-        return (isinstance(error, Problem) and error.document.get("answers")) or {}
 
-    def kept(pages: Sequence[tuple[Sequence[int], Columns]]) -> Any:
-        answers = _joined(pages)
-        if posting.by is not None:
-            rows = sorted(row for own, _ in pages for row in own)
-            names: Columns = {posting.by: [str(posting.columns[posting.by][row]) for row in rows]}
-            answers = names | answers | names  # the first column, in place of one of the answers'
-        return _frame(answers, posting.backend)
-
-    by_columns = {**options, "format": "columns"}
-    return (yield from _posted(posting, dict[str, list[Any]], by_columns, applied, kept))
+def _answers(posting: _Posting, pages: Sequence[tuple[Sequence[int], Columns]]) -> Any:
+    """Return columns of all pages as a frame, in the order of their rows; None: a page has none."""
+    order = sorted(row for rows, _ in pages for row in rows)
+    place = {row: i for i, row in enumerate(order)}
+    names = dict.fromkeys(name for _, page in pages for name in page)
+    columns: Columns = {name: [None] * len(order) for name in names}
+    for rows, page in pages:
+        for name, values in page.items():
+            for row, value in zip(rows, values, strict=True):
+                columns[name][place[row]] = value
+    if posting.by is not None:
+        streams: Columns = {posting.by: [str(posting.columns[posting.by][row]) for row in order]}
+        columns = streams | columns | streams  # the first column, in place of one of the answers'
+    return _frame(columns, posting.backend)
 
 
 def _read(
@@ -208,55 +186,6 @@ def _read(
     except SeriesError as error:
         raise InvalidRequest(str(error)) from error
     return _Posting(columns, backend, by, batch, series)
-
-
-def _posted(
-    posting: _Posting,
-    kind: type[P],
-    options: Mapping[str, Any],
-    applied: Callable[[ClientError], P],
-    kept: Callable[[Sequence[tuple[Sequence[int], P]]], T],
-) -> Calls[T]:
-    """Post the rows of each stream in order; return their answers as `kept` makes them.
-
-    kind: of the answers to some rows. applied: the answers to what was applied before an error.
-    kept: takes answers with their rows. Raises PartlyObserved.
-    """
-    pages: list[tuple[Sequence[int], P]] = []
-    for name, series in posting.series.items():
-        for start in range(0, len(series.rows), posting.batch):
-            own = series.observations(start, start + posting.batch)
-            places = series.rows[start : start + len(own)]
-            try:
-                page = yield calls.observe(name, calls.observations(own), kind, options)
-                pages.append((places, page))
-            except ClientError as error:
-                page = applied(error)
-                pages.append((places[: _length(page)], page))
-                where = f"rows {start + 1} to {start + len(own)}"
-                where = where if posting.by is None else f"{posting.by} {name!r}, {where} of it"
-                count = sum(len(answered) for answered, _ in pages)
-                text = f"{where}: {error}; {count} rows are known to be applied"
-                raise PartlyObserved(text, kept(pages)) from error
-    return kept(pages)
-
-
-def _length(answers: Any) -> int:
-    """Return how many answers a list has, or columns."""
-    return len(next(iter(answers.values()), ())) if isinstance(answers, dict) else len(answers)
-
-
-def _joined(pages: Sequence[tuple[Sequence[int], Columns]]) -> Columns:
-    """Return columns of all pages in the order of their rows; None where a page has no such."""
-    order = sorted(row for rows, _ in pages for row in rows)
-    place = {row: i for i, row in enumerate(order)}
-    names = dict.fromkeys(name for _, page in pages for name in page)
-    columns: Columns = {name: [None] * len(order) for name in names}
-    for rows, page in pages:
-        for name, values in page.items():
-            for row, value in zip(rows, values, strict=True):
-                columns[name][place[row]] = value
-    return columns
 
 
 def read_frame(frame: Any) -> tuple[dict[str, list[Any]], str | None]:

@@ -12,15 +12,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from moca_client.replayed import Beliefs, Replayed, by_largest_change, confirmed_in
+from moca_client.replayed import Beliefs, Replayed
 from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
 
 MAX_DATA_PANELS = 6
-MAX_STREAMS = 40  # with a line of their own in a picture of many
-BINS = 80  # of changes over time
 WIDTH = 11.0  # inches of a picture
 # Inches around and between the panels: to find out what texts need takes as long as to draw.
 LEFT = 0.8
@@ -91,7 +89,7 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     draw_alarm(panels[-1], replayed, x)
     _shade_warm_up(panels, replayed, x)
     _mark_changes(panels, replayed, x)
-    _finish(panels, replayed, x, replayed.headline, _uses_time(replayed))
+    _finish(panels, replayed, x)
     hidden = len(replayed.series.y_names) - MAX_DATA_PANELS
     if hidden > 0:
         panels[MAX_DATA_PANELS - 1].annotate(
@@ -101,61 +99,10 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     figure.savefig(file)
 
 
-def plot_changes(replays: Sequence[Replayed], file: Path) -> None:
-    """Draw the confirmed changes of many streams to `file` (PNG).
-
-    Top: how many begin at a time, so that what began together stands out. Bottom: a line for each
-    stream that changed, at most `MAX_STREAMS` with the largest changes, the first to change above;
-    a triangle up or down at each start, with its interval.
-    """
-    changes = confirmed_in(replays)
-    largest = [replayed.stream for replayed in by_largest_change(replays)[:MAX_STREAMS]]
-    by_start = sorted(changes, key=lambda change: change[0].place(change[1].start))
-    streams = dict.fromkeys(replayed.stream for replayed, _ in by_start)
-    shown = [stream for stream in streams if stream in largest][::-1]
-    height = 1.6 + 1.4 + 0.22 * max(len(shown), 3)
-    figure = Figure(figsize=(WIDTH, height), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    counts, lines = figure.subplots(
-        2, 1, sharex=True, height_ratios=[1.4, 0.22 * max(len(shown), 3)]
-    )
-    by_time = all(map(_uses_time, replays))
-    places = {id(own): positions(own, by_time) for own in replays}
-    x = np.unique(np.concatenate([*places.values()]))
-    starts = [places[id(own)][_row(own, event.start)] for own, event in changes]
-    counts.hist(starts, bins=np.linspace(x[0], x[-1], BINS + 1), color=COLOURS["changed"])
-    counts.set_ylabel("changes")
-    counts.yaxis.set_major_locator(MaxNLocator(integer=True))
-    for own, event in changes:
-        if own.stream in shown:
-            line = shown.index(own.stream)
-            at = places[id(own)]
-            start = at[_row(own, event.start)]
-            reach = [event.start if end is None else end for end in (event.earliest, event.latest)]
-            lines.hlines(line, *(at[_row(own, end)] for end in reach), color=COLOURS["changed"])
-            marker = {"up": "^", "down": "v"}.get(event.direction or "", "o")
-            lines.scatter(start, line, marker=marker, s=28, color=COLOURS["state-confirmed"])
-    lines.set_yticks(range(len(shown)), shown)
-    lines.set_ylim(-0.7, max(len(shown), 3) - 0.3)
-    lines.grid(axis="y", color=COLOURS["line"], lw=0.6)
-    title = f"{len(streams)} of {len(replays)} streams changed, {len(changes)} times"
-    _finish([counts, lines], replays[0], x, title, by_time)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
-
-
-def _row(replayed: Replayed, seq: int) -> int:
-    """Return the row of the file for an observation, the first or last for one outside of it."""
-    return min(max(seq - replayed.first_seq, 0), len(replayed.answers) - 1)
-
-
-def positions(replayed: Replayed, by_time: bool = True) -> Floats:
-    """Return where each answer stands on the time axis: its time when that increases, else seq.
-
-    by_time: whether it may be the time.
-    """
+def positions(replayed: Replayed) -> Floats:
+    """Return where each answer stands on the time axis: its time when that increases, else seq."""
     rows = len(replayed.answers)
-    if by_time and _uses_time(replayed):
+    if _uses_time(replayed):
         assert replayed.series.axis is not None
         return np.asarray(replayed.series.axis.value[:rows], np.float64)
     return np.arange(replayed.first_seq, replayed.first_seq + rows, dtype=np.float64)
@@ -418,9 +365,7 @@ def _shade_warm_up(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> Non
         note.set_in_layout(False)
 
 
-def _finish(
-    panels: Sequence[Axes], replayed: Replayed, x: Floats, title: str, by_time: bool
-) -> None:
+def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
     borders = edges(x)
     for panel in panels:
         panel.set_xlim(borders[0], borders[-1])
@@ -429,13 +374,13 @@ def _finish(
         panel.tick_params(labelsize=8)
         panel.grid(axis="y", color=COLOURS["line"], lw=0.6)
         panel.set_axisbelow(True)
+    title = replayed.headline
     if len(title) > TITLE_CHARACTERS:
         title = f"{title[:TITLE_CHARACTERS]}..."
-    pad = None if panels[0].get_legend() is None else TITLE_PAD
-    panels[0].set_title(title, loc="left", fontsize=11, pad=pad)
-    axis = replayed.series.axis
-    panels[-1].set_xlabel(axis.name if by_time and axis is not None else "observation (seq)")
-    if by_time and axis is not None and axis.kind == "datetime":
+    panels[0].set_title(title, loc="left", fontsize=11, pad=TITLE_PAD)
+    axis = replayed.series.axis if _uses_time(replayed) else None
+    panels[-1].set_xlabel("observation (seq)" if axis is None else axis.name)
+    if axis is not None and axis.kind == "datetime":
         locator = AutoDateLocator()  # type: ignore[no-untyped-call]
         panels[-1].xaxis.set_major_locator(locator)
         formatter = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """`replay`: stream a file through a running service; write the answers and pictures.
 
 A file is one stream, or has many: then some are posted at once, into one table of all answers, and
-pictures are drawn of all changes together and of the streams whose changes are largest. Tables on
-the console need rich, pictures matplotlib: extras of the wheel.
+pictures are drawn of the streams whose changes are largest. Tables on the console need rich,
+pictures matplotlib: extras of the wheel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from moca_client.responses import (
     EventMembers,
     StreamChange,
 )
-from moca_client.series import Series, notices_of, read_series
+from moca_client.series import Series, notices_of
 from moca_client.sync import Client
 from moca_client.tables import (
     Columns,
@@ -69,121 +69,116 @@ class ReplayError(RuntimeError):
     """The replay cannot go on; the message says why and what to do."""
 
 
+def stream_name(file: Path) -> str:
+    """Return the stream that the rows of a file are of, unless another is named."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem)
+
+
 def replay(
-    file: Path,
-    *,
-    url: str = DEFAULT_URL,
-    api_key: str | None = None,
-    stream: str | None = None,
-    model: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    out: Path | None = None,
-    series: Series | None = None,
-    batch: int = BATCH,
-    belief: bool = True,
-    existing: Literal["refuse", "append", "replace"] = "refuse",
-    console: Console | None = None,
-) -> Replayed:
-    """Stream `file` through the service at `url`; write answers and plot; print the events.
-
-    `out` ending in .csv, .parquet or .png is that one file; anything else is a folder that gets
-    `STREAM-answers.csv`, `STREAM.png` and, where pyarrow is installed, `STREAM-answers.parquet`
-    (default: the current one).
-    `series` is what was read of the file already; by default its columns are found by their names.
-    `stream` defaults to the file's name. `existing` says what to do when the stream already has
-    observations: refuse, append to them, or replace the stream. `belief` asks for the whole
-    run-length belief with each answer, which the plot's heat map shows.
-    """
-    console = console or Console()
-    stream = stream or re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem)
-    replayed = Replayed(stream, series or read_series(file))
-    files = output_files(out or Path(), stream, console)
-    wanted = {**({"model": model} if model else {}), **(settings or {})}
-    with Client(url, api_key=api_key) as client:
-        upload = Upload(client, [replayed], batch, belief)
-        upload.prepare(file, files, wanted, existing, console)
-
-        def write() -> None:
-            write_table(columns_of(replayed), files, partial(_lists, replayed))
-
-        def keep() -> None:
-            write()
-            draw(client, replayed, files)
-
-        with collecting_nothing():
-            upload.run(stream, keep)
-            # The service segments the stream while tables are written.
-            with ThreadPoolExecutor(1) as pool:
-                asked = pool.submit(ask_changes, client, replayed)
-                write()
-                asked.result()
-            draw(client, replayed, files)
-    _print_changes(events_table(replayed), console)
-    regimes = describe_segmentation(replayed.segmentation, replayed.hindsight)
-    console.print(regimes, highlight=False)
-    if replayed.answers and (season := replayed.answers[-1].season) is not None:
-        console.print(f"season: {describe_season(season)}", highlight=False)
-    if replayed.answers and (regime := replayed.answers[-1].regime) is not None:
-        console.print(f"typical regime now: {describe_regime(regime)}", highlight=False)
-    for path in files:
-        console.print(f"wrote {path}", highlight=False)
-    return replayed
-
-
-def replay_many(
     file: Path,
     streams: Mapping[str, Series],
     *,
+    many: bool = False,
     url: str = DEFAULT_URL,
     api_key: str | None = None,
-    model: str | None = None,
     settings: Mapping[str, Any] | None = None,
     out: Path | None = None,
     batch: int = BATCH,
+    belief: bool = True,
     plots: int = PLOTS,
     existing: Literal["refuse", "append", "replace"] = "refuse",
     console: Console | None = None,
 ) -> list[Replayed]:
-    """Stream the series of a file through the service at `url`, some at once.
+    """Stream the series of `file` through the service at `url`; write answers, print changes, plot.
 
-    Into the folder `out` (default: the current one) go `FILE-answers.csv`, and, where pyarrow is
-    installed, `FILE-answers.parquet`, with the answers to all rows; `FILE.png` with all confirmed
-    changes; and `FILE-STREAM.png` of the streams with the largest changes, at most `plots` of them,
-    and no picture at all where that is 0. batch: observations in a request. The others are as of
-    `replay`, without run-length beliefs.
+    streams: of the series, by name; many: the file may have others than one, of which some are
+    posted at once. Into the folder `out` (default: the current one) go `STREAM-answers.csv`,
+    `STREAM.png` and, where pyarrow is installed, `STREAM-answers.parquet`; of many
+    `FILE-answers.csv` likewise, with a column of their names, and `FILE-STREAM.png` of the streams
+    with the largest changes, at most `plots` of them. `out` ending in .csv, .parquet or .png is
+    that one file. batch: observations in a request. belief: of one stream, whether the whole
+    run-length belief comes with each answer, which the plot's heat map shows. existing: what to do
+    where a stream already has observations: refuse, append to them, or replace it.
     """
     console = console or Console()
-    files = output_files(out or Path(), file.stem, console, pictures=plots > 0)
     replays = [Replayed(name, series) for name, series in streams.items()]
+    first = replays[0]
+    name = file.stem if many else first.stream
+    files = output_files(out or Path(), name, console, pictures=plots > 0 or not many)
     tables: dict[str, Columns] = {}
 
     def lay_out(replayed: Replayed) -> None:
-        """Lay out the answers of a stream, with its name in the first column."""
-        own = replayed
-        if own.series.y_names == [own.stream]:  # a column of a wide file
-            own = replace(own, series=own.series._replace(y_names=["y"]))
-        tables[own.stream] = {"stream": [own.stream] * len(own.answers), **columns_of(own)}
+        tables[replayed.stream] = _with_name(replayed) if many else columns_of(replayed)
 
     def write() -> None:
         for replayed in replays:
             if replayed.stream not in tables:
                 lay_out(replayed)
-        write_table(_joined([tables[replayed.stream] for replayed in replays]), files)
+        columns = _joined([tables[replayed.stream] for replayed in replays])
+        write_table(columns, files, dict if many else partial(_lists, first))
 
-    wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
-        upload = Upload(client, replays, batch, finished=lay_out)
-        upload.prepare(file, files, wanted, existing, console)
-        with collecting_nothing():
-            upload.run(f"{len(replays)} streams", write)
+        upload = Upload(client, replays, batch, belief and not many, finished=lay_out)
+        upload.prepare(file, files, settings or {}, existing, console)
+        ask = (
+            partial(ask_confirmed, client, replays) if many else partial(ask_changes, client, first)
+        )
+        with collecting_nothing(), ThreadPoolExecutor(1) as pool:
+            upload.run(f"{len(replays)} streams" if many else name, write)
+            asked = pool.submit(ask)  # the service answers while tables are written
             write()
-        ask_confirmed(client, replays)
-        _print_changes(changes_table(replays), console)
-        if any(map(_picture, files)):
-            files += _draw_many(client, replays, files, plots, console)
+            asked.result()
+        if many:
+            _print_changes(changes_table(replays), console)
+            files = _draw_largest(client, replays, files, plots, console)
+        else:
+            _print_changes(events_table(first), console)
+            _describe(first, console)
+            for picture in filter(_picture, files):
+                draw(client, first, picture)
     for path in files:
         console.print(f"wrote {path}", highlight=False)
     return replays
+
+
+def _with_name(replayed: Replayed) -> Columns:
+    """Lay out the answers of one of many streams, with its name in the first column."""
+    series = replayed.series
+    if series.y_names == [replayed.stream]:  # a column of a wide file
+        series = series._replace(y_names=["y"])
+    names: Columns = {"stream": [replayed.stream] * len(replayed.answers)}
+    return names | columns_of(replace(replayed, series=series))
+
+
+def _draw_largest(
+    client: Client, replays: Sequence[Replayed], files: Sequence[Path], plots: int, console: Console
+) -> list[Path]:
+    """Draw the streams with the largest changes; returns the files that are written."""
+    written = [path for path in files if not _picture(path)]
+    largest = by_largest_change(replays)
+    for picture in filter(_picture, files):
+        for replayed in largest[:plots]:
+            ask_changes(client, replayed)
+            own = f"{picture.stem}-{quote(replayed.stream, safe='')}.png"
+            written.append(picture.with_name(own))
+            draw(client, replayed, written[-1])
+        if len(largest) > plots:
+            text = f"pictures of {plots} of {len(largest)} streams that changed: see --plots"
+            console.print(text)
+    return written
+
+
+def _describe(replayed: Replayed, console: Console) -> None:
+    """Print the regimes of a stream, and the season and the typical regime that it has now."""
+    regimes = describe_segmentation(replayed.segmentation, replayed.hindsight)
+    console.print(regimes, highlight=False)
+    if not replayed.answers:
+        return
+    last = replayed.answers[-1]
+    if last.season is not None:
+        console.print(f"season: {describe_season(last.season)}", highlight=False)
+    if last.regime is not None:
+        console.print(f"typical regime now: {describe_regime(last.regime)}", highlight=False)
 
 
 def _picture(path: Path) -> bool:
@@ -214,15 +209,13 @@ def output_files(out: Path, name: str, console: Console, pictures: bool = True) 
     return [path for path in files if path not in missing]
 
 
-def draw(client: Client, replayed: Replayed, files: Sequence[Path]) -> None:
-    """Draw the picture among the files, if there is one, with the settings of the stream."""
-    for path in files:
-        if _picture(path):
-            from moca_client.plots import plot_replay  # matplotlib is optional
+def draw(client: Client, replayed: Replayed, path: Path) -> None:
+    """Draw the picture of a stream, with its settings."""
+    from moca_client.plots import plot_replay  # matplotlib is optional
 
-            with suppress(ClientError):
-                replayed.settings = client.stream(replayed.stream).settings
-            plot_replay(replayed, path)
+    with suppress(ClientError):
+        replayed.settings = client.stream(replayed.stream).settings
+    plot_replay(replayed, path)
 
 
 def columns_of(replayed: Replayed) -> Columns:
@@ -246,7 +239,7 @@ def _joined(tables: Sequence[Columns]) -> Columns:
     joined: Columns = {name: [] for columns in tables for name in columns}
     for columns in tables:
         for name, cells in joined.items():
-            cells += columns.get(name) or [None] * len(columns["stream"])
+            cells += columns.get(name) or [None] * len(columns["seq"])
     return joined
 
 
@@ -614,31 +607,3 @@ def changes_table(replays: Sequence[Replayed]) -> Table:
             describe_evidence(event.evidence),
         )
     return made
-
-
-def _draw_many(
-    client: Client,
-    replays: Sequence[Replayed],
-    files: Sequence[Path],
-    plots: int,
-    console: Console,
-) -> list[Path]:
-    """Draw all changes, and each of the streams with the largest; returns the latters' files."""
-    from moca_client.plots import plot_changes  # matplotlib is optional
-
-    (overview,) = filter(_picture, files)
-    plot_changes(replays, overview)
-    largest = by_largest_change(replays)
-    drawn: list[Path] = []
-    with progress_bar(console, "pictures") as progress:
-        task = progress.add_task("drawing", total=len(largest[:plots]))
-        for replayed in largest[:plots]:
-            ask_changes(client, replayed)
-            name = f"{overview.stem}-{quote(replayed.stream, safe='')}.png"
-            path = overview.with_name(name)
-            draw(client, replayed, [path])
-            drawn.append(path)
-            progress.advance(task)
-    if len(largest) > plots:
-        console.print(f"pictures of {plots} of {len(largest)} streams that changed: see --plots")
-    return drawn

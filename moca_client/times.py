@@ -208,8 +208,7 @@ def _common(cells: Sequence[Any]) -> tuple[list[datetime], str]:
         if match is None:
             raise BadTime(row, NO_TIME)
         matches.append(match)
-    order = _order(matches)
-    moments = [_moment(row, match, order) for row, match in enumerate(matches)]
+    moments = _in_one_order(matches)
     for match, moment in zip(matches, moments, strict=True):
         if len(match[1]) < 3 and len(match[4]) < 3:
             return moments, (
@@ -228,35 +227,33 @@ def _begins_with_year(cell: Any) -> bool:
     return match is not None and len(match[1]) == 4
 
 
-def _order(matches: Sequence[re.Match[str]]) -> str:
-    """Return which part is the day, month and year, as all dates of a column have it."""
+def _in_one_order(matches: Sequence[re.Match[str]]) -> list[datetime]:
+    """Read all dates of a column in the one order of day, month and year that fits them all."""
+    first = matches[0]
     if all(len(match[1]) == 4 for match in matches):
-        return "ymd"
-    separator = matches[0][2]
-    year = "%Y" if len(matches[0][4]) == 4 else "%y"
-    day_first = f"%d{separator}%m{separator}{year}"
-    if separator == ".":
-        return "dmy"
-    if any(int(match[1]) > 12 for match in matches):
-        if all(map(_has_year_first, matches)):
-            raise AmbiguousTime(
-                0,
-                "may have its day or its year first: name which, as time format "
-                f"{day_first!r} or '%y{separator}%m{separator}%d'",
-            )
-        return "dmy"
-    if any(int(match[3]) > 12 for match in matches):
-        return "mdy"
-    raise AmbiguousTime(
-        0,
-        "may have its day or its month first: name which, as time format "
-        f"{day_first!r} or '%m{separator}%d{separator}{year}'",
-    )
-
-
-def _has_year_first(match: re.Match[str]) -> bool:
-    """Whether a date may be a year of two digits, month and day."""
-    return len(match[1]) == 2 and 1 <= int(match[3]) <= 12 and 1 <= int(match[4]) <= 31
+        orders = ["ymd"]
+    elif first[2] == ".":  # between points the day is first
+        orders = ["dmy"]
+    else:
+        orders = ["dmy", "mdy", "ymd"]
+    read: dict[str, list[datetime]] = {}
+    faults = []
+    for order in orders:
+        try:
+            read[order] = [_moment(row, match, order) for row, match in enumerate(matches)]
+        except BadTime as fault:
+            faults.append(fault)
+    if not read:
+        raise max(faults, key=lambda fault: fault.row)
+    moments, *others = read.values()
+    if any(other != moments for other in others):
+        year = "Y" if len(first[4]) == 4 else "y"
+        forms = (first[2].join(f"%{part}" for part in order.replace("y", year)) for order in read)
+        either = " or ".join(map(repr, forms))
+        raise AmbiguousTime(
+            0, f"may have its day, month or year first: name which, as time format {either}"
+        )
+    return moments
 
 
 def _moment(row: int, match: re.Match[str], order: str) -> datetime:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -83,8 +81,8 @@ def replay(
 ) -> None:
     """Replay a file through a running service; write the answers and a plot."""
     from moca_client.errors import ClientError
-    from moca_client.replay import ReplayError, replay_many
-    from moca_client.replay import replay as replay_one
+    from moca_client.replay import ReplayError, stream_name
+    from moca_client.replay import replay as replay_streams
     from moca_client.series import (
         ColumnRoles,
         SeriesError,
@@ -99,32 +97,33 @@ def replay(
         fail("--append and --replace exclude each other")
     if sum((stream is not None, by is not None, wide)) > 1:
         fail("--stream, --by and --wide exclude each other: columns name the streams of the latter")
-    if (wide or by is not None) and out.suffix.lower() in {".csv", ".parquet", ".png"}:
+    many = wide or by is not None
+    if many and out.suffix.lower() in {".csv", ".parquet", ".png"}:
         fail(f"--out: expected a folder with --by or --wide, got {out}")
     roles = ColumnRoles(names(y), names(x), time, time_format)
-    run: Callable[..., Any]
+    settings = {"model": model} if model else {}
     try:
         if by is not None:
             streams = streams_of(read_table(file), by, roles)
-            run = functools.partial(replay_many, streams=streams, plots=plots)
         elif wide:
             streams = streams_by_column(read_table(file), roles)
-            run = functools.partial(replay_many, streams=streams, plots=plots)
         else:
-            series = read_series(file, roles)
-            run = functools.partial(replay_one, stream=stream, series=series, belief=belief)
-        run(
-            file=file,
+            streams = {stream or stream_name(file): read_series(file, roles)}
+        replay_streams(
+            file,
+            streams,
+            many=many,
             url=url,
             api_key=api_key,
-            model=model,
-            settings=dict(read_setting(text) for text in setting or []),
+            settings=settings | dict(read_setting(text) for text in setting or []),
             out=out,
             batch=batch,
+            belief=belief,
+            plots=plots,
             existing="append" if append else "replace" if replace else "refuse",
         )
     except SeveralLabels as error:
-        many = "" if by is not None else ", or each as a stream of its own by --wide"
-        fail(f"{error} by --y{many}", 1)
+        hint = "" if by is not None else ", or each as a stream of its own by --wide"
+        fail(f"{error} by --y{hint}", 1)
     except (ReplayError, SeriesError, ClientError, OSError) as error:
         fail(str(error), 1)

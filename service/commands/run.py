@@ -305,16 +305,17 @@ def demo(
 def _stream_sample(sample: Sample, url: str, plots_dir: Path, console: Console) -> str:
     """Stream a sample; returns what it was, in one sentence."""
     from moca_client.replay import replay
+    from moca_client.series import read_series
 
     console.print(f"\n[bold]{sample.title}[/bold] ({sample.model})", highlight=False)
     packaged = resources.files("service.samples") / f"{sample.stream}.csv"
     with resources.as_file(packaged) as file:
         # "replace": a second run on the same data folder starts the sample streams anew.
-        replayed = replay(
+        (replayed,) = replay(
             file,
+            {sample.stream: read_series(file)},
             url=url,
-            stream=sample.stream,
-            model=sample.model,
+            settings={"model": sample.model},
             out=plots_dir,
             existing="replace",
             console=console,

@@ -114,7 +114,7 @@ def test_the_client_needs_three_packages_and_the_readme_runs_with_it(client, ser
     names = {each["name"] for each in there}
     of_httpx = {"anyio", "certifi", "h11", "httpcore", "idna", "sniffio", "typing_extensions"}
     assert names - of_httpx == {"httpx", "httpx-sse", "moca-client", "msgspec"}
-    extras = ("replay", "replay_many", "plots")
+    extras = ("replay", "plots")
     first, every = json.loads(run(client, "-I", "-c", IMPORTS, "moca_client", *extras))
     assert first == ["moca_client"]
     assert not {"service", "model_core", "torch", "numpy"} & set(every)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from moca_client import Client, InvalidRequest, PartlyObserved, frames
-from moca_client.frames import Answers, to_frame
+from moca_client.frames import to_frame
 from moca_client.responses import (
     Answer,
     Changepoints,
@@ -39,55 +39,10 @@ def column(frame, name):
     return [None if v is None or (isinstance(v, float) and math.isnan(v)) else v for v in values]
 
 
-class ListService:
-    """Answers posted lists; refuses from the row `bad` on."""
+class FrameService:
+    """Answers lists of observations, by columns where it is asked to; refuses label `bad`."""
 
-    def __init__(self, bad=None):
-        self.posted, self.bad = [], bad
-
-    def __call__(self, request):
-        rows = msgspec.json.decode(request.content)
-        if self.bad is not None and len(self.posted) + len(rows) > self.bad:
-            document = {"title": "bad", "applied": 1, "answers": [self.answer(len(self.posted))]}
-            return httpx.Response(422, json=document)
-        first = len(self.posted)
-        self.posted += rows
-        return httpx.Response(200, json=[self.answer(first + i) for i in range(len(rows))])
-
-    @staticmethod
-    def answer(seq):
-        said = {"mean": [float(seq)], "variance": [[1.0]], "quantiles": {"0.5": [float(seq)]}}
-        return {"stream": "s", "seq": seq, "model": "m", "predictive": said, "log_score": -1.0}
-
-
-def observed(service, frame, **asked):
-    with Client(transport=httpx.MockTransport(service)) as client:
-        return client.observe_frame(frame, stream="s", **asked)
-
-
-def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
-    service = ListService()
-    frame = frame_of(
-        library, {"time": WHEN, "y": [1.5, None, 3.0], "x1": [1, 2, 3], "x2": [0.5] * 3}
-    )
-    answers = observed(service, frame, batch=2, detail="full")
-    assert service.posted == [
-        {"y": 1.5, "x": [1.0, 0.5], "time": "2024-01-01T00:00:00Z"},
-        {"y": None, "x": [2.0, 0.5], "time": "2024-01-02T00:00:00Z"},
-        {"y": 3.0, "x": [3.0, 0.5], "time": "2024-01-03T00:00:00Z"},
-    ]
-    back = answers.to_frame()
-    assert type(back) is type(frame)
-    assert column(back, "seq") == [0, 1, 2]
-    assert column(back, "mean") == [0.0, 1.0, 2.0]
-    assert column(back, "log_score") == [-1.0] * 3
-    assert column(back, "quantile_0.5") == [0.0, 1.0, 2.0]
-
-
-class ManyService:
-    """Answers lists of many streams; refuses label `bad`."""
-
-    def __init__(self, bad=None):
+    def __init__(self, bad="none"):
         self.posted, self.bad, self.requests = {}, bad, []
 
     def __call__(self, request):
@@ -95,13 +50,46 @@ class ManyService:
         self.requests.append(len(rows))
         stream = request.url.path.split("/")[3]
         seen = self.posted.setdefault(stream, [])
-        answers = []
+        if request.url.params.get("format") != "columns":
+            seen += rows
+            return httpx.Response(
+                200, json=[{"stream": stream, "seq": 0, "model": "m"}] * len(rows)
+            )
+        columns = {"seq": [], "mean": [], "season": []}
         for own in rows:
             if own["y"] == self.bad:
-                return httpx.Response(422, json={"title": "bad", "answers": answers})
-            answers.append({**ListService.answer(len(seen)), "stream": stream})
-            seen.append(own["y"])
-        return httpx.Response(200, json=answers)
+                return httpx.Response(422, json={"title": "bad", "answers": columns})
+            for name, value in zip(columns, (len(seen), own["y"], None), strict=True):
+                columns[name].append(value)
+            seen.append(own)
+        if len(seen) > 20:
+            columns["extra"] = columns["seq"]
+        return httpx.Response(200, json=columns)
+
+    def labels(self):
+        return {stream: [row["y"] for row in rows] for stream, rows in self.posted.items()}
+
+
+def observed(service, frame, **asked):
+    asked = asked if "by" in asked else {"stream": "s", **asked}
+    with Client(transport=httpx.MockTransport(service)) as client:
+        return client.observe_frame(frame, **asked)
+
+
+def test_rows_are_posted_and_answers_come_back_as_the_same_kind(library):
+    service = FrameService()
+    frame = frame_of(
+        library, {"time": WHEN, "y": [1.5, None, 3.0], "x1": [1, 2, 3], "x2": [0.5] * 3}
+    )
+    back = observed(service, frame, batch=2)
+    assert service.posted["s"] == [
+        {"y": 1.5, "x": [1.0, 0.5], "time": "2024-01-01T00:00:00Z"},
+        {"y": None, "x": [2.0, 0.5], "time": "2024-01-02T00:00:00Z"},
+        {"y": 3.0, "x": [3.0, 0.5], "time": "2024-01-03T00:00:00Z"},
+    ]
+    assert type(back) is type(frame)
+    assert column(back, "seq") == [0, 1, 2]
+    assert column(back, "mean") == [1.5, None, 3.0]
 
 
 def test_answers_of_streams_of_every_kind_keep_their_predictives(library):
@@ -128,108 +116,104 @@ def test_answers_of_streams_of_every_kind_keep_their_predictives(library):
 
 
 def test_a_frame_of_many_streams_comes_back_in_the_order_of_its_rows(library):
-    service = ManyService()
+    """A column of names that answers have too, such as `season`, has the names."""
+    service = FrameService()
     rng = random.Random(2)
     hosts = [rng.choice("abc") for _ in range(300)]
-    frame = frame_of(library, {"host": hosts, "y": [*range(300)]})
-    with Client(transport=httpx.MockTransport(service)) as client:
-        answers = client.observe_frame(frame, by="host", batch=100)
-        for wrong in (
-            {},
-            {"stream": "s", "by": "host"},
-            {"by": "pump"},
-            {"by": "host", "batch": 0},
-        ):
-            with pytest.raises(InvalidRequest):
-                client.observe_frame(frame, **wrong)
-    assert service.posted == {
+    frame = frame_of(library, {"season": hosts, "y": [float(row) for row in range(300)]})
+    back = observed(service, frame, by="season", batch=20)
+    expected = {
         host: [float(row) for row, own in enumerate(hosts) if own == host] for host in "abc"
     }
+    assert service.labels() == expected
     assert sum(service.requests) == 300
-    assert max(service.requests) <= 100
-    back = answers.to_frame()
+    assert max(service.requests) <= 20
     assert type(back) is type(frame)
-    assert column(back, "host") == hosts
-    assert column(back, "seq") == [hosts[:row].count(host) for row, host in enumerate(hosts)]
+    assert column(back, "season") == hosts
+    seqs = [hosts[:row].count(host) for row, host in enumerate(hosts)]
+    assert column(back, "seq") == seqs
+    assert column(back, "mean") == [float(row) for row in range(300)]
+    # The first page of a stream has no such column.
+    assert column(back, "extra") == [None if seq < 20 else seq for seq in seqs]
 
 
-@pytest.mark.parametrize("call", ["observe_frame", "observe_table"])
-def test_a_stream_or_a_column_is_given_by_name(call):
+def test_a_stream_or_a_column_is_given_by_name():
     pandas = pytest.importorskip("pandas")
     frame = frame_of(pandas, {"id": ["a", "b"], "y": [1.0, 2.0]})
-    with Client(transport=httpx.MockTransport(ManyService())) as client:
+    with Client(transport=httpx.MockTransport(FrameService())) as client:
         with pytest.raises(InvalidRequest, match=r"expected stream='id', .* or by='id', the col"):
-            getattr(client, call)(frame, "id")
+            client.observe_frame(frame, "id")
         with pytest.raises(InvalidRequest, match=r"expected stream=\.\.\., .* of each$"):
-            getattr(client, call)("pump-7", frame)
+            client.observe_frame("pump-7", frame)
         with pytest.raises(InvalidRequest, match="got both"):
-            getattr(client, call)(frame, stream="s", by="id")
+            client.observe_frame(frame, stream="s", by="id")
+        for wrong in ({}, {"by": "pump"}, {"by": "id", "batch": 0}):
+            with pytest.raises(InvalidRequest):
+                client.observe_frame(frame, **wrong)
 
 
-def test_a_column_of_names_that_answers_have_too_has_the_names(library):
-    frame = frame_of(library, {"season": ["wet", "dry", "wet"], "y": [1.0, 2.0, 3.0]})
-    with Client(transport=httpx.MockTransport(ManyService())) as client:
-        back = client.observe_frame(frame, by="season").to_frame()
-    assert column(back, "season") == ["wet", "dry", "wet"]
-    assert column(back, "seq") == [0, 0, 1]
-
-
-def test_of_many_streams_the_answers_that_are_known_are_kept():
+def test_a_frame_that_is_refused_in_part_has_the_answers_that_are_known():
     pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"y": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    for bad, known in ((4.0, 3), (1.0, 0)):
+        with pytest.raises(PartlyObserved) as failed:
+            observed(FrameService(bad), frame, batch=2)
+        assert f"{known} rows are known to be applied" in str(failed.value)
+        assert len(failed.value.answers) == known
+    with pytest.raises(PartlyObserved, match="0 rows are"):
+        observed(lambda _: httpx.Response(400), frame)
     frame = pandas.DataFrame({"host": ["a", "b", "a", "b"], "y": [1.0, 2.0, 3.0, 4.0]})
-    transport = httpx.MockTransport(ManyService(bad=2.0))
-    with Client(transport=transport) as client, pytest.raises(PartlyObserved) as failed:
-        client.observe_frame(frame, by="host")
+    with pytest.raises(PartlyObserved) as failed:
+        observed(FrameService(bad=2.0), frame, by="host")
     assert "host 'b', rows 1 to 2 of it" in str(failed.value)
-    assert [answer.stream for answer in failed.value.answers] == ["a", "a"]
+    assert list(failed.value.answers["host"]) == ["a", "a"]
 
 
 def test_columns_are_named_and_a_missing_cell_of_several_labels_is_a_missing_output(library):
-    service = ListService()
+    service = FrameService()
     frame = frame_of(library, {"flow": [1, 2], "level": [3, 4], "y": [9, 9]})
     observed(service, frame, y=["flow", "level"])
-    assert [row["y"] for row in service.posted] == [[1.0, 3.0], [2.0, 4.0]]
+    assert service.labels() == {"s": [[1.0, 3.0], [2.0, 4.0]]}
     service.posted.clear()
     observed(service, frame, y="flow", x="level")
-    assert service.posted[0] == {"y": 1.0, "x": [3.0]}
+    assert service.posted["s"][0] == {"y": 1.0, "x": [3.0]}
     service.posted.clear()
     frame = frame_of(library, {"y1": [1.0, None, None], "y2": [2.0, 3.0, None]})
     observed(service, frame)
-    assert [row["y"] for row in service.posted] == [[1.0, 2.0], [None, 3.0], None]
+    assert service.labels() == {"s": [[1.0, 2.0], [None, 3.0], None]}
 
 
 def test_every_way_that_pandas_says_missing():
     pandas = pytest.importorskip("pandas")
     for dtype in ("Int64", "float64", "object", "string"):
-        service = ListService()
+        service = FrameService()
         values = ["1", None] if dtype == "string" else [1, None]
         observed(service, pandas.DataFrame({"y": pandas.array(values, dtype=dtype)}))
-        assert service.posted == [{"y": 1.0}, {"y": None}], dtype
+        assert service.labels() == {"s": [1.0, None]}, dtype
 
 
 def test_names_of_columns_may_be_numbers():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame([[1.0, 5.0], [2.0, 6.0]])
     for y, labels in ((1, [5.0, 6.0]), ([0, 1], [[1.0, 5.0], [2.0, 6.0]])):
-        service = ListService()
+        service = FrameService()
         observed(service, frame, y=y)
-        assert [item["y"] for item in service.posted] == labels
-    service = ManyService()
-    with Client(transport=httpx.MockTransport(service)) as client:
-        client.observe_frame(pandas.DataFrame([["a", 5.0], ["b", 6.0]]), by=0, y=1)
-    assert service.posted == {"a": [5.0], "b": [6.0]}
+        assert service.labels() == {"s": labels}
+    service = FrameService()
+    observed(service, pandas.DataFrame([["a", 5.0], ["b", 6.0]]), by=0, y=1)
+    assert service.labels() == {"a": [5.0], "b": [6.0]}
 
 
 def test_names_of_columns_may_be_an_index_or_an_array():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [1.0, 2.0], "b": [5.0, 6.0]})
     for y in (frame.columns[1:], frame.columns[1:].to_numpy(), {"b"}):
-        service = ListService()
+        service = FrameService()
         observed(service, frame, y=y)
-        assert [item["y"] for item in service.posted] == [5.0, 6.0]
+        assert service.labels() == {"s": [5.0, 6.0]}
 
 
-def test_what_is_refused_and_how_far_it_came():
+def test_what_is_refused():
     pandas = pytest.importorskip("pandas")
     good = pandas.DataFrame({"y": [1.0, 2.0, 3.0, 4.0]})
     for frame, options, named in (
@@ -240,10 +224,7 @@ def test_what_is_refused_and_how_far_it_came():
         (good, {"batch": 0}, "batch"),
     ):
         with pytest.raises(InvalidRequest, match=named):
-            observed(ListService(), frame, **options)
-    with pytest.raises(PartlyObserved, match="rows 3 to 4") as caught:
-        observed(ListService(bad=3), good, batch=2)
-    assert [answer.seq for answer in caught.value.answers] == [0, 1, 2]
+            observed(FrameService(), frame, **options)
 
 
 def test_history_and_changepoints(library):
@@ -282,7 +263,7 @@ def test_history_and_changepoints(library):
     assert column(back, "before_count") == [5, None]
     assert column(back, "kind") == ["change", "change"]
     assert column(to_frame(Changepoints("s", 0), name), "start") == []
-    assert column(Answers().to_frame(name), "anomaly") == []
+    assert column(to_frame([], name, Answer), "anomaly") == []
 
 
 def test_changes_of_streams_with_different_outputs(library):
@@ -324,87 +305,31 @@ def test_all_pages_of_a_history_are_one_frame():
         to_frame(Predictive(), "pandas")
 
 
-# --- answers by columns ------------------------------------------------------------------------
-
-
-class ColumnService:
-    """Answers lists by columns; refuses label `bad`."""
-
-    def __init__(self, bad=None):
-        self.posted, self.bad = {}, bad
-
-    def __call__(self, request):
-        assert request.url.params["format"] == "columns"
-        rows = msgspec.json.decode(request.content)
-        seen = self.posted.setdefault(request.url.path.split("/")[3], [])
-        columns = {"seq": [], "mean": [], "season": []}
-        for own in rows:
-            if own["y"] == self.bad:
-                return httpx.Response(422, json={"title": "bad", "answers": columns})
-            for name, value in zip(columns, (len(seen), own["y"], None), strict=True):
-                columns[name].append(value)
-            seen.append(own["y"])
-        if len(seen) > 4:
-            columns["extra"] = columns["seq"]
-        return httpx.Response(200, json=columns)
-
-
-def test_a_table_comes_back_as_a_frame_of_the_same_kind_in_the_order_of_its_rows(library):
-    hosts = ["a", "b", "a", "b", "b", "a", "a", "a"]
-    frame = frame_of(library, {"season": hosts, "y": [float(row) for row in range(8)]})
-    with Client(transport=httpx.MockTransport(ColumnService())) as client:
-        back = client.observe_table(frame, by="season", batch=2)
-        for wrong in ({}, {"stream": "s", "by": "season"}, {"stream": "s", "batch": 0}):
-            with pytest.raises(InvalidRequest):
-                client.observe_table(frame, **wrong)
-    assert type(back) is type(frame)
-    assert column(back, "season") == hosts
-    assert column(back, "seq") == [hosts[:row].count(host) for row, host in enumerate(hosts)]
-    assert column(back, "mean") == [float(row) for row in range(8)]
-    assert column(back, "extra") == [None] * 7 + [4]
-
-
-def test_a_table_that_is_refused_in_part_has_the_rows_that_are_known():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"y": [1.0, 2.0, 3.0, 4.0, 5.0]})
-    for bad, known in ((4.0, 3), (1.0, 0)):
-        transport = httpx.MockTransport(ColumnService(bad))
-        with Client(transport=transport) as client, pytest.raises(PartlyObserved) as failed:
-            client.observe_table(frame, stream="s", batch=2)
-        assert f"{known} rows are known to be applied" in str(failed.value)
-        assert len(failed.value.answers) == known
-    transport = httpx.MockTransport(lambda _: httpx.Response(400))
-    with Client(transport=transport) as client, pytest.raises(PartlyObserved, match="0 rows are"):
-        client.observe_table(frame, stream="s")
-
-
 def test_an_index_of_times_is_kept():
     pd = pytest.importorskip("pandas")
     index = pd.date_range("2024-01-01", periods=3, freq="D", tz="Europe/Rome", name="when")
     frame = pd.DataFrame({"date": ["a", "b", "c"], "y": [1.0, 2.0, 3.0]}, index=index)
     sent = [f"{day}T23:00:00Z" for day in ("2023-12-31", "2024-01-01", "2024-01-02")]
-    service = ListService()
+    service = FrameService()
     with Client(transport=httpx.MockTransport(service)) as client:
         client.observe_frame(frame, stream="s")
-        assert [row["time"] for row in service.posted] == sent
+        posted = service.posted["s"]
+        assert [row["time"] for row in posted] == sent
         client.observe_frame(frame.tz_localize(None), stream="s")
-        assert service.posted[3]["time"] == "2024-01-01T00:00:00Z"
+        assert posted[3]["time"] == "2024-01-01T00:00:00Z"
         client.observe("s", frame["y"])
-        assert service.posted[6:] == [
-            {"y": y, "time": t} for y, t in zip([1, 2, 3], sent, strict=True)
-        ]
+        assert posted[6:] == [{"y": y, "time": t} for y, t in zip([1, 2, 3], sent, strict=True)]
         gap = pd.Series([4.0, 5.0], index=pd.DatetimeIndex(["2024-01-01", pd.NaT]))
         client.observe("s", gap)
-        assert service.posted[9:] == [{"y": 4.0, "time": "2024-01-01T00:00:00Z"}, {"y": 5.0}]
+        assert posted[9:] == [{"y": 4.0, "time": "2024-01-01T00:00:00Z"}, {"y": 5.0}]
         client.observe("s", pd.Series([6.0]))
-        assert service.posted[11:] == [{"y": 6.0}]
+        assert posted[11:] == [{"y": 6.0}]
 
 
 def test_a_column_of_times_is_found_by_its_type(library):
     frame = frame_of(library, {"when": WHEN, "flow": [1.0, 2.0, 3.0]})
-    service = ListService()
-    with Client(transport=httpx.MockTransport(service)) as client:
-        client.observe_frame(frame, stream="s")
-    assert [row["time"] for row in service.posted] == [
+    service = FrameService()
+    observed(service, frame)
+    assert [row["time"] for row in service.posted["s"]] == [
         f"2024-01-0{day}T00:00:00Z" for day in (1, 2, 3)
     ]

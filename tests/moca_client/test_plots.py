@@ -106,27 +106,6 @@ def test_a_title_crosses_neither_the_legend_nor_the_edge(tmp_path, monkeypatch, 
     assert figure.bbox.contains(title.x1, title.y1)
 
 
-def test_numbers_of_changes_are_whole(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *_: figures.append(figure))
-    replayed = replayed_of()
-    plots.plot_changes([replayed], tmp_path / "p")
-    ticks = figures[0].axes[0].get_yticks()
-    assert all(float(tick).is_integer() for tick in ticks)
-
-
-def test_the_first_stream_to_change_is_above(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *_: figures.append(figure))
-    late, early = replayed_of(), replayed_of()
-    for own, name, start in ((late, "late", 40), (early, "early", 20)):
-        own.stream = name
-        own.events = [Event(id=1, state="confirmed", start=start, suspected_at=45)]
-    plots.plot_changes([late, early], tmp_path / "many.png")
-    names = [text.get_text() for text in figures[0].axes[1].get_yticklabels()]
-    assert names == ["late", "early"]  # from below
-
-
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_replay_that_only_warms_up_can_be_drawn(tmp_path, rows):
     replayed = replayed_of(rows=rows, warmup=rows)

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from moca_client import times
 from moca_client.errors import problem_of
-from moca_client.replay import ReplayError, replay, write_table
+from moca_client.replay import ReplayError, stream_name, write_table
+from moca_client.replay import replay as replay_streams
 from moca_client.responses import Changepoints, Event, Hindsight, Segment, StreamSummary
 from moca_client.series import (
     ColumnRoles,
@@ -228,7 +229,7 @@ def test_dates_as_people_write_them():
     assert time_axis(["20249931"], "time").kind == "number"
     for cells, place, reason in (
         (["01/02/2024", "03/04/2024"], 0, "'%d/%m/%Y' or '%m/%d/%Y'"),
-        (["01/02/24", "03/04/24"], 0, "'%d/%m/%y' or '%m/%d/%y'"),
+        (["01/02/24", "03/04/24"], 0, "'%d/%m/%y' or '%m/%d/%y' or '%y/%m/%d'"),
         (["24-12-30", "24-12-31"], 0, "'%d-%m-%y' or '%y-%m-%d'"),
         (["31.12.2024", "32.12.2024"], 1, "no date of day, month, year"),
         (["31/12/2024", "12/31/2024"], 1, "no date of day, month, year"),
@@ -293,7 +294,7 @@ def test_a_column_of_times_is_found_by_its_cells(tmp_path):
     ):
         assert axis(text) is None
     ambiguous = "y,when\n1,03/04/2024\n2,04/04/2024\n"
-    with pytest.raises(SeriesError, match="day or its month first"):
+    with pytest.raises(SeriesError, match="'%d/%m/%Y' or '%m/%d/%Y'"):
         axis(ambiguous)
     assert axis(ambiguous, time_format="%d/%m/%Y").rfc3339[0] == "2024-04-03T00:00:00Z"
 
@@ -441,6 +442,12 @@ class ShiftService(ClientOfItself):
         return Changepoints(name, self.seq, "gaussian", self.events, segments, hindsight)
 
 
+def replay(file, stream=None, **options):
+    """A file of one stream."""
+    streams = {stream or stream_name(file): read_series(file)}
+    return replay_streams(file, streams, **options)[0]
+
+
 @pytest.fixture
 def service(monkeypatch):
     service = ShiftService()
@@ -501,9 +508,8 @@ def test_the_cell_that_is_no_number_is_named(tmp_path):
 def test_replay(service, shift, tmp_path):
     console = quiet()
     out = tmp_path / "out"
-    replayed = replay(
-        shift, model="gaussian", settings={"scale": 1.0}, out=out, batch=33, console=console
-    )
+    settings = {"model": "gaussian", "scale": 1.0}
+    replayed = replay(shift, settings=settings, out=out, batch=33, console=console)
     assert (replayed.stream, service.settings) == ("a-shift", {"model": "gaussian", "scale": 1.0})
     assert replayed.settings == service.settings  # as the picture has them
     assert [len(body) for body in service.bodies] == [33, 33, 14]

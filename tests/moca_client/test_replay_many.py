@@ -3,13 +3,11 @@
 import csv
 from collections import Counter
 
-import numpy as np
 import pytest
 
-from moca_client import plots
 from moca_client.console import table
 from moca_client.errors import problem_of
-from moca_client.replay import ReplayError, changes_table, replay_many
+from moca_client.replay import ReplayError, changes_table, replay
 from moca_client.replayed import by_largest_change
 from moca_client.responses import (
     Changepoints,
@@ -21,6 +19,10 @@ from moca_client.responses import (
 from moca_client.series import read_table, streams_by_column, streams_of
 from tests.moca_client.test_plots import replayed_of, row
 from tests.moca_client.test_replay import ClientOfItself, quiet, written
+
+
+def replay_many(file, streams, **options):
+    return replay(file, streams, many=True, **options)
 
 
 def by_host(file):
@@ -308,46 +310,10 @@ def test_a_column_named_as_one_of_the_answers_keeps_its_labels(service, tmp_path
     assert [row["mean"] for row in rows] == ["5.0"] * 4
 
 
-def test_a_stream_named_as_its_file_has_a_picture_beside_that_of_all(service, tmp_path):
-    file = hosts(tmp_path, ("hosts", "other"))
+def test_streams_with_the_largest_changes_have_pictures(service, tmp_path):
+    file = hosts(tmp_path)
     out = tmp_path / "out"
-    replay_many(file, by_host(file), out=out, console=quiet())
-    pictures = {path.name for path in out.glob("*.png")}
-    assert pictures == {"hosts.png", "hosts-hosts.png", "hosts-other.png"}
-
-
-def test_changes_of_streams_of_other_times_are_in_the_picture(tmp_path, monkeypatch):
-    """Where one stream has no rising times all are by position."""
-    drawn = []
-    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, _: drawn.extend(figure.axes))
-    positions, placed = plots.positions, []
-
-    def noted(own, by_time):
-        placed.append(own)
-        return positions(own, by_time)
-
-    monkeypatch.setattr(plots, "positions", noted)
-    early = replayed_of(times=[str(1871 + k) for k in range(60)])
-    late = replayed_of(rows=40, times=[str(1971 + k) for k in range(40)])
-    still = replayed_of(rows=50, times=["1900"] * 50)
-    long = replayed_of(rows=50, first=500)
-    for replays, places in (
-        ([early, late], [1901, 2001]),
-        ([late, still], [30, 30]),
-        ([replayed_of(), long], [30, 530]),
-    ):
-        drawn.clear()
-        placed.clear()
-        for own in replays:
-            start = own.first_seq + 30
-            own.events = [
-                Event(id=id_, state="confirmed", start=start, suspected_at=33) for id_ in (1, 2)
-            ]
-        plots.plot_changes(replays, tmp_path / "many.png")
-        assert len(placed) == len(replays)  # each stream once, however often it changed
-        counts, lines = drawn
-        assert sum(bar.get_height() for bar in counts.patches) == 2 * len(replays)
-        marked = np.concatenate([points.get_offsets()[:, 0] for points in lines.collections[1::2]])
-        assert sorted(marked) == sorted(2 * places)
-        first, last = lines.get_xlim()
-        assert first < min(places) <= max(places) < last
+    console = quiet()
+    replay_many(file, by_host(file), out=out, plots=2, console=console)
+    assert {path.name for path in out.glob("*.png")} == {"hosts-a.png", "hosts-b.png"}
+    assert "pictures of 2 of 3 streams that changed" in console.file.getvalue()
