@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -28,7 +28,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from moca_client import Client, Problem
+from moca_client import Client
 from model_core.upm.builtin import BUILTIN
 from service.bench.load import LoadJob, LoadReport
 from service.bench.report import BenchError, Rounds, show
@@ -75,11 +75,10 @@ class ServePlan(NamedTuple):
 def bench_serve(
     plan: ServePlan,
     models: Sequence[str] | None = None,
-    url: str | None = None,
     workers: int = 1,
     console: Console | None = None,
 ) -> dict[str, Rounds]:
-    """Measure the service at `url`, or one started here, beside the echo; print and return it.
+    """Measure a service that is started here beside the echo; print and return it.
 
     models: names; all built-in ones if "all"; the service's default if None.
     """
@@ -88,15 +87,10 @@ def bench_serve(
             "expected streams >= connections >= 1, rounds >= 1 and seconds > 0; "
             f"got {plan._asdict()}"
         )
-    if url is not None and urlsplit(url).scheme != "http":
-        raise BenchError(f"expected an http:// address, got {url!r}")
     console = console or Console()
     results = {}
-    with ExitStack() as stack:
-        echo = stack.enter_context(echo_server())
-        console.print("starting the service" if url is None else f"measuring {url}")
-        started = None if url else stack.enter_context(moca_server(workers))
-        server = started or BenchServer(str(url), None)
+    console.print("starting the service")
+    with echo_server() as echo, moca_server(workers) as server:
         for model in list(BUILTIN) if models and ALL in models else models or [DEFAULT]:
             results[model] = _measure(plan, server, echo, model, console)
     for model, measures in results.items():
@@ -113,37 +107,34 @@ def _measure(
     names = [f"{prefix}-{number}" for number in range(max(plan.streams, plan.lists))]
     replayed = f"{prefix}-replay"
     measures: Rounds = {}
-    with ExitStack() as stack:
-        if server.pid is None:
-            stack.callback(_delete, server, [*names, replayed])
-        with Client(server.url) as client:
-            for name in names:
-                client.put_stream(name, _settings(model))
-        console.print(f"{model}: priming {len(names)} streams with {PRIMING} observations each")
-        _prime(server, names, plan.connections, model)
-        numbers = rows_of(DEFAULT, BODIES)
-        echo_job = _job(echo, ["/echo"] * plan.connections, numbers, plan.connections)
-        targets = [_observations(name) for name in names[: plan.streams]]
-        single_job = _job(server, targets, rows_of(model, BODIES), plan.connections)
-        for warmed, job in ((echo, echo_job), (server, single_job)):
-            _load(warmed, job, WARM_S)
-        for number in range(plan.rounds):
-            console.print(f"round {number + 1} of {plan.rounds}: {plan.slice_s:g} s each")
-            single = _load(server, single_job, plan.slice_s)
-            bare = _load(echo, echo_job, plan.slice_s)
-            _add(measures, SINGLE, single, single.report.requests)
-            _add(measures, ECHO, bare, bare.report.requests)
-            ratio = single.report.rate / bare.report.rate
-            measures.setdefault(f"{SINGLE}: per s, over the echo's", []).append(ratio)
-            for what, job in _list_jobs(server, model, names[: plan.lists]).items():
-                before = _applied(server)
-                listed = _load(server, job, plan.slice_s)
-                if listed.report.errors:
-                    raise BenchError(f"{what} failed: {listed.report.errors}")
-                _add(measures, what, listed, _applied(server) - before)
-            if plan.replay:
-                took_s = _replay_s(server, model, plan.replay, replayed)
-                measures.setdefault(f"replay of {plan.replay:,} rows: s", []).append(took_s)
+    with Client(server.url) as client:
+        for name in names:
+            client.put_stream(name, _settings(model))
+    console.print(f"{model}: priming {len(names)} streams with {PRIMING} observations each")
+    _prime(server, names, plan.connections, model)
+    numbers = rows_of(DEFAULT, BODIES)
+    echo_job = _job(echo, ["/echo"] * plan.connections, numbers, plan.connections)
+    targets = [_observations(name) for name in names[: plan.streams]]
+    single_job = _job(server, targets, rows_of(model, BODIES), plan.connections)
+    for warmed, job in ((echo, echo_job), (server, single_job)):
+        _load(warmed, job, WARM_S)
+    for number in range(plan.rounds):
+        console.print(f"round {number + 1} of {plan.rounds}: {plan.slice_s:g} s each")
+        single = _load(server, single_job, plan.slice_s)
+        bare = _load(echo, echo_job, plan.slice_s)
+        _add(measures, SINGLE, single, single.report.requests)
+        _add(measures, ECHO, bare, bare.report.requests)
+        ratio = single.report.rate / bare.report.rate
+        measures.setdefault(f"{SINGLE}: per s, over the echo's", []).append(ratio)
+        for what, job in _list_jobs(server, model, names[: plan.lists]).items():
+            before = _applied(server)
+            listed = _load(server, job, plan.slice_s)
+            if listed.report.errors:
+                raise BenchError(f"{what} failed: {listed.report.errors}")
+            _add(measures, what, listed, _applied(server) - before)
+        if plan.replay:
+            took_s = _replay_s(server, model, plan.replay, replayed)
+            measures.setdefault(f"replay of {plan.replay:,} rows: s", []).append(took_s)
     return measures
 
 
@@ -170,10 +161,10 @@ def _add(measures: Rounds, what: str, load: Load, count: float) -> None:
 
 
 class BenchServer(NamedTuple):
-    """A server under load; `pid` is None when somebody else started it."""
+    """A server under load."""
 
     url: str
-    pid: int | None
+    pid: int
 
 
 @contextmanager
@@ -263,7 +254,7 @@ def cpu_seconds(server: BenchServer) -> dict[str, float]:
 
 def _family(server: BenchServer) -> dict[int, int]:
     """Processes of a server, itself among them, with the clock ticks they used."""
-    if server.pid is None or not PROC.joinpath("self/stat").exists():
+    if not PROC.joinpath("self/stat").exists():
         return {}
     parent: dict[int, int] = {}
     ticks: dict[int, int] = {}
@@ -401,17 +392,6 @@ def _applied(server: BenchServer) -> float:
                 if sample.name == "moca_observations_total" and "applied" in sample.labels.values():
                     return float(sample.value)
     raise BenchError("expected /metrics with counted observations: --lists 0 leaves it out")
-
-
-def _delete(server: BenchServer, names: Sequence[str]) -> None:
-    """Leave nothing behind in somebody else's service."""
-    with Client(server.url) as client:
-        for name in names:
-            try:
-                client.delete_stream(name)
-            except Problem as problem:
-                if problem.status != 404:  # 404: it was never made
-                    raise
 
 
 # --- observations --------------------------------------------------------------------------------

@@ -64,14 +64,6 @@ JsonFile = Annotated[
 
 @bench.command("serve")
 def bench_serve(
-    url: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MOCA_URL",
-            help="Address of a running service.",
-            show_default="one is started for the measurement",
-        ),
-    ] = None,
     seconds: Annotated[
         float, typer.Option(help="Duration of measured load of single observations, per model.")
     ] = 30.0,
@@ -106,7 +98,7 @@ def bench_serve(
 
     plan = ServePlan(seconds, connections, streams, rounds, lists, replay)
     try:
-        results = run(plan, names(model), url, workers)
+        results = run(plan, names(model), workers)
         if json_file is not None:
             write_json(json_file, results)
     except (BenchError, ClientError, OSError) as error:
