@@ -1,14 +1,54 @@
 """Remote writes as a Prometheus sends them, made with protobuf's own messages."""
 
+from typing import Any, NamedTuple
+
 import cramjam
 import msgspec
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from service import wire
-from service.api.parsing.protobuf import TYPE, Field, message_classes
 from service.api.parsing.remote_write import Version
 
 V1 = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 V2 = V1 | {"Content-Type": f"application/x-protobuf;proto={Version.V2.value}"}
+TYPE = descriptor_pb2.FieldDescriptorProto
+
+
+class Field(NamedTuple):
+    """Field of a message; `message`: of which it is, where it is one."""
+
+    name: str
+    number: int
+    kind: int
+    message: str = ""
+    once: bool = False
+    oneof: bool = False  # of the only one of a message, so that it is known whether it is there
+
+
+def message_classes(package: str, messages) -> dict[str, Any]:
+    """Return the class of each message by its name."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{package}.proto", package=package, syntax="proto3"
+    )
+    for message, fields in messages.items():
+        described = file.message_type.add(name=message)
+        if any(field.oneof for field in fields):
+            described.oneof_decl.add(name="only")
+        for field in fields:
+            label = TYPE.LABEL_OPTIONAL if field.once or field.oneof else TYPE.LABEL_REPEATED
+            added = described.field.add(
+                name=field.name, number=field.number, type=field.kind, label=label
+            )
+            if field.message:
+                added.type_name = f".{package}.{field.message}"
+            if field.oneof:
+                added.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    classes = message_factory.GetMessageClassesForFiles([file.name], pool)
+    return {name.rpartition(".")[2]: kind for name, kind in classes.items()}
+
+
 CLASS = message_classes(
     "moca.remote_write",
     {

@@ -12,19 +12,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from service.api.parsing.bodies import JSON, malformed
 from service.api.parsing.protobuf import (
+    ANYTHING,
+    BOOL,
+    DOUBLE,
+    FIXED64,
+    INT64,
+    OTHER_FIELDS,
     PROTOBUF,
-    TYPE,
+    SIGNED_FIXED64,
+    TEXT,
+    UNSIGNED,
     Field,
     Messages,
-    PartCounts,
-    json_struct,
-    message_classes,
-    parse_message,
+    varint_of,
 )
+from service.api.parsing.protobuf import OTHERS as OTHER_PARTS
 from service.api.parsing.series import RefusedSeries, RemoteWrite, finite, too_many_labels
 from service.problems import BodyTooLarge, UnsupportedMediaType
 from service.wire import tags
@@ -39,61 +44,53 @@ VALUES = ("string_value", "bool_value", "int_value", "double_value")
 OTHERS = ("histogram", "exponential_histogram", "summary")
 MAX_SAMPLES_ADVICE = "set send_batch_max_size of the collector's batch processor"
 _NUMBERS = {"gauge": 5, "sum": 7, "histogram": 9, "exponential_histogram": 10, "summary": 11}
-_MESSAGES: Messages = {
-    "Request": [Field("resource_metrics", 1, TYPE.TYPE_MESSAGE, "ResourceMetrics")],
-    "ResourceMetrics": [
-        Field("resource", 1, TYPE.TYPE_MESSAGE, "Resource", once=True),
-        Field("scope_metrics", 2, TYPE.TYPE_MESSAGE, "ScopeMetrics"),
-    ],
-    "Resource": [Field("attributes", 1, TYPE.TYPE_MESSAGE, "Attribute")],
-    "ScopeMetrics": [Field("metrics", 2, TYPE.TYPE_MESSAGE, "Metric")],
-    "Metric": [
-        Field("name", 1, TYPE.TYPE_STRING, once=True),
-        *(
-            Field(name, number, TYPE.TYPE_MESSAGE, "Others" if name in OTHERS else "Points", True)
-            for name, number in _NUMBERS.items()
-        ),
-    ],
-    "Points": [Field("data_points", 1, TYPE.TYPE_MESSAGE, "Point")],
-    "Others": [Field("data_points", 1, TYPE.TYPE_BYTES)],
-    "Point": [
-        Field("attributes", 7, TYPE.TYPE_MESSAGE, "Attribute"),
-        Field("time_unix_nano", 3, TYPE.TYPE_FIXED64, once=True),
-        Field("as_double", 4, TYPE.TYPE_DOUBLE, oneof=True),
-        Field("as_int", 6, TYPE.TYPE_SFIXED64, oneof=True),
-        Field("flags", 8, TYPE.TYPE_UINT32, once=True),
-    ],
-    "Attribute": [
-        Field("key", 1, TYPE.TYPE_STRING, once=True),
-        Field("value", 2, TYPE.TYPE_MESSAGE, "Value", once=True),
-    ],
-    "Value": [
-        Field("string_value", 1, TYPE.TYPE_STRING, oneof=True),
-        Field("bool_value", 2, TYPE.TYPE_BOOL, oneof=True),
-        Field("int_value", 3, TYPE.TYPE_INT64, oneof=True),
-        Field("double_value", 4, TYPE.TYPE_DOUBLE, oneof=True),
-    ],
-    "Response": [Field("partial_success", 1, TYPE.TYPE_MESSAGE, "PartialSuccess", once=True)],
-    "PartialSuccess": [
-        Field("rejected_data_points", 1, TYPE.TYPE_INT64, once=True),
-        Field("error_message", 2, TYPE.TYPE_STRING, once=True),
-    ],
-}
-_CLASS = message_classes("moca.otlp", _MESSAGES)
-_COUNTS = PartCounts(
-    _MESSAGES,
+_messages = Messages(
+    {
+        "Request": [Field("resource_metrics", 1, "ResourceMetrics")],
+        "ResourceMetrics": [
+            Field("resource", 1, "Resource", once=True),
+            Field("scope_metrics", 2, "ScopeMetrics"),
+        ],
+        "Resource": [Field("attributes", 1, "Attribute")],
+        "ScopeMetrics": [Field("metrics", 2, "Metric")],
+        "Metric": [
+            Field("name", 1, TEXT, once=True),
+            *(
+                Field(name, number, "Others" if name in OTHERS else "Points", once=True)
+                for name, number in _NUMBERS.items()
+            ),
+        ],
+        "Points": [Field("data_points", 1, "Point")],
+        "Others": [Field("data_points", 1, ANYTHING)],
+        "Point": [
+            Field("attributes", 7, "Attribute"),
+            Field("time_unix_nano", 3, FIXED64, once=True),
+            Field("as_double", 4, DOUBLE, oneof=True),
+            Field("as_int", 6, SIGNED_FIXED64, oneof=True),
+            Field("flags", 8, UNSIGNED, once=True),
+        ],
+        "Attribute": [
+            Field("key", 1, TEXT, once=True),
+            Field("value", 2, "Value", once=True),
+        ],
+        "Value": [
+            Field("string_value", 1, TEXT, oneof=True),
+            Field("bool_value", 2, BOOL, oneof=True),
+            Field("int_value", 3, INT64, oneof=True),
+            Field("double_value", 4, DOUBLE, oneof=True),
+        ],
+    },
     {
         "resource_metrics": 1,
         "scope_metrics": 1,
         "metrics": 1,
         "data_points": 1,
         "attributes": tags.MAX_TAGS,
+        OTHER_PARTS: OTHER_FIELDS + 4 * tags.MAX_TAGS,  # an attribute has three
     },
     MAX_SAMPLES_ADVICE,
 )
-
-
-_decode: Any = msgspec.json.Decoder(json_struct(_MESSAGES, "Request")).decode
+_decode: Any = msgspec.json.Decoder(_messages.structs["Request"]).decode
 
 
 def media_of(content_type: str) -> str:
@@ -114,8 +111,7 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
     if media == JSON:
         request = _of_json(body, max_points)
     else:
-        _COUNTS.check(body, "Request", max_points, MESSAGE)
-        request = parse_message(_CLASS["Request"], body, MESSAGE)
+        request = _messages.read(body, "Request", max_points, MESSAGE)
     write = RemoteWrite([], [], 0, 0, 0)
     samples = 0
     for resource in request.resource_metrics:
@@ -187,8 +183,8 @@ def _labels(name: str, common: list[Any], own: Any) -> Iterator[str]:
 
 def _text(value: Any) -> str | None:
     for name in VALUES:
-        if _has(value, name):
-            member = getattr(value, name)
+        member = getattr(value, name)
+        if member is not None:
             return str(member).lower() if isinstance(member, bool) else str(member)
     return None
 
@@ -197,10 +193,10 @@ def _value(point: Any) -> float | None:
     """Return a point's value; None for those that are no numbers."""
     if point.flags & NO_VALUE:
         return None
-    for name in ("as_double", "as_int"):
-        if _has(point, name):
-            return finite(float(getattr(point, name)))
-    raise ValueError("expected a point with a value")
+    value = point.as_int if point.as_double is None else point.as_double
+    if value is None:
+        raise ValueError("expected a point with a value")
+    return finite(float(value))
 
 
 def _milliseconds(point: Any) -> int:
@@ -210,21 +206,17 @@ def _milliseconds(point: Any) -> int:
     return ns // NS_PER_MS
 
 
-def _has(message: Any, name: str) -> bool:
-    if isinstance(message, Struct):
-        return getattr(message, name) is not None
-    present: bool = message.HasField(name)
-    return present
-
-
 def answer(rejected: int, reason: str, media: str) -> bytes:
     """Return the answer to a request, of which so many points were rejected."""
     if media == JSON:
         partial = {"rejectedDataPoints": str(rejected), "errorMessage": reason}
         return msgspec.json.encode({"partialSuccess": partial} if rejected else {})
-    response = _CLASS["Response"]()
-    if rejected:
-        response.partial_success.rejected_data_points = rejected
-        response.partial_success.error_message = reason
-    content: bytes = response.SerializeToString()
-    return content
+    if not rejected:
+        return b""
+    success = b"\x08" + varint_of(rejected) + _sized(2, reason.encode())
+    return _sized(1, success)
+
+
+def _sized(number: int, content: bytes) -> bytes:
+    """Return a field that has a length."""
+    return bytes([number << 3 | 2]) + varint_of(len(content)) + content

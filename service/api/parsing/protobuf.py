@@ -1,169 +1,155 @@
-"""Protobuf: messages with the fields that are used, and their counts before any of it is built.
+"""Protobuf: messages with the fields that are used, as structs that JSON gives as well.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
 from service.problems import BodyTooLarge, MalformedBody
 
 PROTOBUF = "application/x-protobuf"
-TYPE = descriptor_pb2.FieldDescriptorProto
 OTHERS = "other fields"
 OTHER_FIELDS = 16  # for each of the most samples or points of a request; they have up to 8
-UNKNOWN = (OTHERS, "")
-SIZES = {1: 8, 5: 4}  # bytes of a field of these kinds
+NUMBER = 0  # kinds of fields in a message
+EIGHT_BYTES = 1
+LENGTH = 2
+SIZES = {EIGHT_BYTES: 8, 5: 4}  # bytes of a field of these kinds
 MOST_NUMBERS = 1 << 29  # of fields
 
 
+class Type(NamedTuple):
+    """Type of a plain field: its kind, its type in JSON, its default, and how it is read.
+
+    JSON may have numbers of 64 bits as text.
+    """
+
+    kind: int
+    json: Any
+    default: Any
+    read: Callable[[bytes, int, int], Any]
+
+
+def _packed(form: str) -> Callable[[bytes, int, int], Any]:
+    unpack = struct.Struct(form).unpack_from
+    return lambda content, start, _: unpack(content, start)[0]
+
+
+def _signed(content: bytes, start: int, _: int) -> int:
+    value = varint(content, start)[0] & (1 << 64) - 1
+    return value - (1 << 64 if value >> 63 else 0)
+
+
+TEXT = Type(LENGTH, str, "", lambda content, start, stop: content[start:stop].decode())
+ANYTHING = Type(LENGTH, msgspec.Raw, None, lambda *_: msgspec.Raw())  # of which the number counts
+BOOL = Type(NUMBER, bool, False, lambda content, start, _: varint(content, start)[0] > 0)
+UNSIGNED = Type(NUMBER, int, 0, lambda content, start, _: varint(content, start)[0])
+INT64 = Type(NUMBER, int | str, 0, _signed)
+FIXED64 = Type(EIGHT_BYTES, int | str, 0, _packed("<Q"))
+SIGNED_FIXED64 = Type(EIGHT_BYTES, int | str, 0, _packed("<q"))
+DOUBLE = Type(EIGHT_BYTES, float | str, 0.0, _packed("<d"))
+
+
 class Field(NamedTuple):
-    """Field of a message; `message`: of which it is, where it is one."""
+    """Field of a message; `type` is the name of a message where it is one."""
 
     name: str
     number: int
-    kind: int
-    message: str = ""
+    type: Type | str
     once: bool = False
-    oneof: bool = False  # of the only one of a message, so that it is known whether it is there
+    oneof: bool = False  # None where it is not there
 
 
-Messages = Mapping[str, Sequence[Field]]
+class Messages:
+    """Reads messages into structs, and bounds what they consist of: structs take thirty times it.
 
-
-def message_classes(package: str, messages: Messages) -> dict[str, Any]:
-    """Return the class of each message by its name."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"{package}.proto", package=package, syntax="proto3"
-    )
-    for message, fields in messages.items():
-        described = file.message_type.add(name=message)
-        if any(field.oneof for field in fields):
-            described.oneof_decl.add(name="only")
-        for field in fields:
-            label = TYPE.LABEL_OPTIONAL if field.once or field.oneof else TYPE.LABEL_REPEATED
-            added = described.field.add(
-                name=field.name, number=field.number, type=field.kind, label=label
-            )
-            if field.message:
-                added.type_name = f".{package}.{field.message}"
-            if field.oneof:
-                added.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    classes = message_factory.GetMessageClassesForFiles([file.name], pool)
-    return {name.rpartition(".")[2]: kind for name, kind in classes.items()}
-
-
-# Types of plain fields in JSON, which may have numbers of 64 bits as text, and their defaults.
-_JSON: dict[int, tuple[Any, Any]] = {
-    TYPE.TYPE_STRING: (str, ""),
-    TYPE.TYPE_BOOL: (bool, False),
-    TYPE.TYPE_UINT32: (int, 0),
-    **dict.fromkeys((TYPE.TYPE_INT64, TYPE.TYPE_FIXED64, TYPE.TYPE_SFIXED64), (int | str, 0)),
-    TYPE.TYPE_DOUBLE: (float | str, 0.0),
-}
-
-
-def json_struct(messages: Messages, name: str) -> Any:
-    """Return a struct that reads a message as JSON: names in camel case.
-
-    What is not there is empty, or None for one of a `oneof`. Repeated bytes are any values, of
-    which only the number counts.
+    most: fields of each name that a request may have for each sample that it may have; OTHERS: of
+    all without any of these names, known or not, as a field has two bytes, and a look at each of
+    some millions would take seconds. advice: to who sent too many.
     """
-    fields: list[tuple[str, Any, Any]] = []
-    for field in messages[name]:
-        part: Any = json_struct(messages, field.message) if field.message else msgspec.Raw
-        if field.message and field.once:
-            fields.append((field.name, part, part()))
-        elif field.message or field.kind == TYPE.TYPE_BYTES:
-            fields.append((field.name, list[part], []))
-        elif field.oneof:
-            fields.append((field.name, _JSON[field.kind][0] | None, None))
-        else:
-            fields.append((field.name, *_JSON[field.kind]))
-    return msgspec.defstruct(name, fields, rename="camel", frozen=True, gc=False)
 
-
-def parse_message(kind: Any, content: bytes, name: str) -> Any:
-    """Return a message of a class; raises MalformedBody, which gives the name."""
-    message = kind()
-    try:
-        message.ParseFromString(content)
-    except DecodeError as error:
-        raise MalformedBody(f"body: expected a protobuf message {name}: {error}") from None
-    return message
-
-
-class PartCounts:
-    """Counts what messages consist of as bytes: objects of it may take thirty times the space."""
-
-    def __init__(self, messages: Messages, most: Mapping[str, int], advice: str) -> None:
-        """most: fields of each name that a request may have for each sample that it may have.
-
-        Of all fields without any of these names, known or not, it may have `OTHER_FIELDS`: a field
-        has two bytes, and a look at each of some millions would take seconds. Messages are looked
-        into if they have such a field. advice: to who sent too many.
-        """
-        self._most = {**most, OTHERS: OTHER_FIELDS}
+    def __init__(
+        self, messages: Mapping[str, Sequence[Field]], most: Mapping[str, int], advice: str
+    ) -> None:
+        self._most = most
         self._advice = advice
-        counted = {name for name in messages if _counts(messages, most, name)}
-        # Of each message the fields by number: the name that one counts under, and what to look
-        # into.
-        self._known = {
-            message: {
-                field.number: (
-                    field.name if field.name in most else OTHERS,
-                    field.message if field.message in counted else "",
-                )
-                for field in fields
-            }
+        self._fields = {
+            message: {field.number: field for field in fields}
             for message, fields in messages.items()
         }
+        self.structs: dict[str, Any] = {}
+        for name in messages:
+            self._define(name)
 
-    def check(self, content: bytes, root: str, max_samples: int, name: str) -> None:
-        """Count what a message of class `root` consists of; raises BodyTooLarge, MalformedBody.
+    def _define(self, name: str) -> Any:
+        """Return the struct of a message, whose names in JSON are in camel case."""
+        fields: list[tuple[str, Any, Any]] = []
+        for field in self._fields[name].values():
+            part: Any = (
+                field.type.json if isinstance(field.type, Type) else self._define(field.type)
+            )
+            if field.oneof:
+                fields.append((field.name, part | None, None))
+            elif not field.once:
+                fields.append((field.name, list[part], []))
+            else:
+                blank = field.type.default if isinstance(field.type, Type) else part()
+                fields.append((field.name, part, blank))
+        if name not in self.structs:
+            kind = msgspec.defstruct(name, fields, rename="camel", frozen=True, gc=False)
+            self.structs[name] = kind
+        return self.structs[name]
 
-        name: of the message, for the error.
-        """
-        limits = {name: most * max_samples for name, most in self._most.items()}
-        counts = dict.fromkeys(limits, 0)
-
-        def count(message: str, at: int, end: int) -> None:
-            fields = self._known[message]
-            for number, nested, start, stop in fields_of(content, at, end):
-                name, inner = fields.get(number, UNKNOWN)
-                counts[name] += 1
-                if counts[name] > limits[name]:
-                    raise BodyTooLarge(
-                        f"expected at most {limits[name]} {name} in a request: {self._advice}"
-                    )
-                # One of another type than stated is no such field to the parser either.
-                if nested and inner:
-                    count(inner, start, stop)
-
+    def read(self, content: bytes, root: str, max_samples: int, name: str) -> Any:
+        """Return a message of type `root`; raises BodyTooLarge, and MalformedBody with the name."""
+        limits = {part: most * max_samples for part, most in self._most.items()}
         try:
-            count(root, 0, len(content))
-        except IndexError:
+            return self._message(content, root, 0, len(content), limits, Counter())
+        except (IndexError, UnicodeDecodeError, struct.error):
             raise MalformedBody(f"body: expected a protobuf message {name}") from None
 
+    def _message(
+        self,
+        content: bytes,
+        type_: str,
+        at: int,
+        end: int,
+        limits: Mapping[str, int],
+        counts: Counter[str],
+    ) -> Any:
+        values: dict[str, Any] = {}
+        for number, kind, start, stop in fields_of(content, at, end):
+            field = self._fields[type_].get(number)
+            counted = field.name if field is not None and field.name in limits else OTHERS
+            counts[counted] += 1
+            if counts[counted] > limits[counted]:
+                raise BodyTooLarge(
+                    f"expected at most {limits[counted]} {counted} in a request: {self._advice}"
+                )
+            # One of another kind than stated is no such field.
+            if field is None or kind != (
+                LENGTH if isinstance(field.type, str) else field.type.kind
+            ):
+                continue
+            if isinstance(field.type, str):
+                value = self._message(content, field.type, start, stop, limits, counts)
+            else:
+                value = field.type.read(content, start, stop)
+            if field.once or field.oneof:
+                values[field.name] = value
+            else:
+                values.setdefault(field.name, []).append(value)
+        return self.structs[type_](**values)
 
-def _counts(messages: Messages, most: Mapping[str, int], name: str) -> bool:
-    """Whether a message has a field that is counted, or a message that has one."""
-    return any(
-        field.name in most or (field.message and _counts(messages, most, field.message))
-        for field in messages[name]
-    )
 
-
-def fields_of(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, int, int]]:
-    """Number, whether it has a length, start and end of each field of a message.
+def fields_of(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Number, kind, start and end of each field of a message; kind LENGTH: its length is said.
 
     Raises IndexError where it is none, or cut short, and for groups, which no message here has.
     """
@@ -174,10 +160,10 @@ def fields_of(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, in
             tag, at = varint(content, at - 1)
         kind = tag & 7
         start = at
-        if kind == 2:  # of a length that is said
+        if kind == LENGTH:
             size, start = varint(content, at)
             at = start + size
-        elif kind == 0:
+        elif kind == NUMBER:
             _, at = varint(content, at)
         elif kind in SIZES:
             at += SIZES[kind]
@@ -185,7 +171,7 @@ def fields_of(content: bytes, at: int, end: int) -> Iterator[tuple[int, bool, in
             raise IndexError
         if at > end or not 8 <= tag < MOST_NUMBERS << 3:
             raise IndexError
-        yield tag >> 3, kind == 2, start, at
+        yield tag >> 3, kind, start, at
 
 
 def varint(content: bytes, at: int) -> tuple[int, int]:
@@ -204,3 +190,13 @@ def varint(content: bytes, at: int) -> tuple[int, int]:
         if shift > 70:
             raise IndexError
     return value, at
+
+
+def varint_of(value: int) -> bytes:
+    """What `varint` reads."""
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

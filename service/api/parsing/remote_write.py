@@ -16,7 +16,14 @@ from functools import lru_cache
 
 import cramjam
 
-from service.api.parsing.protobuf import OTHER_FIELDS, OTHERS, PROTOBUF, fields_of, varint
+from service.api.parsing.protobuf import (
+    LENGTH,
+    OTHER_FIELDS,
+    OTHERS,
+    PROTOBUF,
+    fields_of,
+    varint,
+)
 from service.api.parsing.series import (
     Labels,
     RefusedSeries,
@@ -214,8 +221,8 @@ class _Walk:
 
     def _pass_over(self, at: int, end: int, counted: Mapping[int, str]) -> int:
         """Count a field that is not read; return where it ends."""
-        number, nested, _, stop = next(fields_of(self._content, at, end))
-        self._count(counted.get(number, OTHERS) if nested else OTHERS)
+        number, kind, _, stop = next(fields_of(self._content, at, end))
+        self._count(counted.get(number, OTHERS) if kind == LENGTH else OTHERS)
         return stop
 
     def _count(self, name: str, more: int = 1) -> None:
@@ -257,8 +264,8 @@ def _texts(labels: Sequence[str] | bytes) -> tuple[str, ...]:
     try:
         for label in _payloads(labels):
             pair = {1: "", 2: ""}
-            for number, nested, start, end in fields_of(label, 0, len(label)):
-                if nested and number in pair:
+            for number, kind, start, end in fields_of(label, 0, len(label)):
+                if kind == LENGTH and number in pair:
                     pair[number] = label[start:end].decode()
             texts += pair.values()
     except (IndexError, UnicodeDecodeError):
