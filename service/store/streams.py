@@ -77,10 +77,10 @@ def unseal(stream: str, number: int | str, blob: bytes) -> list[wire.Record]:
     return cast(list[wire.Record], decoded(wire.decode_columns, blob, "history", stream, number))
 
 
-def unseal_rows(stream: str, number: int, blob: bytes) -> tuple[int, list[bytes]]:
-    """First position and rows of what `seal` made, which are not decoded."""
+def unseal_columns(stream: str, number: int, blob: bytes) -> tuple[int, list[stored_records.Bytes]]:
+    """First position and runs of what `seal` made, which are not decoded."""
     return cast(
-        tuple[int, list[bytes]],
+        tuple[int, list[stored_records.Bytes]],
         decoded(stored_records.split_columns, blob, "history", stream, number),
     )
 

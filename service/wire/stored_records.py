@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import add, attrgetter, itemgetter
 from struct import Struct
 from struct import error as StructError
@@ -54,6 +54,14 @@ _NOTHING = (None,) * len(RARE)
 _PLAIN = Struct("<BIiq2d12d")
 _OTHER_RATES = Struct("<4d")
 NUMBERS_KEPT = 11  # the first of `QuietNumbers`, down to the probability of a recent change
+
+
+def field_at(table: np.dtype[Any], name: str) -> int:
+    """Where a field of a table's rows begins."""
+    assert table.fields is not None
+    return int(table.fields[name][1])
+
+
 # The same as columns; rates: of rows that have STATED.
 _PLAIN_COLUMNS: list[tuple[Any, ...]] = [
     ("kind", "u1"),
@@ -75,6 +83,14 @@ _RUN = Struct("<BI")  # rows of one kind and length that follow one another, and
 _SEQ_BYTES = 6
 _HEADER = _SEQ_BYTES + 1  # of a block
 _BLOCK = np.dtype([("first", "<u4"), ("above", "<u2"), ("count", "u1")])
+
+_LABEL_AT = field_at(_PLAIN_ROW, "y")
+_ACCEPTED_AT = field_at(_PLAIN_ROW, "accepted_ms")
+_OFFSET_AT = field_at(_STATED_ROW, "rates") + 8 * RATES.index("offset")
+Bytes = NDArray[np.uint8]
+# Rows that follow one another: a run of one kind and length as it lies in a chunk, bytes (length,
+# rows); or one by one, with records that are not encoded.
+Part = Bytes | Sequence[bytes | Record]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
@@ -278,8 +294,8 @@ def decode_row(seq: int, row: bytes) -> Record:
     return _ordinary(seq, plain, rates, row[at + 1 :].decode() if kind & TIMED else None)
 
 
-def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
-    """Labels of records that follow one another, encoded or not; outputs: numbers of each.
+def labels_of(parts: Iterable[Part], outputs: int) -> SeenLabels:
+    """Labels of records that follow one another; outputs: numbers of each.
 
     Ordinary rows are read as columns: a fortieth of the time of their records.
     """
@@ -288,29 +304,45 @@ def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
     times: list[str | None] = []
     accepted: list[int | None] = []
     missing = [math.nan] * outputs
-    for shape, group in groupby(rows, _shape):
-        if shape is None:
-            records = [row if isinstance(row, Record) else _decode_whole(row) for row in group]
-            y.append(np.array([numbers(record.y) or missing for record in records], np.float64))
-            offset.append(np.array([record.offset for record in records]))
-            times += [record.time for record in records]
-            accepted += [record.accepted_ms for record in records]
+    for run in chain.from_iterable(map(_runs_of, parts)):
+        if isinstance(run, list):
+            y.append(np.array([numbers(record.y) or missing for record in run], np.float64))
+            offset.append(np.array([record.offset for record in run]))
+            times += [record.time for record in run]
+            accepted += [record.accepted_ms for record in run]
             continue
-        run = cast(list[bytes], list(group))
-        kind, length = shape
+        length, count = run.shape
+        kind = int(run[0, 0])
         form = _STATED_ROW if kind & STATED else _PLAIN_ROW
-        table = np.frombuffer(b"".join(run), np.uint8).reshape(len(run), length)
-        columns = np.ascontiguousarray(table[:, : form.itemsize]).view(form)[:, 0]
-        y.append(columns["y"][:, None])
-        stated = columns["rates"][:, RATES.index("offset")] if kind & STATED else None
-        offset.append(np.zeros(len(run)) if stated is None else stated)
+        if length < form.itemsize:
+            raise ValueError(f"expected rows of {form.itemsize} bytes or more, got {length}")
+        y.append(_numbers_at(run, _LABEL_AT)[:, None])
+        offset.append(_numbers_at(run, _OFFSET_AT) if kind & STATED else np.zeros(count))
         if kind & TIMED:
-            times += [row[form.itemsize + 1 :].decode() for row in run]
-            accepted += [None] * len(run)
+            times += [row[form.itemsize + 1 :].decode() for row in _transposed(run)]
+            accepted += [None] * count
         else:
-            times += [None] * len(run)
-            accepted += columns["accepted_ms"].tolist()
+            times += [None] * count
+            accepted += _numbers_at(run, _ACCEPTED_AT, np.int64).tolist()
     return SeenLabels(np.concatenate(y), np.concatenate(offset), times, accepted)
+
+
+def _numbers_at(run: Bytes, at: int, kind: type[np.generic] = np.float64) -> NDArray[Any]:
+    """Numbers (count,) that the rows of a run have at a place."""
+    return np.ascontiguousarray(run[at : at + 8].T).view(kind)[:, 0]
+
+
+def _runs_of(part: Part) -> Iterator[Bytes | list[Record]]:
+    """Runs of ordinary rows, and other records decoded, in order."""
+    if isinstance(part, np.ndarray) and part[0, 0] != WHOLE:
+        yield part
+        return
+    for shape, group in groupby(listed(part), _shape):
+        if shape is None:
+            yield [row if isinstance(row, Record) else _decode_whole(row) for row in group]
+        else:
+            run = cast(list[bytes], list(group))
+            yield np.frombuffer(b"".join(run), np.uint8).reshape(len(run), -1).T
 
 
 def _shape(row: bytes | Record) -> tuple[int, int] | None:
@@ -522,25 +554,35 @@ def _runs(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         begin += count
 
 
-def split_columns(body: bytes) -> tuple[int, list[bytes]]:
-    """Return first position and rows of what `columns_of` made; raises as `decompressed`."""
+def split_columns(body: bytes) -> tuple[int, list[Bytes]]:
+    """Return first position and runs of what `columns_of` made; raises as `decompressed`."""
     plain = decompressed(body)
     at = _SEQ_BYTES
-    rows: list[bytes] = []
+    runs: list[Bytes] = []
     while at < len(plain):
         count, length = _RUN.unpack_from(plain, at)
         at += _RUN.size
         if not count or not length:
             raise ValueError(f"a run of {count} rows of {length} bytes")
-        table = np.frombuffer(plain, np.uint8, count * length, at).reshape(length, count)
-        rows += np.ascontiguousarray(table.T).view(f"V{length}")[:, 0].tolist()
+        runs.append(np.frombuffer(plain, np.uint8, count * length, at).reshape(length, count))
         at += count * length
-    return int.from_bytes(plain[:_SEQ_BYTES], "little"), rows
+    return int.from_bytes(plain[:_SEQ_BYTES], "little"), runs
+
+
+def listed(part: Part) -> Sequence[bytes | Record]:
+    """Rows of a part, one by one."""
+    return _transposed(part) if isinstance(part, np.ndarray) else part
+
+
+def _transposed(run: Bytes) -> list[bytes]:
+    rows: list[bytes] = np.ascontiguousarray(run.T).view(f"V{len(run)}")[:, 0].tolist()
+    return rows
 
 
 def decode_columns(body: bytes) -> list[Record]:
     """Decode the records of a chunk."""
-    first, rows = split_columns(body)
+    first, runs = split_columns(body)
+    rows = chain.from_iterable(map(_transposed, runs))
     return [decode_row(seq, row) for seq, row in enumerate(rows, first)]
 
 

@@ -58,7 +58,7 @@ from service.store.streams import (
     in_tail,
     reading,
     unseal,
-    unseal_rows,
+    unseal_columns,
     values_of,
 )
 from service.wire import snapshot, stored_records
@@ -156,7 +156,7 @@ def read_stored(body: bytes) -> None:
     with contextlib.suppress(UnreadablePart):
         unseal("s", 1, chunk)
     with contextlib.suppress(UnreadablePart), reading("history", "s"):
-        stored_records.labels_of(unseal_rows("s", 1, chunk)[1], 1)
+        stored_records.labels_of(unseal_columns("s", 1, chunk)[1], 1)
     with contextlib.suppress(UnreadablePart):
         in_tail("s", [wire.checksummed(body, "tail", "s")])
 

@@ -244,7 +244,7 @@ def _explain(rerun: Rerun, slab: Slab) -> None:
     lasting = [event for event in rerun.events.values() if event.state != "withdrawn"]
     if not lasting:
         return
-    labels = stored_records.labels_of(rerun.records, slab.model.y_dim)
+    labels = stored_records.labels_of([rerun.records], slab.model.y_dim)
     lasting.sort(key=lambda event: event.start)
     ends = [event.start for event in lasting[1:]]
     for event, end in zip(lasting, [*ends, head.seq], strict=True):

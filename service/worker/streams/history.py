@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from model_core.stream.state import SeenLabels
 from service import wire
@@ -19,9 +22,10 @@ from service.store.streams import (
     phase_of,
     reading,
     seal,
-    unseal_rows,
+    unseal_columns,
 )
 from service.wire import Head, Record, stored_records
+from service.wire.stored_records import Part
 
 ENTRY_BYTES = 110  # about, of an entry beside its own bytes
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
@@ -138,8 +142,9 @@ class Tail:
         Raises UnreadablePart where one of them cannot be read, or is gone.
         """
         (stored,) = store.chunks([self.missing(head, most)])
-        rows = self._last(head, stored, most)
+        parts = self._last(head, stored, most, 0)
         with reading("history", self.stream):
+            rows = [*chain.from_iterable(map(stored_records.listed, parts))]
             return [
                 wire.decode_row(seq, row) if isinstance(row, bytes) else row
                 for seq, row in enumerate(rows, head.seq - len(rows))
@@ -150,9 +155,9 @@ class Tail:
 
         stored: the chunks that are `missing`.
         """
-        rows = self._last(head, stored, most)
+        parts = self._last(head, stored, most, head.seq - most)
         with reading("history", self.stream):
-            return stored_records.labels_of(rows[max(0, len(rows) - most) :], head.y_dim or 1)
+            return stored_records.labels_of(parts, head.y_dim or 1)
 
     def missing(self, head: Head, most: int) -> tuple[int, str, list[int]]:
         """Chunks of the last `most` records that are not here, as `Store.chunks` reads them."""
@@ -165,8 +170,35 @@ class Tail:
         sealed = (head.sealed - 1 + phase) // CHUNK + 1 if head.sealed else 0
         return range((first + phase) // CHUNK, sealed)
 
-    def _last(self, head: Head, stored: Sequence[bytes | None], most: int) -> list[bytes | Record]:
-        """Rows as of `retained`; records that are not encoded yet."""
+    def _last(
+        self, head: Head, stored: Sequence[bytes | None], most: int, first: int
+    ) -> list[Part]:
+        """Rows as of `retained`, but none before position `first`; some may not be encoded yet."""
+        phase = self.phase
+        first = max(first, self._chunks(head, most).start * CHUNK - phase, 0)
+        known = self._parts(head, stored, most)
+        newest_first: list[Part] = []
+        end = head.seq
+        while known and first < end:
+            begin, stop, part = known.pop()
+            if stop < end:
+                raise UnreadablePart(f"observation {end - 1} of {self.stream!r} is missing")
+            lowest = max(begin, first)
+            if lowest < end:
+                places = slice(lowest - begin, end - begin)
+                newest_first.append(
+                    part[:, places] if isinstance(part, np.ndarray) else part[places]
+                )
+                end = lowest
+        # Of the oldest chunk the first may never have been here: those of an imported stream.
+        if first < end and (end - 1 + phase) // CHUNK > head.oldest:
+            raise UnreadablePart(f"observation {end - 1} of {self.stream!r} is missing")
+        return newest_first[::-1]
+
+    def _parts(
+        self, head: Head, stored: Sequence[bytes | None], most: int
+    ) -> list[tuple[int, int, Part]]:
+        """Rows in chunks, and those that are in none, each from a position to before another."""
         phase = self.phase
         blobs = dict(self.sealing)
         for number, blob in zip(self.missing(head, most)[2], stored, strict=True):
@@ -174,23 +206,18 @@ class Tail:
                 blobs[number] = blob
             elif head.oldest <= number < (head.sealed + phase) // CHUNK:
                 raise UnreadablePart(f"chunk {number} of {self.stream!r} is missing")
-        rows: dict[int, bytes | Record] = {}
-        for number, blob in blobs.items():
-            begin, own = unseal_rows(self.stream, number, blob)
-            rows.update(enumerate(own, begin))
-        rows.update(enumerate(self.rows, self.start))
-        rows.update(self.new)
-        first = max(0, self._chunks(head, most).start * CHUNK - phase)
-        newest_first = []
-        for seq in range(head.seq - 1, first - 1, -1):
-            if seq not in rows:
-                # Of the oldest chunk the first may never have been here: those of an imported
-                # stream.
-                if (seq + phase) // CHUNK > head.oldest or min(rows, default=seq) < seq:
-                    raise UnreadablePart(f"observation {seq} of {self.stream!r} is missing")
-                break
-            newest_first.append(rows[seq])
-        return newest_first[::-1]
+        known: list[tuple[int, int, Part]] = []
+        for number, blob in sorted(blobs.items()):
+            begin, runs = unseal_columns(self.stream, number, blob)
+            for run in runs:
+                known.append((begin, begin + run.shape[1], run))
+                begin += run.shape[1]
+        start = self.start if self.rows else min(self.new, default=head.seq)
+        recent: list[bytes | Record] = [*self.rows]
+        for seq in sorted(self.new):
+            recent[seq - start : seq - start + 1] = [self.new[seq]]
+        known.append((start, start + len(recent), recent))
+        return known
 
     # --- writing --------------------------------------------------------------------------------
 

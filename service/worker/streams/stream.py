@@ -37,7 +37,7 @@ from service.wire import (
     StreamSettings,
     stored_records,
 )
-from service.wire.stored_records import POSITION, encode_positions, enter_numbers
+from service.wire.stored_records import POSITION, encode_positions, enter_numbers, field_at
 from service.worker.streams.history import NOTHING, Tail
 from service.worker.streams.ledger import Share
 from service.worker.streams.step_inputs import number
@@ -72,24 +72,17 @@ ROW = np.dtype(
     ]
 )
 
-
-def _places(first: str, of: np.dtype[Any] = ROW) -> int:
-    """Where a field begins."""
-    assert of.fields is not None
-    return int(of.fields[first][1])
-
-
 # The same rows, of which fields that lie together are read and written together.
 GROUPS = np.dtype(
     {
         "names": ["counts", "lengths", "read", "sums", "rates"],
         "formats": [("<u4", 2), ("<u4", 2), ("<f8", 3), ("<f8", 2), ("<f8", 4)],
         "offsets": [
-            _places("seq", POSITION),  # and scored
-            _places("map_run_length", POSITION),  # and best_start
-            _places("changed_probability", POSITION),  # evidence, pruned_mass
-            _places("log_score_sum", POSITION),  # and pruned_mass_sum
-            _places("outlier_rate"),  # and numbers of `Watch`
+            field_at(POSITION, "seq"),  # and scored
+            field_at(POSITION, "map_run_length"),  # and best_start
+            field_at(POSITION, "changed_probability"),  # evidence, pruned_mass
+            field_at(POSITION, "log_score_sum"),  # and pruned_mass_sum
+            field_at(ROW, "outlier_rate"),  # and numbers of `Watch`
         ],
         "itemsize": ROW.itemsize,
     }

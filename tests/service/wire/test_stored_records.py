@@ -133,6 +133,12 @@ def mixed(rng, first, count):
     return records
 
 
+def unsealed(chunk):
+    """First position and rows of a chunk."""
+    first, runs = rows.split_columns(chunk)
+    return first, [row for run in runs for row in rows.listed(run)]
+
+
 def test_blocks_and_chunks_are_the_identity():
     rng = random.Random(3)
     for count in [0, 1, 2, 63, 64, 64, 64, 255]:
@@ -149,10 +155,10 @@ def test_blocks_and_chunks_are_the_identity():
             inside = any(begin <= record.seq < end for record in records)
             assert rows.overlaps(body, begin, end) == inside
         chunk = rows.columns_of(first, encoded)
-        assert rows.split_columns(chunk) == (first, encoded)
+        assert unsealed(chunk) == (first, encoded)
         assert all(map(same, rows.decode_columns(chunk), records))
     alike = [rows.encode_row(ordinary(i, rng)) for i in range(600)]  # more than one run holds
-    assert rows.split_columns(rows.columns_of(9, alike)) == (9, alike)
+    assert unsealed(rows.columns_of(9, alike)) == (9, alike)
 
 
 def test_a_chunk_that_claims_more_than_it_can_hold_is_refused():
@@ -174,19 +180,27 @@ def test_labels_are_read_as_columns_whatever_their_records_are(outputs):
         records.append(ordinary(7, rng, y=y, offset=0.25))
     rng.shuffle(records)
     encoded = [rng.choice([record, rows.encode_row(record)]) for record in records]
-    labels = rows.labels_of(encoded, outputs)
-    y = [wire.numbers(record.y) or [math.nan] * outputs for record in records]
-    assert np.array_equal(labels.y, np.array(y), equal_nan=True)
-    assert labels.offset.tolist() == [record.offset for record in records]
-    assert labels.times == [record.time for record in records]
-    assert labels.accepted == [record.accepted_ms for record in records]
-    none = rows.labels_of([], outputs)
+    stored = [rows.encode_row(record) for record in records]
+    _, runs = rows.split_columns(rows.columns_of(0, stored))
+    for parts in [encoded], [encoded[:9], encoded[9:]], runs:
+        labels = rows.labels_of(parts, outputs)
+        same_labels(labels, records, outputs)
+    none = rows.labels_of([[]], outputs)
     assert (none.y.shape, none.offset.shape, none.times, none.accepted) == (
         (0, outputs),
         (0,),
         [],
         [],
     )
+
+
+def same_labels(labels, records, outputs):
+    """Compare labels with those of the records."""
+    y = [wire.numbers(record.y) or [math.nan] * outputs for record in records]
+    assert np.array_equal(labels.y, np.array(y), equal_nan=True)
+    assert labels.offset.tolist() == [record.offset for record in records]
+    assert labels.times == [record.time for record in records]
+    assert labels.accepted == [record.accepted_ms for record in records]
 
 
 def test_a_block_that_was_cut_or_goes_on_is_refused():
