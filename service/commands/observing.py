@@ -202,16 +202,23 @@ def changepoints(
             show_default="suspected, confirmed; with --follow all",
         ),
     ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Only streams with this prefix.", show_default="all")
+    ] = None,
     match: Match = None,
     as_json: Json = False,
 ) -> None:
     """Print a stream's events and segmentation, or stream new events with --follow.
 
     The segmentation keeps confirmed changes. Its line says how far hindsight has added others.
-    --match is for --follow without a stream.
+    --prefix and --match are for --follow without a stream.
     """
-    if match and (stream or not follow):
-        fail("--match: expected --follow and no STREAM: it selects streams whose events to follow")
+    for option, given in (("--prefix", prefix), ("--match", match)):
+        if given and (stream or not follow):
+            fail(
+                f"{option}: expected --follow and no STREAM: it selects streams whose events to "
+                "follow; past changes of many streams: `moca changes`"
+            )
     if stream is None and not follow:
         fail("expected a STREAM, or --follow for events of all streams")
     kinds = [] if kind is None else [kind]
@@ -221,6 +228,7 @@ def changepoints(
             stream=stream,
             states=states,
             kinds=kinds,
+            prefix=prefix,
             match=match or (),
             incidents=stream is None and not as_json,
             after=after,

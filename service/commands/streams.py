@@ -130,10 +130,26 @@ def change(
         ),
     ],
 ) -> StreamSummary:
-    """Change settings of an existing stream."""
+    """Change settings of an existing stream.
+
+    `model=NAME`, by itself, moves the stream to another model by a replay of what is retained.
+    """
+    from moca_client.errors import Problem
+
     settings = dict(setting(text) for text in given)
     client.stream(stream)  # a wrong id must not make a stream
-    return client.put_stream(stream, settings)
+    try:
+        return client.put_stream(stream, settings)
+    except Problem as error:
+        if error.type != "settings-conflict" or error.document.get("field") != "model":
+            raise
+    if len(settings) > 1:
+        fail(
+            f"model: set it by itself, `moca streams set {stream} model={settings['model']}`, "
+            "which moves the stream by a replay; then the other settings",
+            1,
+        )
+    return client.move_model(stream, settings["model"])
 
 
 @app.command()

@@ -69,6 +69,11 @@ def test_a_stream_from_its_making_to_its_end(moca, stream):
     listed = json.loads(moca("streams", "list", "--prefix", stream, "--json").stdout)
     assert listed == [{"stream": stream}]
     assert "did you mean" in moca("streams", "show", f"{stream}x", status=1).stderr
+    moca("observe", stream, "1", "2")
+    moved = json.loads(moca("streams", "set", stream, "model=averaged", "--json").stdout)
+    assert (moved["model"].partition("@")[0], moved["seq"]) == ("averaged", 2)
+    alone = moca("streams", "set", stream, "model=poisson", "hazard=0.1", status=1).stderr
+    assert f"moca streams set {stream} model=poisson" in alone
     moca("streams", "delete", stream, stdin="n\n", status=1)
     moca("streams", "delete", stream, "--yes")
     assert "404" in moca("streams", "show", stream, status=1).stderr
@@ -143,6 +148,21 @@ def test_changepoints_are_followed_until_interrupted(program, shifted):
     process.send_signal(signal.SIGINT)
     _, noise = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, noise) == (130, "")
+
+
+def test_changes_of_streams_of_a_prefix_are_followed(program, client, shifted):
+    client.put_stream(other := f"x-{shifted}", KNOWN)
+    client.observe(other, [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0) for i in range(60)])
+    process = program(
+        "changepoints", "--follow", "--after", "0", "--prefix", other, "--state", "confirmed"
+    )
+    assert f"{other}: " in process.stdout.readline()
+
+
+def test_options_for_many_streams_are_refused_of_one(moca):
+    for option in ("--prefix", "--match"):
+        refused = moca("changepoints", "s", option, "a", status=2).stderr
+        assert f"{option}: expected --follow and no STREAM" in refused
 
 
 def test_a_confirmed_change_is_followed_once_and_then_refined(program, shifted):
