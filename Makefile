@@ -76,7 +76,7 @@ test-all: $(ALL_TESTS_STAMP) $(KERNELS_STAMP)  ## every test: storms, clusters, 
 referees: $(ALL_TESTS_STAMP) $(KERNELS_STAMP)  ## what must not change, measured beside what was frozen: half an hour
 	$(BIN)/python -m tests.referees $(REFEREES)
 
-mutations: $(TEST_STAMP) $(KERNELS_STAMP)  ## whether the tests catch 67 defects, one at a time: ten minutes or so
+mutations: $(TEST_STAMP) $(KERNELS_STAMP)  ## whether the tests catch small defects, one at a time: ten minutes or so
 	$(BIN)/python -m tests.mutations
 
 check: install  ## what CI checks besides the tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -70,11 +71,13 @@ class Replayed:
 
     def sentence(self, event: Event) -> str:
         """What an event is, in a few words; of several labels with the name of the one."""
-        output = None if event.explanation is None else event.explanation.output
         names = self.series.y_names
-        if output is None or len(names) <= output:
-            return event.sentence
-        return event.sentence.replace(f"output {output + 1}: ", f"{names[output]}: ", 1)
+
+        def named(output: re.Match[str]) -> str:
+            i = int(output[1]) - 1
+            return f"{names[i]}: " if i < len(names) else output[0]
+
+        return re.sub(r"\boutput (\d+): ", named, event.sentence, count=1)
 
     @property
     def confirmed(self) -> list[Event]:

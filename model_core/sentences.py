@@ -54,14 +54,24 @@ def sentence(
     """
     if explanation is not None:
         return explanation.text
-    sizes = size if isinstance(size, list) else [size]
-    largest = max((abs(number) for number in sizes if number is not None), default=None)
     if direction is None:
         return "unusual" if kind == "anomaly" else "changed"
-    by = "" if largest is None else f" by {_digits(largest)} sd"
+    output = farthest(size)
+    of = "" if output is None else f"output {output + 1}: "
+    largest = size[output] if isinstance(size, list) and output is not None else size
+    by = f" by {_digits(abs(largest))} sd" if isinstance(largest, float) else ""
     if kind == "anomaly":
-        return f"{'above' if direction == 'up' else 'below'} the forecast{by}"
-    return f"{direction}{by} so far"
+        return f"{of}{'above' if direction == 'up' else 'below'} the forecast{by}"
+    return f"{of}{direction}{by} so far"
+
+
+def farthest(size: float | list[float | None] | None) -> int | None:
+    """Return the index of the output that moved most of several; None: there is one, or no size."""
+    if not isinstance(size, list):
+        return None
+    sizes = [-1.0 if number is None else abs(number) for number in size]
+    most = max(sizes, default=-1.0)
+    return sizes.index(most) if most >= 0 else None
 
 
 def moved(name: str, ends: tuple[float, float], size: float | None = None) -> str:

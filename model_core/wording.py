@@ -6,6 +6,11 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+# What to say of a name that looks like another one and means its inverse.
+INVERSE = {
+    "false_alarms_per_day": "; `false_alarm_every` is the observations of one series between two "
+    "false alarms, and the service's option --false-alarms-per-day a rate of all its streams"
+}
 SHOWN = 50  # characters of a value
 LIKE = 0.6  # least similarity of two names, of which 1 is the same
 BOUNDS = {
@@ -85,5 +90,7 @@ def _shown(error: Mapping[str, Any]) -> str:
 
 def did_you_mean(name: str, names: Iterable[str], most: int = 1, like: float = LIKE) -> str:
     """Return "; did you mean 'x'?", with at most `most` names like it; empty: none is."""
+    if name in INVERSE:
+        return INVERSE[name]
     close = get_close_matches(name, names, most, like)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -200,7 +200,7 @@ class Answer:
         """All events whose state this observation changed."""
         alarm = self._taken.alarm
         events = [moved.event.named(self._names) for moved in self._taken.moved]
-        return events if alarm is None else [*events, alarm]
+        return events if alarm is None else [*events, alarm.named(self._names)]
 
     @property
     def season(self) -> list[int]:
@@ -227,11 +227,11 @@ class Answer:
             "recent_change_probability": self.recent_change_probability,
             "anomaly": self.anomaly,
             "run_length": None if line is None else line._asdict(),
-            "event": None if event is None else event.plain(),
+            "event": None if event is None else event.to_dict(),
             "warming_up": self.warming_up,
         }
         if self.regime is not None:
-            answer["regime"] = self.regime.plain()
+            answer["regime"] = self.regime.to_dict()
         if self.new_probability is not None:
             answer["new_probability"] = self.new_probability
             answer["return_evidence"] = self.return_evidence

@@ -205,7 +205,8 @@ class Detectors:
     def anomalies(self, stream: int | str) -> list[Event]:
         """Anomaly events, oldest first: the last 1,000."""
         series = self._series(stream)
-        return [] if series is None else list(series.anomalies.values())
+        every = [] if series is None else series.anomalies.values()
+        return [event.named(self.outputs) for event in every]
 
     def regimes(self, stream: int | str) -> list[KnownRegime]:
         """Regimes that are remembered, by id, with the probability that the series is in each now.

@@ -14,7 +14,7 @@ from enum import Enum
 from math import copysign, inf, isfinite, isnan, nan, sqrt
 from typing import Any, NamedTuple
 
-from model_core.sentences import Explanation, Moments, sentence
+from model_core.sentences import Explanation, Moments, farthest, sentence
 from model_core.stream.state import KnownRegime
 from model_core.stream_settings import ALARM_SILENCE, StreamSettings
 
@@ -94,13 +94,17 @@ class Event(NamedTuple):
         names: of all outputs; empty: they have none.
         """
         explanation = self.explanation
+        if explanation is None and (output := farthest(self.size)) is not None:
+            # Of too few labels to explain it: what there is to say, of that output.
+            text = sentence(None, self.direction, self.size, self.kind)
+            explanation = Explanation(text, output=output)
         if explanation is None or explanation.output is None or not names:
             return self
         i = explanation.output
         text = explanation.text.replace(f"output {i + 1}: ", f"{names[i]}: ", 1)
         return self._replace(explanation=explanation._replace(text=text))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As the REST interface has it."""
         fields = self._asdict()
         del fields["previous"], fields["start_ms"]
@@ -110,7 +114,7 @@ class Event(NamedTuple):
         if self.returned is None:
             del fields["returned"]
         else:
-            fields["returned"] = self.returned.plain()
+            fields["returned"] = self.returned.to_dict()
         return {**fields, "sentence": self.sentence}
 
     @property

@@ -52,7 +52,7 @@ class KnownRegime(NamedTuple):
     seen: int | None = None
     last_seen: int | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As the REST interface has it."""
         fields = self._asdict()
         return {k: v for k, v in fields.items() if v is not None or k in ("name", "probability")}

@@ -441,7 +441,10 @@ async def read_json(
             return body, other
     # This also blocks cross-origin posts of web pages: JSON needs a CORS preflight.
     accepted = " or ".join((JSON, *others))
-    raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
+    detail = f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}"
+    if ARROW in others and _other_types[NDJSON](kind):
+        detail += "; post the lines as a JSON list, or to /v1/observations, each with its `stream`"
+    raise UnsupportedMediaType(detail)
 
 
 def is_json(kind: bytes) -> bool:

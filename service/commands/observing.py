@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -213,12 +213,8 @@ def changepoints(
     The segmentation keeps confirmed changes. Its line says how far hindsight has added others.
     --prefix and --match are for --follow without a stream.
     """
-    for option, given in (("--prefix", prefix), ("--match", match)):
-        if given and (stream or not follow):
-            fail(
-                f"{option}: expected --follow and no STREAM: it selects streams whose events to "
-                "follow; past changes of many streams: `moca changes`"
-            )
+    if stream or not follow:
+        _refuse_selection({"--prefix": prefix, "--match": match})
     if stream is None and not follow:
         fail("expected a STREAM, or --follow for events of all streams")
     kinds = [] if kind is None else [kind]
@@ -254,6 +250,15 @@ def changepoints(
         made.add_row(str(event.id), describe_start(event), *change_cells(event), entered)
     print_table(made)
     typer.echo(describe_segmentation(answer.segmentation, answer.hindsight))
+
+
+def _refuse_selection(given: Mapping[str, object]) -> None:
+    for option, value in given.items():
+        if value:
+            fail(
+                f"{option}: expected --follow and no STREAM: it selects streams whose events to "
+                "follow; past changes of many streams: `moca changes`"
+            )
 
 
 def _follow(message: StreamEvent | Incident | Gap, as_json: bool, named: bool) -> None:

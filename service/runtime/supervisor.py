@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 import redis
 from prometheus_client.multiprocess import mark_process_dead
 
+from model_core.stream_settings import DEFAULTS
 from service.problems import StartupError
 from service.runtime.access_policy import keys_required
 from service.runtime.embedded import Embedded
@@ -324,6 +325,7 @@ class Supervisor:
         while not self._stopping.wait(TICK_S):
             if _is_ready(self.url):
                 log.info("ready: %s (API reference at %s/docs)", self.url, self.url)
+                log.info("false alarms to expect: %s", _alarm_rule(self.settings))
                 if self._on_ready is not None:
                     self._on_ready(self.url)
                 return
@@ -386,6 +388,20 @@ def _by_itself(status: int) -> bool:
     1 may be its watchdog's, which also ends one that was stopped for long and goes on.
     """
     return status > 1 or -status in FATAL
+
+
+def _alarm_rule(settings: Settings) -> str:
+    """Describe the false alarms of streams that state no rule of confirmation."""
+    per_day = settings.false_alarms_per_day
+    if per_day is None:
+        return (
+            f"1 in {DEFAULTS.threshold:,.0f} observations of a stream, unless it states another "
+            "false_alarm_every; for a rate of all streams use --false-alarms-per-day"
+        )
+    return (
+        f"{per_day:g} a day over all streams that state no rule of their own "
+        "(--false-alarms-per-day), as soon as their pace is known"
+    )
 
 
 def _is_ready(url: str) -> bool:

@@ -456,6 +456,31 @@ def test_columns_are_known_by_numbers_and_several_levels_but_not_by_a_name_of_tw
         unnamed.update_many(pandas.DataFrame(rows, columns=["a", "b", "a"]))
 
 
+def test_events_of_few_labels_and_anomalies_name_the_output(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(4)
+    rows = pandas.DataFrame(rng.normal(size=(110, 2)), columns=["load", "heat"])
+    rows.loc[80, "heat"] += 30.0
+    rows.loc[100:, "heat"] += 8.0
+    detector = Detector(anomaly_alarm=0.9, location=[0.0, 0.0], scale=[1.0, 1.0])
+    events = [event for answer in detector.update_many(rows) for event in answer.events]
+    unexplained = [event for event in events if event.before is None]
+    assert {event.kind for event in unexplained} == {"change", "anomaly"}
+    assert all(event.sentence.startswith(("heat: ", "load: ")) for event in unexplained)
+    assert detector.anomalies[0].sentence.startswith("heat: below the forecast by ")
+
+
+def test_events_are_dictionaries_of_what_json_has():
+    detector = Detector("gaussian", location=0.0, scale=1.0)
+    labels = [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0.0) for i in range(60)]
+    answers = detector.update_many(labels)
+    told = [answer.to_dict()["event"] for answer in answers if answer.event is not None]
+    (event,) = detector.events
+    fields = json.loads(json.dumps(event.to_dict()))
+    assert fields.items() >= {"start": 30, "state": "confirmed", "sentence": event.sentence}.items()
+    assert all(each.keys() == fields.keys() for each in told)
+
+
 def test_inputs_of_a_frame_are_known_by_their_names():
     pandas = pytest.importorskip("pandas")
     rng = np.random.default_rng(3)

@@ -323,7 +323,9 @@ def test_moments_are_those_of_the_labels_that_are_there():
 @pytest.mark.parametrize(
     ("direction", "size", "kind", "text"),
     [
-        ("down", [1.0, None, -14.2], "change", "down by 14 sd so far"),
+        ("down", [1.0, None, -14.2], "change", "output 3: down by 14 sd so far"),
+        ("down", [None, None], "change", "down so far"),
+        ("up", [None, 4.04], "anomaly", "output 2: above the forecast by 4.0 sd"),
         ("up", None, "change", "up so far"),
         (None, None, "change", "changed"),
         ("up", 4.04, "anomaly", "above the forecast by 4.0 sd"),

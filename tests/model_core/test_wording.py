@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
-from model_core import wording
+from model_core import Detector, wording
 from service.schema.observations import Number, StreamForm
 
 
@@ -72,3 +72,16 @@ def test_an_unknown_field_leaves_the_other_errors_as_they_are():
         "unknown field; did you mean 'history'?",
         "expected a number of at most 200, got 201",
     }
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda name: Detector(**{name: 1.0}),
+        lambda name: StreamForm.model_validate({name: 1.0}),
+    ],
+)
+def test_a_rate_of_alarms_is_not_taken_for_a_period(refused):
+    with pytest.raises(ValueError, match="service's option --false-alarms-per-day") as raised:
+        refused("false_alarms_per_day")
+    assert "did you mean" not in str(raised.value)

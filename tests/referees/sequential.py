@@ -99,7 +99,7 @@ class Life:
     @property
     def events(self) -> list[dict[str, Any]]:
         """Changes, each in its latest state."""
-        return [event.plain() for event in self._detector._all.events(0, withdrawn=True)]
+        return [event.to_dict() for event in self._detector._all.events(0, withdrawn=True)]
 
     # --- commands ---------------------------------------------------------------------------------
 

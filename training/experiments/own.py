@@ -237,7 +237,7 @@ class HeldOutScores(NamedTuple):
             {
                 "model": other.method,
                 "log_score": other.estimate,
-                "trained_less_this": other.difference,
+                "lead": other.difference,
             }
             for other in self.untrained
         ]
@@ -391,13 +391,14 @@ def table(name: str, scores: HeldOutScores) -> Table:
     """The table of a run."""
     caption = (
         f"{scores.observations} observations in {scores.trained.count} blocks of at most "
-        f"{scores.block}, mean and 95 % interval over blocks; more is better"
+        f"{scores.block}, mean and 95 % interval over blocks; more is better. The lead of "
+        f"{scores.name} over each of the others is of the same blocks"
     )
     return Table.of(
         f"{name}: log score",
         caption,
-        [{"trained_less_this": "", **row} for row in scores.rows()],
+        [{"lead": "", **row} for row in scores.rows()],
         ("model", "{model}"),
         ("nats per observation", "{log_score}"),
-        ("trained less this", "{trained_less_this}"),
+        (f"lead of {scores.name}", "{lead}"),
     )

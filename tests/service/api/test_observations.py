@@ -55,6 +55,12 @@ async def test_everything_of_an_observation_reaches_the_worker_and_is_answered_a
     assert twice.json()["predictive"]["mean"] == [2.0]
 
 
+async def test_lines_for_one_stream_are_refused_with_the_call_that_takes_them(api):
+    refused = await api.post(POST, content=b'{"y": 1}\n', headers=LINES)
+    assert (refused.status_code, slug(refused)) == (415, "unsupported-media-type")
+    assert MANY in refused.json()["detail"]
+
+
 @pytest.mark.parametrize("path", [POST, MANY])
 async def test_answers_are_small_unless_details_are_asked_for(api, path):
     seen = [{"stream": "s", "y": 1.5}, {"stream": "s", "y": [1.5]}]

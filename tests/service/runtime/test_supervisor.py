@@ -5,6 +5,7 @@ Real processes that are killed: tests/e2e/test_kill.py.
 
 import os
 import queue
+import re
 import signal
 import socket
 from types import SimpleNamespace
@@ -122,6 +123,16 @@ def test_children_get_the_settings_in_their_environment(stage):
     assert (given["MOCA_WORKERS"], given["MOCA_PARTITIONS"], given["HOME"]) == ("2", "5", "/h")
     assert (given["MOCA_REDIS_URL"], given["MOCA_METRICS_PORT"]) == ("unix:///s", "0")
     assert os.path.isdir(given["PROMETHEUS_MULTIPROC_DIR"])
+
+
+@pytest.mark.parametrize(("per_day", "rule"), [(None, "1 in 10,000 obs"), (0.5, r"0\.5 a day")])
+def test_the_false_alarms_to_expect_are_logged_at_the_start(monkeypatch, caplog, per_day, rule):
+    monkeypatch.setattr(supervisor, "_is_ready", lambda _: True)
+    started = Supervisor(Settings(false_alarms_per_day=per_day), {}, webhook_timeout_s=7.0)
+    started.url = "http://a"
+    with caplog.at_level("INFO"):
+        started._announce()
+    assert re.search(rule, caplog.text)
 
 
 def test_a_child_that_keeps_dying_is_started_again_ever_more_slowly(stage):

@@ -130,7 +130,7 @@ def test_the_summary_of_a_new_stream_and_of_one_with_observations():
     assert answer["regime_start"] == 8
     assert answer["mean_log_score"] == -1.5
     event = Event(3, "suspected", 8, suspected_at=9)
-    assert answer["event"] == event.plain() | {"start_arrived": False}
+    assert answer["event"] == event.to_dict() | {"start_arrived": False}
     assert (answer["event"]["state"], answer["event"]["confirmed_at"]) == ("suspected", None)
     assert answer["last_event"] is None
 

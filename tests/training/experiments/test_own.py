@@ -82,9 +82,9 @@ def test_the_table(run):
     # 63 and 60 observations are for the test, of which 50 are not scored.
     assert content["observations"] == 13 + 10
     trained, other = content["rows"][0], content["rows"][1]
-    assert "trained_less_this" not in trained
+    assert "lead" not in trained
     ahead = trained["log_score"]["mean"] - other["log_score"]["mean"]
-    assert other["trained_less_this"]["mean"] == pytest.approx(ahead)
+    assert other["lead"]["mean"] == pytest.approx(ahead)
     assert other["log_score"]["count"] == 2
     page = (run / "evaluation" / "table.md").read_text()
     assert page.count("\n| ") == 6
