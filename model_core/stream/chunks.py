@@ -127,8 +127,10 @@ class Chunks:
         lying = self._lying.take(own)
         keys = self._keys.take(own)
         held = [chunk for chunk in self._chunks if chunk.key == keys[0]]
-        if (keys == keys[0]).all():  # as a rule: it has to be quick
+        if held and (keys == keys[0]).all():  # as a rule: it has to be quick
             return [(held[0], lying, slice(None))]
+        if (keys < 0).any():
+            raise KeyError(f"rows {own[keys < 0].tolist()} were removed")
         of_chunks = [(chunk, np.flatnonzero(keys == chunk.key)) for chunk in self._chunks]
         return [(chunk, lying[at], at) for chunk, at in of_chunks if len(at)]
 

@@ -100,6 +100,14 @@ def test_a_label_that_is_refused_is_not_the_last_one_of_a_held_series(kernel):
     assert scored == [True, False, False, False, True, True, False]
 
 
+def test_a_row_that_was_removed_is_read_no_more():
+    slab, rows = slab_of()
+    slab.remove(rows[3])
+    for wanted in ([rows[3]], [rows[0], rows[3]], rows):
+        with pytest.raises(KeyError, match=rf"\[{rows[3]}\] were removed"):
+            list(slab.each(wanted))
+
+
 def tried(slab, row, count):
     coming = past_of(slab.model, records(0.0)[:count]).seen
     return [step.anomaly for step in slab.tried(row, coming)]
