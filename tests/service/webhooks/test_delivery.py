@@ -241,7 +241,7 @@ async def test_a_delivery_says_what_its_event_is(delivering, receiver, writer):
         "a: mean fell",
         "a: suspected: mean fell",
         "a: withdrawn: mean fell",
-        "b: down by 9.6 sd so far",
+        "b: output 3: down by 9.6 sd so far",
     ]
     assert {each["event"]["before"] and each["event"]["before"]["mean"] for each in data} == {
         10.1,
