@@ -116,7 +116,7 @@ class Commit(NamedTuple):
     (DEL | UNLINK, key), (FEED, key, most entries, id,
     entry...) or (ANSWER, key, ms to keep, oldest id to keep, id, results...), both with rising ids.
     `new` may equal `expected`: effects without progress. `pushed`: the element that is pushed to
-    each of these lists, after the effects: an RPUSH for each would be a fifth longer.
+    each of these lists, which no effect is on: an RPUSH for each would be a fifth longer.
     """
 
     partition: int
@@ -403,6 +403,8 @@ def _command_of(commits: Sequence[Commit]) -> Words:
         number: dict[Argument, int] = dict(zip(pushed, range(1, len(pushed) + 1), strict=True))
         for effect in commit.effects:
             at = number.setdefault(effect[1], len(number) + 1)
+            if at <= len(pushed):
+                raise ValueError(f"an effect on {effect[1]!r}, which an element is pushed to")
             arguments += (effect[0], at, len(effect) - 2, *effect[2:])
         for key in number:
             if type(key) is not str or tag not in key:

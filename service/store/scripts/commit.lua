@@ -1,7 +1,9 @@
 #!lua flags=allow-oom
 -- For each of several partitions: write every effect of a prefix of the log and move the offset, or
 -- write nothing.
--- There is no rollback: everything that can be refused is refused before the first write.
+-- There is no rollback: everything that can be refused is refused before the first effect. What is
+-- pushed is pushed before that, without a look at each list: where one is no list, the server says
+-- so, and the elements before it are taken back.
 -- KEYS, of each partition: lease, meta, log, the lists that an element is pushed to, then the keys
 --       of the effects
 -- ARGV, of each partition: number of its keys, number of the arguments that follow, token, expected
@@ -214,10 +216,6 @@ local function commit(base, from, to)
 
   local lists = tonumber(ARGV[from + 4])
   local list_keys, elements = base + 3, from + 4 -- before the first of them
-  for i = 1, lists do
-    local why = fault('RPUSH', KEYS[list_keys + i], elements + i, elements + i)
-    if why then return 'INVALID: ' .. why end
-  end
   local effects = elements + lists + 1 -- where they begin in ARGV
   local at = effects
   while at <= to do
@@ -226,6 +224,15 @@ local function commit(base, from, to)
     local why = fault(ARGV[at], KEYS[list_keys + tonumber(ARGV[at + 1])], first, last)
     if why then return 'INVALID: ' .. why end
     at = last + 1
+  end
+
+  for i = 1, lists do
+    local key = KEYS[list_keys + i]
+    local pushed = redis.pcall('RPUSH', key, ARGV[elements + i])
+    if type(pushed) ~= 'number' then
+      for before = 1, i - 1 do call('RPOP', KEYS[list_keys + before]) end
+      return 'INVALID: RPUSH ' .. tostring(key) .. ': ' .. pushed.err
+    end
   end
 
   -- unpack() and a call's arguments live on Lua's stack, which ends at about 8,000; even, for pairs.
@@ -248,8 +255,6 @@ local function commit(base, from, to)
     end
     at = last + 1
   end
-
-  for i = 1, lists do call('RPUSH', KEYS[list_keys + i], ARGV[elements + i]) end
 
   done = string.format('%.0f', done)
   if new == expected then

@@ -488,25 +488,28 @@ def test_a_bad_effect_leaves_everything_unwritten(redis_client, log, add, make):
         assert dump(redis_client) == before, bad
 
 
-def test_elements_are_pushed_after_the_effects_or_nothing_is(redis_client, log, add, make):
+def test_an_element_is_pushed_to_each_list_or_nothing_is_done(redis_client, log, add, make):
     entries = [*map(Offset, add(2), (DONE, DONE))]
     lease = log.acquire(P)
     tails = [keys.tail(P, name) for name in "abc"]
     redis_client.rpush(tails[0], "old")
     redis_client.rpush(tails[1], "old")
     pushed = {key: name.encode() for key, name in zip(tails, "xyz", strict=True)}
-    commit = make(lease, entries[0], ("UNLINK", tails[0]))._replace(pushed=pushed)
+    commit = make(lease, entries[0])._replace(pushed=pushed)
     assert log.commit([commit]) == ["OK"]
     held = [redis_client.lrange(key, 0, -1) for key in tails]
-    assert held == [[b"x"], [b"old", b"y"], [b"z"]]
+    assert held == [[b"old", b"x"], [b"old", b"y"], [b"z"]]
     redis_client.set(keys.tail(P, "d"), "no list")
     for wrong in (keys.tail(P, "d"), keys.meta(P), keys.lease(P), keys.log(P)):
         commit = make(lease, entries[1], expected=entries[0])
-        (answer,) = log.commit([commit._replace(pushed={tails[0]: b"x", wrong: b"y"})])
+        (answer,) = log.commit([commit._replace(pushed={**pushed, wrong: b"y"})])
         assert answer.startswith("INVALID: ")
     assert [redis_client.lrange(key, 0, -1) for key in tails] == held
     with pytest.raises(ValueError, match="on key"):
         log.commit([commit._replace(pushed={keys.tail(P + 1, "a"): b"x"})])
+    commit = make(lease, entries[1], ("UNLINK", tails[0]), expected=entries[0])
+    with pytest.raises(ValueError, match="pushed to"):
+        log.commit([commit._replace(pushed=pushed)])
 
 
 def test_effects_may_exceed_what_lua_can_unpack(redis_client, log, add, make):
