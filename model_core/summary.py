@@ -123,7 +123,7 @@ def _columns(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Tensor:
         step = float(support in ("count", "binary"))
         there = ~to_device(missing, weight.device)
         upper = torch.where(there, mixture.cdf(at), torch.nan)
-        lower = torch.where(there, mixture.cdf(at - step), torch.nan)
+        lower = torch.where(there, mixture.cdf(at - step), torch.nan) if step else upper
     quantiles = mean[:, :0]
     if support != "binary" and levels:
         rising = to_device(torch.tensor(levels, dtype=torch.float64), weight.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Self
 
@@ -118,7 +119,9 @@ class Components(ABC):
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same family, all its tensors changed in shape alike, as what was computed of them."""
         new = self.rebuilt(*map(change, self.parameters()))
-        vars(new).update({name: change(kept) for name, kept in vars(self).items()})
+        for name, kept in vars(self).items():
+            if not isinstance(kept, Components):  # whose axes may be others
+                vars(new)[name] = change(kept)
         return new
 
     def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
@@ -146,25 +149,29 @@ class Together(Components):
     def each_output(self) -> Components:
         """Each output alone."""
 
+    @cached_property
+    def _marginals(self) -> Components:
+        return self.each_output()  # costly, and wanted by all that is asked
+
     def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
         """Those of each output."""
-        return self.each_output().marginals(weight)
+        return self._marginals.marginals(weight)
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each output alone."""
-        return self.each_output().log_density(value)
+        return self._marginals.log_density(value)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each output alone."""
-        return self.each_output().cdf(value)
+        return self._marginals.cdf(value)
 
     def mean(self) -> Tensor:
         """Of each output."""
-        return self.each_output().mean()
+        return self._marginals.mean()
 
     def variance(self) -> Tensor:
         """Of each output; inf where one does not exist."""
-        return self.each_output().variance()
+        return self._marginals.variance()
 
 
 def join(first: Components, second: Components) -> Components:

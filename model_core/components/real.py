@@ -136,13 +136,13 @@ class SkewedT(_SkewedT, _OfT):
 
     def mean(self) -> Tensor:
         """Mode and the skew's share; inf for `df <= 1` where there is a skew."""
-        return self.loc + self.scale * self._offset()
+        return self.loc + self.scale * self._offset
 
     def variance(self) -> Tensor:
         """Variance of each dimension; inf for `df <= 2`."""
         square = self.skew.square()
         second = (square - 1 + 1 / square) * self.df / (self.df - 2)
-        variance = self.scale.square() * (second - self._offset().square())
+        variance = self.scale.square() * (second - self._offset.square())
         return torch.where(self.df > 2, variance, torch.inf)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -156,6 +156,7 @@ class SkewedT(_SkewedT, _OfT):
         below = chance * (1 + self.skew.square()) < 1
         return self.loc + self.scale * torch.where(below, -size / self.skew, size * self.skew)
 
+    @cached_property
     def _offset(self) -> Tensor:
         """Mean less mode, in scales: the mean size of a Student-t for each unit of asymmetry."""
         asymmetry = self.skew - 1 / self.skew
