@@ -37,7 +37,7 @@ from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period
 from service.worker.streams.answers import GATHERED, gathered, quiet_rows
 from service.worker.streams.history import ENTRY_BYTES
-from service.worker.streams.stream import GROUPS, Stream, Table, put_rows
+from service.worker.streams.stream import GROUPS, ROW, WHOLE_ROW, Stream, Table, put_rows
 from service.worker.streams.task import RowsTask
 
 MOST_AT_ONCE = 4 * AT_ONCE  # observations of a stream in a wave
@@ -393,7 +393,7 @@ def joined(waves: Sequence[Wave]) -> Wave:
         )
     return Wave(
         list(chain.from_iterable(wave.streams for wave in waves)),
-        np.concatenate([wave.own for wave in waves]),
+        np.concatenate([wave.own.view(WHOLE_ROW) for wave in waves]).view(ROW),
         list(chain.from_iterable(wave.hazards for wave in waves)),
         np.concatenate([wave.firsts for wave in waves]),
         np.concatenate([wave.counts for wave in waves]),
@@ -609,7 +609,7 @@ def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
             season.observe(state, wave.y[ends[i] - number[i] : ends[i]].tolist())
     days = _quiet_days(wave.envelopes)
     left = follow_all(position, own["own_rule"], own["stale"], now, timed, days)
-    table.rows[[stream.at for stream in streams]] = own
+    table.put([stream.at for stream in streams], own)
     put_rows(streams, wave.firsts.tolist(), number.tolist(), encoded)
     for i in left.nonzero()[0].tolist():
         at = int(ends[i]) - 1

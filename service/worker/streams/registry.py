@@ -80,16 +80,17 @@ class Engine:
 
     def use(self, places: Iterable[tuple[int, str]]) -> bool:
         """Count streams, by partition and name, as used last; False where not all are in memory."""
-        used = {}
+        used: dict[tuple[int, str], Stream] = {}
+        found = True
         for key in places:
-            stream = self.streams.get(key)
-            if stream is None:
-                return False
-            used[key] = stream
-        for key in used:
-            del self.streams[key]
+            stream = self.streams.pop(key, None)
+            if stream is not None:
+                used[key] = stream
+            elif key not in used:
+                found = False
+                break
         self.streams |= used
-        return True
+        return found
 
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
