@@ -151,6 +151,16 @@ def answers(
     return found
 
 
+def quiet_answer(
+    command: wire.Observe, row: wire.QuietRow, kind: type[responses.Answer] = responses.Answer
+) -> responses.Answer:
+    """Return the answer to a command of one observation that was quiet."""
+    time = command.observations[0].time
+    answer = _quiet(kind, command.stream, row.model, row.seq, time, False, row.numbers)
+    answer.season = season(row.season)
+    return answer
+
+
 def _quiet(
     kind: type[responses.Answer],
     stream: str,
@@ -165,6 +175,7 @@ def _quiet(
     predictive = responses.Predictive(
         [mean], ABSENT, {LOWER: [lower], MEDIAN: [median], UPPER: [upper]}, ABSENT
     )
+    # What is not named here is as it is by default: it takes its time.
     answer = kind(
         stream=stream,
         seq=seq,
@@ -172,12 +183,11 @@ def _quiet(
         predictive=predictive,
         changed_probability=changed_probability,
         evidence=evidence,
-        anomaly=None if isnan(anomaly) else anomaly,
-        event=None,
-        warming_up=False,
         duplicate=duplicate,
         time=time,
     )
+    if not isnan(anomaly):
+        answer.anomaly = anomaly
     if details:
         variance, log_score, starts, recent, most_probable, average, hypotheses, pruned = details
         predictive.variance = [[variance]] if isfinite(variance) else None

@@ -48,6 +48,7 @@ from service.wire.commands import (
     PlannedSpan,
     Predict,
     QuietAnswers,
+    QuietRow,
     QuietRows,
     Regimes,
     RunLength,

@@ -385,6 +385,15 @@ class QuietRows(Struct, array_like=True, gc=False):
     seasons: list[SeasonPeriods | None] | None = None  # of each, if any has one
 
 
+class QuietRow(Struct, gc=False):
+    """What one of them came to; numbers: of `QuietNumbers`."""
+
+    model: str
+    seq: int
+    numbers: tuple[float, ...]
+    season: SeasonPeriods | None = None
+
+
 class BeliefSummary(NamedTuple):
     """Summary of the run-length belief."""
 

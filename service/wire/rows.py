@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from math import nan
 from typing import TypeVar
 
@@ -16,14 +16,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from service.wire.commands import (
-    Answers,
     Command,
     Ingest,
     Observation,
     Observe,
     ObserveMany,
     Outcome,
-    QuietAnswers,
+    QuietRow,
     quiet_row,
 )
 
@@ -143,20 +142,14 @@ def rows_of(command: Command | ObserveMany) -> int:
     return len(command.streams) if isinstance(command, ObserveMany) else 1
 
 
-def outcomes_of(outcome: Outcome) -> list[Outcome]:
+def outcomes_of(outcome: Outcome) -> Sequence[Outcome | QuietRow]:
     """Return the outcome of each row, from the first on, that an outcome is for."""
     quiet = outcome.quiet
     if quiet is None:
         return [outcome] * outcome.rows  # they came to the same
-    size = quiet_row(quiet.full).size
-    seasons = quiet.seasons or [None] * len(quiet.firsts)
-    parts = [
-        QuietAnswers(first, quiet.rows[i * size : (i + 1) * size], season)
-        for i, (first, season) in enumerate(zip(quiet.firsts, seasons, strict=True))
-    ]
-    return [
-        Outcome(outcome.number, 200, [], Answers(quiet.model, quiet.full, [part])) for part in parts
-    ]
+    seasons = quiet.seasons or repeat(None)
+    numbers = quiet_row(quiet.full).iter_unpack(quiet.rows)
+    return list(map(QuietRow, repeat(quiet.model), quiet.firsts, numbers, seasons))
 
 
 def _is_number(seen: Observation) -> bool:

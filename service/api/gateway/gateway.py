@@ -79,7 +79,7 @@ AT_ONCE = 100  # commands encoded before the event loop does something else
 ALONE = (0,)  # places of a command by itself
 MOST_UNITS = 1024  # observations of the rows of one command
 STOPPING = "the service is stopping"
-Result = wire.Outcome | ServiceError
+Result = wire.Outcome | wire.QuietRow | ServiceError
 _ingest = metrics.STAGE_DURATION.labels("ingest")
 _reply = metrics.STAGE_DURATION.labels("reply")
 
@@ -348,7 +348,7 @@ class Gateway:
         (result,) = pending.results
         if isinstance(result, ServiceError):
             raise result
-        assert result is not None
+        assert isinstance(result, wire.Outcome)  # it is no row
         return result
 
     async def submit_all(

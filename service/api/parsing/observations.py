@@ -87,7 +87,7 @@ class BadItem(NamedTuple):
     error: InvalidField
 
 
-class GoodItem(NamedTuple):
+class GoodItem(msgspec.Struct, frozen=True, gc=False):
     """A valid item of a many-stream request."""
 
     stream: str

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -313,6 +313,9 @@ class Bulk:
                 self._refuse(group, result)
                 self._skip(groups)
                 continue
+            if isinstance(result, wire.QuietRow):
+                self._results[group[0]] = rendering.quiet_answer(command, result, ItemAnswer)
+                continue
             answers = rendering.answers(command, result, ItemAnswer)
             for place, answer in zip(group, answers, strict=False):
                 self._results[place] = answer
@@ -354,8 +357,8 @@ class Bulk:
         return groups
 
     def _command(self, first: GoodItem, group: list[int]) -> wire.Observe:
-        items = map(self._items.__getitem__, group)
-        observations = [item.observation for item in items if isinstance(item, GoodItem)]
+        items = cast(Sequence[GoodItem], self._items)  # as those of a group with a good one are
+        observations = [items[place].observation for place in group]
         key = first.key
         of_key = None if key is None else digest(wire.encode(first.observation))
         return wire.Observe(first.stream, observations, key, of_key, 0, first.seq, *self._options)

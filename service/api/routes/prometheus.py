@@ -207,6 +207,7 @@ class SampleWrite:
 
     def _enter(self, stream: str, part: list[wire.Observation], result: Result) -> None:
         target = self._streams[stream].target
+        assert not isinstance(result, wire.QuietRow)  # what is ingested is counted
         if isinstance(result, wire.Outcome) and result.status < 400:
             target.made = True
             done = _ingested(result.body[-1])

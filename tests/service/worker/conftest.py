@@ -35,6 +35,7 @@ from service.store.streams import (
     values_of,
 )
 from service.wire import Import, Observation, Observe, ObserveMany, RunLength, rows, snapshot
+from service.wire.commands import QuietNumbers
 from service.worker import worker as loop
 from service.worker.worker import Worker
 from tests.answers import close
@@ -62,14 +63,19 @@ class Rendered(NamedTuple):
     stored: wire.Outcome
 
 
-def rendered(command, outcome):
+def rendered(number, command, outcome):
     """An outcome as the API answers it."""
-    # What a backup brought with it is of no command here.
-    answers = [] if command is None else rendering.answers(command, outcome)
-    nothing = NOTHING if outcome.answers is not None and outcome.answers.full else {}
+    if isinstance(outcome, wire.QuietRow):
+        nothing = NOTHING if len(outcome.numbers) == len(QuietNumbers._fields) else {}
+        answers = [] if command is None else [rendering.quiet_answer(command, outcome)]
+        outcome = wire.Outcome(number, 200, [])
+    else:
+        # What a backup brought with it is of no command here.
+        answers = [] if command is None else rendering.answers(command, outcome)
+        nothing = NOTHING if outcome.answers is not None and outcome.answers.full else {}
     body = [msgspec.json.encode(nothing | msgspec.to_builtins(answer)) for answer in answers]
     body += outcome.body
-    return Rendered(outcome.number, outcome.status, body, outcome)
+    return Rendered(number, outcome.status, body, outcome)
 
 
 class Bench:
@@ -196,7 +202,7 @@ class Bench:
             )
             for each in outcomes:
                 for row, own in enumerate(rows.outcomes_of(each), each.row):
-                    answered = rendered(self._command(each.number, row), own)
+                    answered = rendered(each.number, self._command(each.number, row), own)
                     place = (partition, each.number, row)
                     first = self._answers.setdefault(place, answered)
                     assert first == answered, "answered twice, and not alike"
