@@ -919,6 +919,13 @@ class Slab:
             state = self._layout.state(*lying)
             prior = self._layout.prior(*lying)
             observed = columns.inputs_of(self.model, packed, self.device)
+            wanted = summarised and bool(self.levels)
+            predicted = None
+            foreseen = np.zeros(len(rows), dtype=bool)
+            if wanted and self._kernel is not None and not all(detailed or [False]):
+                predicted, foreseen = self._foreseen(rows, packed, to_arrays([prior.location])[0])
+                self._chunks.write(rows, lying)  # as they were
+                foreseen[np.flatnonzero(detailed)] = False  # theirs are of the mixture itself
             state, info = moca.step(self.model, state, prior, observed)
             after: tuple[Array, Array] = self._layout.packed(state, prior)
             if self.device == "cpu":
@@ -928,17 +935,18 @@ class Slab:
             )
             self._chunks.write(rows, after)
             regimes = readout.typical_regimes(self.model, state) if self.model.typical else []
-            predicted = None
             fine = table[:, OK_COLUMN] > 0
-            if summarised and self.levels and fine.any():
-                mixture = info.predictive.rows(to_device(np.flatnonzero(fine), self.device))
-                inputs = packed.inputs[fine]
+            left = fine & ~foreseen
+            if wanted and left.any():
+                mixture = info.predictive.rows(to_device(np.flatnonzero(left), self.device))
+                inputs = packed.inputs[left]
                 y = inputs[:, places.LABEL : places.LABEL + self.model.y_dim].copy()
                 y[inputs[:, places.LABELLED] == 0] = np.nan
                 own = summary.of_mixture(mixture, torch.from_numpy(y), self.levels)
-                numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
-                numbers[fine] = own.numbers
-                predicted = Summary(numbers, own.outputs, own.support)
+                if predicted is None:
+                    numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
+                    predicted = Summary(numbers, own.outputs, own.support)
+                predicted.numbers[left] = own.numbers
         stepped = self._answered(rows, packed, table, predicted, memories, held)
         steps = stepped.steps()
         for i, regime in enumerate(regimes):
@@ -950,6 +958,29 @@ class Slab:
                 detail = MixtureRow(info.predictive, i, run_length[i], stepped.applied[i])
                 steps[i] = steps[i]._replace(mixture=detail)
         return steps
+
+    def _foreseen(
+        self, rows: Sequence[int], packed: Packed, location: Floats
+    ) -> tuple[Summary, NDArray[np.bool_]]:
+        """Summaries by the kernel, in a tenth of torch's time, and which rows have one.
+
+        Rows are stepped by it, as if missing outputs were at `location`: what is expected of a
+        label does not depend on it.
+        """
+        inputs = packed.inputs.copy()
+        labels = inputs[:, places.LABEL : places.LABEL + self.model.y_dim]
+        missing = np.isnan(labels)
+        labels[missing] = location[missing]
+        groups = self._chunks.groups(rows)
+        parts = [
+            self._advance(chunk, lying, inputs[at], packed.hazard[at], True)
+            for chunk, lying, at in groups
+        ]
+        table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
+        assert predicted is not None
+        predicted.cdf[missing] = np.nan
+        predicted.cdf_below[missing] = np.nan
+        return predicted, table[:, OK_COLUMN] > 0
 
     def _advance(
         self,

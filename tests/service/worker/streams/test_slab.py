@@ -100,6 +100,29 @@ def test_a_label_that_is_refused_is_not_the_last_one_of_a_held_series(kernel):
     assert scored == [True, False, False, False, True, True, False]
 
 
+def test_the_kernel_foresees_labels_that_lack_outputs_as_torch():
+    rng = np.random.default_rng(7)
+    model = build("joint", Options(y_dim=3))
+    eager, compiled = (Slab(model, 10, LEVELS) for _ in range(2))
+    eager._kernel = None
+    at = [slab.begin([[1.0, 2.0, 3.0]] * 2, [[1.5] * 3] * 2) for slab in (eager, compiled)]
+    for t in range(12):
+        y = rng.normal(size=(2, 3)) + np.arange(3)
+        if t > 6:
+            y[0, t % 3] = np.nan
+        told = seen_of(y, [0.01])
+        ours, theirs = (
+            slab.step(rows, told, [NOTHING_WATCHED] * 2)
+            for slab, rows in zip((compiled, eager), at, strict=True)
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            numbers = one.predictive.numbers(0.0), other.predictive.numbers(0.0)
+            np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-4)
+            assert one.anomaly == pytest.approx(other.anomaly, rel=1e-6)
+    for one, other in zip(compiled.each(at[1]), eager.each(at[0]), strict=True):
+        np.testing.assert_allclose(one.lines, other.lines, rtol=1e-6, atol=1e-9)
+
+
 def test_a_row_that_was_removed_is_read_no_more():
     slab, rows = slab_of()
     slab.remove(rows[3])
