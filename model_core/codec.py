@@ -184,12 +184,12 @@ def _check_memory(layout: Layout, kept: Floats, head: Floats) -> None:
         raise BadState("state has regimes with one id, or that were never seen")
 
 
-def decode_season(kind: str, blob: bytes) -> Floats:
+def decode_season(kind: str, outputs: int, blob: bytes) -> Floats:
     """State of `season` from bytes. Raises BadState, also where there is none."""
     values = _arrays(blob, kind).get(_SEASON)
     if values is None:
         raise BadState(f"state has no array {_SEASON!r}")
-    if values.dtype != np.float64 or values.ndim != 1 or not season.valid(values):
+    if not season.valid(values) or len(values) != outputs:
         raise BadState(f"state's array {_SEASON!r} is no state of a season")
     return values
 

@@ -91,7 +91,7 @@ def observe(
     state: Numbers,
     label: Sequence[float],
     outlying: bool,
-    offset: float,
+    offset: Sequence[float],
     numbers: Numbers,
     middle: int,
     outside: float,
@@ -108,14 +108,15 @@ def observe(
             numbers[q] = max(numbers[q], numbers[q - 1])
         if not math.isfinite(numbers[lowest + middle]):
             continue
-        median = numbers[lowest + middle] + offset
+        season = offset[i]
+        median = numbers[lowest + middle] + season
         own = applied[i]
         own[MEDIAN] = median
         own[MOVED] = point(state, at, median) - median
         own[SCALE] = state[at + _SCALE]
-        move(numbers, d, i, offset, own)
-        lower = numbers[lowest] + offset
-        upper = numbers[lowest + levels - 1] + offset
+        move(numbers, d, i, season, own)
+        lower = numbers[lowest] + season
+        upper = numbers[lowest + levels - 1] + season
         learn(state, at, label[i], outlying, median, lower, upper, outside)
 
 

@@ -36,20 +36,33 @@ FLOOR = 1e-12  # of sums of squares
 ROUNDING = 1e-12  # of labels
 
 
-def found(y: Floats, shortest: int = SHORTEST) -> int:
-    """Period of the season of labels (T,) without trend; 0 where there is no evidence of one."""
+def found(y: Floats, shortest: int = SHORTEST) -> tuple[int, int]:
+    """Period of the season of labels (d, T) without trend, and the output that shows it best.
+
+    The period is 0 where there is no evidence of one. It has to be seen in one output alone: what
+    several say together is no more than what one of them says where they correlate.
+    """
+    scored = [(*_best(row, shortest), output) for output, row in enumerate(y)]
+    least = EVIDENCE + math.log(len(y))  # the best of so many
+    for most, period, output in sorted(scored, key=lambda each: -each[0]):
+        if most >= least and _forecasts(y[output] / np.abs(y[output]).max(), period):
+            return period, output
+    return 0, 0
+
+
+def _best(y: Floats, shortest: int) -> tuple[float, int]:
+    """Evidence of the period that has most of it in labels (T,), and that; 0, 0 where none has."""
     longest = len(y) // PERIODS
     size = float(np.abs(y).max(initial=0.0))
     if longest < shortest or size == 0:
-        return 0
+        return 0.0, 0
     y = y / size
     peaks = {*_peaks(y, shortest, longest), *_peaks(np.diff(y), shortest, longest)}
     candidates = sorted({_climbed(y, peak, shortest, longest) for peak in peaks})
     scored = [
         (evidence(y, period), period) for period in candidates if _explained(y, period) >= PLAUSIBLE
     ]
-    most, best = max(scored, default=(0.0, 0))
-    return best if most >= EVIDENCE and _forecasts(y, best) else 0
+    return max(scored, default=(0.0, 0))
 
 
 def fundamental(y: Floats, period: int) -> int:
@@ -262,19 +275,21 @@ def _climbed(y: Floats, period: int, shortest: int, longest: int) -> int:
 
 
 def refined(y: Floats, period: int, apart: int) -> int:
-    """Period at most so far from another one of labels (T,) without trend whose harmonics fit best.
+    """Period at most so far from another one whose harmonics fit labels (d, T) without trend best.
 
     By least squares, of as many of the first ones as give most evidence: about as exact as can be
     (Cramer and Rao). The mean of each phase, which a candidate is found by, fits the noise as well.
     """
-    y = y / (float(np.abs(y).max(initial=0.0)) or 1.0)
-    count = min(_evidence(y, period)[1], FITTED)
-    labels = _folded(y, period).ravel()
+    outputs: list[tuple[Floats, int]] = []
+    for row in y:
+        own = row / (float(np.abs(row).max(initial=0.0)) or 1.0)
+        outputs.append((_folded(own, period).ravel(), min(_evidence(own, period)[1], FITTED)))
     shortest = max(SHORTEST, period - apart)
-    longest = min(period + apart, len(y) // PERIODS)
+    longest = min(period + apart, y.shape[1] // PERIODS)
 
     def fit(candidate: int) -> tuple[float, int]:
-        return _fitted(labels, candidate, count), -abs(candidate - period)
+        fitted = sum(_fitted(labels, candidate, count) for labels, count in outputs)
+        return fitted, -abs(candidate - period)
 
     best: int = max((period, *range(shortest, longest + 1)), key=fit)
     return best

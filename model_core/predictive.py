@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import log
 from typing import NamedTuple
 
@@ -99,12 +99,14 @@ class Mixture(NamedTuple):
             kept = (parameter[row : row + 1, at] for parameter in self.components.parameters())
             yield Mixture(log_weight[at].unsqueeze(0), self.components.rebuilt(*kept))
 
-    def shifted(self, by: float) -> Mixture:
-        """Predictive of labels that are larger by a number; of families with a location."""
-        if not by:
+    def shifted(self, by: Sequence[float]) -> Mixture:
+        """Predictive of labels that are larger by a number each output; none: as it is.
+
+        Of families with a location.
+        """
+        if not any(by):
             return self
-        each = torch.full_like(self.log_weight[:, 0], by)
-        return Mixture(self.log_weight, self.components.shifted(each))
+        return Mixture(self.log_weight, self.components.shifted(self.log_weight.new_tensor(by)))
 
     def picked(self, draws: int, generator: torch.Generator | None = None) -> Components:
         """Components (B, draws) that are drawn by their weights."""

@@ -205,9 +205,9 @@ class StreamSettings(NamedTuple):
         bool | None,
         Meaning(
             "whether to find seasons in the labels: changes are then those of labels less their "
-            "season, and forecasts follow it; for models of one real label. `null`: from 1,000 "
-            "observations on, unless the model has inputs, a `season` or an artifact; `true`: from "
-            "the first label on"
+            "season, and forecasts follow it; for models of real labels. `null`: from 1,000 "
+            "observations on, unless the model has inputs, more than 32 outputs, a `season` or an "
+            "artifact; `true`: from the first label on"
         ),
     ] = None
     interval: Annotated[

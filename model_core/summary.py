@@ -41,10 +41,10 @@ class Summary:
         return Summary(self.numbers[chosen], self.outputs, self.support)
 
     def shifted(self, by: Floats) -> Summary:
-        """Those of numbers that are larger by `by` (B,)."""
+        """Those of numbers that are larger by `by` (B, d)."""
         shifted = Summary(self.numbers.copy(), self.outputs, self.support)
-        shifted.mean[:] += by[:, None]
-        shifted.quantiles[:] += by[:, None, None]
+        shifted.mean[:] += by
+        shifted.quantiles[:] += by[:, None]
         return shifted
 
     @property

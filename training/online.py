@@ -129,7 +129,7 @@ def segmentation(
     Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
     """
     pipeline = _begun(model, settings)
-    retained = [pipeline.layout.row(seen, 0.0, NOTHING) for seen in _observations(y)]
+    retained = [pipeline.layout.row(seen, (), NOTHING) for seen in _observations(y)]
     past = pipeline.past(pipeline.slab, np.array(retained))
     starts = hindsight.starts(pipeline.slab, past, pipeline.settings, 0)
     return hindsight.outcome(starts)[1:]

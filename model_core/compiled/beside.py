@@ -51,7 +51,7 @@ def correct_rows(
     """Correct forecasts of rows, in order, and learn from the labels; all is changed in place.
 
     states: (R, size). rows: (N,) of the states. places: (N,) of each in what follows. labels:
-    (B, d), nan: missing. outlying: (B,) which are outliers. offsets: (B,) their seasons, which
+    (B, d), nan: missing. outlying: (B,) which are outliers. offsets: (B, d) their seasons, which
     forecasts are less of. numbers: (B, columns) of a `Summary` with quantiles, the median at
     `middle` among them; one that is not finite is left as it is. outside: see
     `correction.interval`. applied: (B, d, 3) `MEDIAN`, with the season, `MOVED` and `SCALE`; nan
@@ -96,7 +96,7 @@ def _compile() -> None:
     cube = np.empty((0, 0, 0))
     flags = none.astype(np.bool_)
     rank_rows(table, rows, none, table, none)
-    correct_rows(table, rows, rows, table, flags, none, table, 0, 0.1, cube)
+    correct_rows(table, rows, rows, table, flags, table, table, 0, 0.1, cube)
     recall(none, table, flags, table, cube, 0.1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from model_core.components.base import Components, Together
 from model_core.components.real import MultivariateStudentT, SkewedT
@@ -51,6 +51,10 @@ class Blend(_Blend, _OfParts):
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each dimension, as exact as the family's."""
         return self._average(self.parts.cdf(value.unsqueeze(-1)))
+
+    def shifted(self, by: Tensor) -> Self:
+        """Those of the family: of all k of an output alike."""
+        return self._replace(parts=self.parts.shifted(by.unsqueeze(-1)))
 
     def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
         """The k of each component."""

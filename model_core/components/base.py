@@ -106,14 +106,13 @@ class Components(ABC):
         return torch.diag_embed(average(log_weight, self.variance()))
 
     def shifted(self, by: Tensor) -> Self:
-        """Distributions of labels that are larger by `by` (B,); of families with a location."""
+        """Distributions of labels that are larger by `by` (d,); of families with a location."""
         fields = self._asdict()
         moved: dict[str, Any] = {
             name: part.shifted(by) for name, part in fields.items() if isinstance(part, Components)
         }
         if not moved:
-            loc = fields["loc"]
-            moved["loc"] = loc + by.reshape(-1, *[1] * (loc.dim() - 1))
+            moved["loc"] = fields["loc"] + by
         return self._replace(**moved)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:

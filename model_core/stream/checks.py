@@ -140,15 +140,12 @@ def check_settings(
             f"{settings.regimes}",
             "regimes",
         )
-    if settings.seasonal:
-        if model.label != "real" or dimensions.y_dim not in (None, 1):
-            outputs = "any number of" if dimensions.y_dim is None else dimensions.y_dim
-            raise UnfitSetting(
-                "seasonal: expected a model of one real label, got one of "
-                f"{outputs} {model.label} labels; leave the setting out",
-                "seasonal",
-            )
-        dimensions = dimensions._replace(y_dim=1)
+    if settings.seasonal and model.label != "real":
+        raise UnfitSetting(
+            f"seasonal: expected a model of real labels, got one of {model.label} labels; leave "
+            "the setting out",
+            "seasonal",
+        )
     return _check_moments(settings, model, dimensions)
 
 

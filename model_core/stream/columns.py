@@ -26,7 +26,7 @@ class Columns(NamedTuple):
 
     y: (B, d) labels, nan where missing. x: (B, x_dim) inputs. elapsed: (B,) time since the one
     before. changepoint: (B,) supervision, nan where none. outlier_rate: (B,). hazard: (B, H) by run
-    length, a last entry holds on. offset: (B,) seasons, which the filter's labels are less of.
+    length, a last entry holds on. offset: (B, d) seasons, which the filter's labels are less of.
     """
 
     y: Floats
@@ -45,7 +45,7 @@ class Columns(NamedTuple):
     @property
     def filtered(self) -> Floats:
         """Labels (B, d) less their seasons."""
-        return self.y - self.offset[:, None]
+        return self.y - self.offset
 
     def part(self, chosen: slice | NDArray[np.int64] | list[int]) -> Columns:
         """Some of the observations."""
@@ -63,7 +63,7 @@ class Columns(NamedTuple):
 class Packed(NamedTuple):
     """Observations as a kernel takes them.
 
-    y: (B, d) labels. offset: (B,) their seasons; None: they have none. hazard: (B, H) as of
+    y: (B, d) labels. offset: (B, d) their seasons; None: they have none. hazard: (B, H) as of
     `Columns`. inputs: (B, 7 + d + x) as of `compiled.kernel.Kernel.advance`, of labels less their
     seasons.
     """
@@ -77,6 +77,20 @@ class Packed(NamedTuple):
         """Some of the observations."""
         offset = None if self.offset is None else self.offset[chosen]
         return Packed(self.y[chosen], offset, self.hazard[chosen], self.inputs[chosen])
+
+
+def offsets(seasons: Sequence[Sequence[float]], outputs: int) -> Floats:
+    """Seasons (B, d) of labels, each of which is empty where there is none."""
+    table = np.zeros((len(seasons), outputs))
+    for row, season in enumerate(seasons):
+        if season:
+            table[row] = season
+    return table
+
+
+def present(season: list[float]) -> list[float]:
+    """A season as it is kept: empty where it is 0 of all outputs."""
+    return season if any(season) else []
 
 
 def at(parts: Sequence[Columns], row: int) -> Columns:
@@ -199,7 +213,7 @@ def of_inputs(inputs: Inputs) -> Columns:
         changepoint=inputs.changepoint.cpu().numpy(),
         outlier_rate=inputs.outlier_rate.cpu().numpy(),
         hazard=inputs.hazard.cpu().numpy(),
-        offset=np.zeros(len(inputs.y)),
+        offset=np.zeros(inputs.y.shape),
     )
 
 

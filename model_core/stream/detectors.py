@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from model_core.errors import BadInput, BadState, WarmingUp
 from model_core.lazy import Tensor
-from model_core.stream import checks, forecasts, hindsight, parsing, season, storage, warmup
+from model_core.stream import (
+    checks,
+    forecasts,
+    hindsight,
+    parsing,
+    season,
+    seasons,
+    storage,
+    warmup,
+)
 from model_core.stream import settings as options
 from model_core.stream.answers import Answer, Answers, Predictive, predictive
 from model_core.stream.events import Event
@@ -551,7 +560,8 @@ class Detectors:
             raise BadInput(
                 f"horizon: {self.model} predicts labels from inputs; use `predict(x=...)` instead"
             )
-        return self._pipeline, series.row, season.coming(series.season_state, horizon)
+        offsets = seasons.ahead(series.season_state, horizon, self._pipeline.model.y_dim)
+        return self._pipeline, series.row, offsets
 
     @property
     def pipeline(self) -> LocalPipeline | None:

@@ -91,8 +91,8 @@ def ahead(
 ) -> list[Summary]:
     """Summaries of the next labels, of a model whose labels are exchangeable; as `summarised`.
 
-    coming: inputs of the first of them. offsets: (T,) their seasons. The last label counts for each
-    of them as for the next one.
+    coming: inputs of the first of them. offsets: (T, d) their seasons. The last label counts for
+    each of them as for the next one.
     """
     state = slab.state(row)
     prior = slab.prior(row)
@@ -109,7 +109,7 @@ def drawn(
     """Draw paths (N, T, d) of the next labels, samples of their joint predictive, corrected.
 
     Returns the summaries of each label alone, too. coming: inputs of the first of them, a row for
-    each path. offsets: (T,) seasons.
+    each path. offsets: (T, d) seasons.
     """
     count = len(coming.elapsed)
     room = SlabMemory(expected=count)
@@ -137,7 +137,7 @@ def drawn(
     for (mixture, y), offset in zip(steps, offsets.tolist(), strict=True):
         predicted, applied = summarised(slab, row, mixture.shifted(offset), levels)
         summaries.append(predicted)
-        labels.append(moved(y + offset if offset else y, applied))
+        labels.append(moved(y + y.new_tensor(offset) if any(offset) else y, applied))
     return summaries, torch.stack(labels, 1)
 
 

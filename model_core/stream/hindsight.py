@@ -9,7 +9,7 @@ from model_core import readout
 from model_core.readout import Readout
 from model_core.stream import seasons, warmup
 from model_core.stream.local import LocalPipeline, LocalSeries
-from model_core.stream.rows import OFFSET, Floats
+from model_core.stream.rows import Floats, RowLayout
 from model_core.stream.segmentation import Segment, best, confirmed, lasting, regimes
 from model_core.stream.slab import Past, Slab
 from model_core.stream_settings import StreamSettings
@@ -81,17 +81,18 @@ def segments(pipeline: LocalPipeline, row: int) -> list[Segment]:
         return []
     history = pipeline.settings.history
     most = history if pipeline.slab.in_series else min(UNCOMPILED, history)
-    rows = known_now(series, most)
+    rows = known_now(series, pipeline.layout, most)
     first = series.seq - len(rows)
     past = pipeline.past(pipeline.slab, rows)
     again = outcome(starts(pipeline.slab, past, series.settings, first))
     return regimes(path, confirmed(series.events.values()), lasting(again, series.seq))
 
 
-def known_now(series: LocalSeries, most: int) -> Floats:
+def known_now(series: LocalSeries, layout: RowLayout, most: int) -> Floats:
     """The last retained rows, less the seasons that are known now."""
     rows = series.retained.last(most).copy()
     if series.season_state is not None:
-        met = rows[:, OFFSET]
-        rows[:, OFFSET] = seasons.known_now(series.season, series.season_state, series.seq, met)
+        met = rows[:, layout.offset]
+        now = seasons.known_now(series.season, series.season_state, series.seq, met)
+        rows[:, layout.offset] = now
     return rows

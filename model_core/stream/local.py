@@ -17,7 +17,6 @@ from model_core.stream.pipeline import Pipeline
 from model_core.stream.rows import (
     ANOMALY,
     EVIDENCE,
-    OFFSET,
     PREVIOUS,
     Observation,
     Retained,
@@ -49,8 +48,8 @@ class Rules(NamedTuple):
 class LocalSeries:
     """Numbers, events and retained observations of one series."""
 
-    def __init__(self, rules: Rules, width: int, search_phase: float) -> None:
-        """width: of the rows retained."""
+    def __init__(self, rules: Rules, outputs: int, width: int, search_phase: float) -> None:
+        """outputs: numbers of a label. width: of the rows retained."""
         self.settings = rules.settings
         self.search_phase = search_phase
         self.next_look = 0
@@ -69,7 +68,7 @@ class LocalSeries:
         self.changed_probability: float | None = None
         self.evidence: float | None = None
         self.season: SeasonPeriods | None = None
-        self.season_state = season.blank() if rules.settings.seasonal else None
+        self.season_state = season.blank(outputs) if rules.settings.seasonal else None
         self.retained = Retained(width)
 
     @property
@@ -168,7 +167,8 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         self.slab = Slab(model, own.max_hypotheses, levels, regimes=own.regimes)
         self.provisional = provisional
         self.summarised = bool(levels)
-        self.series = [LocalSeries(rules, self.layout.width, phase) for phase in phases]
+        width = self.layout.width
+        self.series = [LocalSeries(rules, model.y_dim, width, phase) for phase in phases]
         asked = self.settings.seasonal
         looks = asked or (asked is None and model.seasonal)
         self._most = max(self.settings.history, season.REPLAYED) if looks else self.settings.history
@@ -241,13 +241,15 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
     ) -> None:
         """Enter them into the last rows."""
         if offsets is not None:
-            kept[len(kept) - len(offsets) :, OFFSET] = offsets
+            kept[len(kept) - len(offsets) :, self.layout.offset] = offsets
         kept[len(kept) - len(previous) :, PREVIOUS] = previous
 
     def labels(self, asked: Sequence[tuple[LocalSeries, int]]) -> list[SeenLabels]:
         """Those of the last retained rows."""
         last = [series.retained.last(most) for series, most in asked]
-        return [SeenLabels(r[:, self.layout.y], r[:, OFFSET], times_of(r)) for r in last]
+        y = self.layout.y
+        offset = self.layout.offset
+        return [SeenLabels(r[:, y], r[:, offset], times_of(r)) for r in last]
 
     def time(self, item: Observation) -> str | None:
         """As RFC 3339 has it."""
@@ -303,7 +305,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
                 self.slab.remove(own)
         if not step.readout.ok or step.predictive is None:
             return None
-        return step.predictive.numbers(float(seen.offset[0]))
+        return step.predictive.numbers(columns.present(seen.offset[0].tolist()))
 
     def begun(self, row: int) -> int | None:
         """Row of the slab that holds a series' filter; in the warm-up of one to be removed."""
@@ -343,5 +345,5 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
             changepoint=np.array([seen.changepoint for seen in observations]),
             outlier_rate=np.full(count, self.rules.outlier_rate),
             hazard=columns.of_all(self.rules.hazard, count),
-            offset=np.zeros(count),
+            offset=np.zeros((count, self.model.y_dim)),
         )

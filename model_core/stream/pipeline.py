@@ -12,8 +12,6 @@ from collections.abc import Generator, Iterable, Sequence
 from itertools import groupby
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from model_core.explanation import explained, following, next_due, reach, uncovered
 from model_core.readout import Readout
 from model_core.stream import columns, events, season, seasons, warmup
@@ -124,7 +122,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         work: Sequence[tuple[S, Item]],
         slabs: Sequence[Slab],
         steps: Sequence[Step],
-        offsets: Sequence[float],
+        offsets: Sequence[list[float]],
         y: Sequence[list[float]],
     ) -> list[Taken | None]:
         """Take observations of distinct series that rows were stepped by; None: refused.
@@ -140,12 +138,12 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         )
 
     def _take_step(
-        self, slab: Slab, series: S, item: Item, step: Step, offset: float, y: list[float]
+        self, slab: Slab, series: S, item: Item, step: Step, offset: list[float], y: list[float]
     ) -> Asking[S, Taken | None]:
         if not step.readout.ok:
             return None
         taken = yield from self._enter(slab, series, item, step, offset, y)
-        if (yield from self._learn(slab, series, [taken], y[:1])):
+        if (yield from self._learn(slab, series, [taken], [y])):
             self._begin_anew(slab, series)
         return taken
 
@@ -193,7 +191,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             seq = series.state.seq
             due = seasons.next_look(slab.model, series, seq)
             count = seen.rows - at if due is None else min(seen.rows - at, due - seq)
-            offsets = seasons.foreseen(series.season_state, count)
+            offsets = seasons.foreseen(series.season_state, count, slab.model.y_dim)
             coming = seen.part(slice(at, at + len(offsets)))._replace(offset=offsets)
             for step, offset, y in zip(
                 slab.through(
@@ -212,7 +210,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 item = items[len(taken)]
                 taken.append(self._alone(self._enter(slab, series, item, step, offset, y)))
             own = taken[at:]
-            y_of_own = coming.y[: len(own), 0].tolist()
+            y_of_own = coming.y[: len(own)].tolist()
             anew = bool(own) and self._alone(self._learn(slab, series, own, y_of_own))
             if anew:
                 self._begin_anew(slab, series)
@@ -223,7 +221,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         return taken
 
     def _enter(
-        self, slab: Slab, series: S, item: Item, step: Step, offset: float, y: list[float]
+        self, slab: Slab, series: S, item: Item, step: Step, offset: list[float], y: list[float]
     ) -> Asking[S, Taken]:
         """Enter a step into its series."""
         state = series.state
@@ -232,7 +230,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         line = self.named(series, step.readout)
         if line is not step.readout:
             step = step._replace(readout=line)
-        taken = Taken(seq, step, offset, warm=True, belief=step.belief)
+        taken = Taken(seq, step, columns.present(offset), warm=True, belief=step.belief)
         changed = follow(state, step.readout, seq, slab.model.label != "class", time)
         last = state.track.last_event
         stays = last is not None and last not in changed
@@ -243,7 +241,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         if events.alarming(state.settings.anomaly_alarm, step.anomaly, seq, state.last_anomaly):
             state.last_anomaly = seq
             moments = None if step.predictive is None else step.predictive.moments()
-            label = [value - offset for value in y]
+            label = [value - own for value, own in zip(y, offset, strict=True)]
             taken.alarm = events.anomaly(seq, step.anomaly, label, moments, time)
         state.seq = seq + 1
         self.enter(series, item, taken)
@@ -261,10 +259,10 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
     def _with_seasons(self, chosen: Sequence[S], seen: Columns) -> Columns:
         """Observations of several series, with the season of each label."""
         offsets = [season.offset(series.season_state) for series in chosen]
-        return seen._replace(offset=np.array(offsets))
+        return seen._replace(offset=columns.offsets(offsets, seen.y.shape[1]))
 
     def _learn(
-        self, slab: Slab, series: S, taken: Sequence[Taken], y: Sequence[float]
+        self, slab: Slab, series: S, taken: Sequence[Taken], y: Sequence[list[float]]
     ) -> Asking[S, bool]:
         """Take in the labels of the last observations; returns whether the filter is to begin anew.
 
@@ -281,7 +279,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         elif look and seasons.next_search(slab.model, series, state.seq - 1) == state.seq:
             labels = yield series, min(season.CAPACITY, state.settings.history)
             if labels is not None:
-                series.season_state = seasons.search(state, labels.y[:, 0])
+                series.season_state = seasons.search(state, labels.y)
             found = series.season_state is not None
         taken[-1].season = state.season
         if not (look or found):
@@ -297,7 +295,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         inputs, whose scale is not stated.
         """
         state = series.state
-        if not slab.model.seasonal or warmup.next_look(state.seq - 1) != state.seq:
+        if slab.model.y_dim > 1 or not slab.model.seasonal:
+            return False
+        if warmup.next_look(state.seq - 1) != state.seq:
             return False
         if state.scale is None or state.location is None or state.settings.scale is not None:
             return False
@@ -340,8 +340,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         offsets = coming.offset.tolist()
         for i, ((series, item), step, offset) in enumerate(zip(work, steps, offsets, strict=True)):
             mark = self.mark(series)
-            own = Taken(series.state.seq, step, offset)
-            if self._wait(slab, series, item, own, float(seen.y[i, 0])):
+            own = Taken(series.state.seq, step, columns.present(offset))
+            if self._wait(slab, series, item, own, seen.y[i].tolist()):
                 ready.append((i, own, mark))
             taken.append(own)
         begun = self.begin(slab, [chosen[i] for i, _, _ in ready])
@@ -357,14 +357,14 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
     def waiting(self, series: S) -> int:
         """Observations that a series without a filter takes at once: its filter needs them all.
 
-        One, where each may change the season of the next.
+        One, where each may change the season of the next, or begin to.
         """
         state = series.state
-        if series.season_state is not None:
+        if series.season_state is not None or state.settings.seasonal:
             return 1
         return min(max(state.settings.warmup - state.seq, 1), AT_ONCE)
 
-    def _wait(self, slab: Slab, series: S, item: Item, own: Taken, y: float) -> bool:
+    def _wait(self, slab: Slab, series: S, item: Item, own: Taken, y: list[float]) -> bool:
         """Keep an observation of the warm-up; returns whether enough labels are there by now."""
         state = series.state
         state.seq += 1

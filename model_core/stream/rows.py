@@ -15,8 +15,8 @@ from model_core.stream.columns import Columns, of_all
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
-# Places in a retained row; the label, the input and the answer follow.
-ELAPSED, CHANGEPOINT, OFFSET, PREVIOUS, EVIDENCE, ANOMALY, TIME, LABEL = range(8)
+# Places in a retained row; the label, its season, the input and the answer follow.
+ELAPSED, CHANGEPOINT, PREVIOUS, EVIDENCE, ANOMALY, TIME, LABEL = range(7)
 
 
 class Observation(NamedTuple):
@@ -35,8 +35,9 @@ class Observation(NamedTuple):
 class RowLayout:
     """Places of numbers in the rows of one model's observations.
 
-    `y`, `x`, `answer`: slices of the label, the input, and of median (of zeros and ones the
-    probability), lowest and highest quantile (d each), which are kept for pictures alone.
+    `y`, `offset`, `x`, `answer`: slices of the label, its season, the input, and of median (of
+    zeros and ones the probability), lowest and highest quantile (d each), which are kept for
+    pictures alone.
     """
 
     def __init__(self, model: UnderlyingModel, answers: Sequence[float] = ()) -> None:
@@ -44,19 +45,20 @@ class RowLayout:
         self.model = model
         self._levels = [*answers]
         self.y = slice(LABEL, LABEL + model.y_dim)
-        self.x = slice(self.y.stop, self.y.stop + model.x_dim)
+        self.offset = slice(self.y.stop, self.y.stop + model.y_dim)
+        self.x = slice(self.offset.stop, self.offset.stop + model.x_dim)
         self.answer = slice(self.x.stop, self.x.stop + (3 * model.y_dim if answers else 0))
         self.width = self.answer.stop
 
-    def row(self, seen: Observation, offset: float, numbers: Floats) -> Floats:
+    def row(self, seen: Observation, offset: Sequence[float], numbers: Floats) -> Floats:
         """Row of an observation; offset: its season. numbers: of its predictive's `Summary`."""
         row = np.full(self.width, math.nan)
         row[ELAPSED] = seen.elapsed
         row[CHANGEPOINT] = seen.changepoint
-        row[OFFSET] = offset
         row[PREVIOUS] = -1
         row[TIME] = seen.time
         row[self.y] = seen.y
+        row[self.offset] = offset or 0.0
         row[self.x] = seen.x or 0.0
         if self._levels and len(numbers) and self.model.label != "class":
             predicted = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
@@ -77,7 +79,7 @@ class RowLayout:
             changepoint=rows[:, CHANGEPOINT],
             outlier_rate=np.full(count, outlier_rate),
             hazard=of_all(hazard, count),
-            offset=rows[:, OFFSET].copy(),
+            offset=rows[:, self.offset].copy(),
         )
 
 

@@ -1,8 +1,10 @@
 """Seasons of a stream: found in its labels, and taken from them before the filter.
 
-The state is one array of float64, of fixed length: four numbers, those of each season, the
-ring of the last labels (nan: missing), and the profiles of up to `LAYERS` seasons (a day, and a
-week on top of it). It depends on the labels alone, neither on the model nor on its device.
+All outputs of a label have one period, and each a profile of its own. The state is one array of
+float64, of fixed size, a row of each output: four numbers, those of each season, the ring of the
+last labels (nan: missing), and the profiles of up to `LAYERS` seasons (a day, and a week on top of
+it). The numbers are those of the first row. It depends on the labels alone, neither on the model
+nor on its device.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ WORTH_FORGETTING = 0.75
 OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
 MULTIPLE = 0.02  # a longer period as close as this to a multiple of the shorter one is that
 MOST_SEEN = 2**53  # observations that float64 can count
+SHOWN = 3.0  # nats of evidence: an output with less has no season, unless none has more
 FILLINGS = 3  # of missing labels by a profile, which is learned from them again each time
 MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
 
@@ -60,15 +63,15 @@ LAYER = len(Layer._fields)
 NUMBERS = FIRST_LAYER + LAYERS * LAYER
 
 
-def blank(capacity: int = CAPACITY) -> Floats:
-    """State of a stream without labels; capacity: labels that it keeps, a multiple of 3."""
+def blank(outputs: int = 1, capacity: int = CAPACITY) -> Floats:
+    """State of a stream without labels; capacity: of these that it keeps, a multiple of 3."""
     if capacity < PERIODS * SHORTEST or capacity % PERIODS:
         raise ValueError(
             f"capacity: expected a multiple of {PERIODS}, at least {PERIODS * SHORTEST}, "
             f"got {capacity}"
         )
-    state = np.zeros(NUMBERS + capacity + LAYERS * (capacity // PERIODS))
-    state[SEARCH] = FIRST_SEARCH
+    state = np.zeros((outputs, NUMBERS + capacity + LAYERS * (capacity // PERIODS)))
+    state[0, SEARCH] = FIRST_SEARCH
     return state
 
 
@@ -94,16 +97,16 @@ def next_search(seen: int, phase: float) -> int:
 
 
 def searched(y: Floats) -> Floats | None:
-    """State after labels (T,), nan where missing, the last of which are searched now, all at once.
+    """State after labels (T, d), nan where missing; the last of them are searched now, at once.
 
     None where no season is found. Earlier searches have left no trace in it.
     """
     if len(y) < PERIODS * SHORTEST:
         return None
-    state = blank()
     y = y[-CAPACITY:]
-    state[NUMBERS : NUMBERS + len(y)] = y
-    state[[SEEN, USABLE]] = len(y)
+    state = blank(y.shape[1])
+    state[:, NUMBERS : NUMBERS + len(y)] = y.T
+    state[0, [SEEN, USABLE]] = len(y)
     while _search(state):
         pass  # a week on top of a day
     return state if layers(state) else None
@@ -117,8 +120,8 @@ def left(state: Floats) -> int:
     return max(int(due - state.item(SEEN)), 1)
 
 
-def observe(state: Floats, labels: Sequence[float]) -> bool:
-    """Take in the next labels (nan: missing), at most `left` of them, in place.
+def observe(state: Floats, labels: Sequence[Sequence[float]]) -> bool:
+    """Take in the next labels (T, d; nan: missing), at most `left` of them, in place.
 
     Returns whether a season was found or given up, so that a filter of the labels without their
     season should begin anew; `recent` has what it can begin with.
@@ -128,9 +131,11 @@ def observe(state: Floats, labels: Sequence[float]) -> bool:
     seen = first + len(labels)
     capacity = _capacity(state)
     for position, label in enumerate(labels, first):
-        state[NUMBERS + position % capacity] = label
-    state[SEEN] = seen
-    state[USABLE] = min(state.item(USABLE) + len(labels), capacity)
+        at = NUMBERS + position % capacity
+        for output, value in enumerate(label):
+            state[output, at] = value
+    state[0, SEEN] = seen
+    state[0, USABLE] = min(state.item(USABLE) + len(labels), capacity)
     moved = False
     if state.item(FIRST_LAYER) and seen >= state.item(UPDATE):
         moved = _update(state)
@@ -142,61 +147,64 @@ def observe(state: Floats, labels: Sequence[float]) -> bool:
 def corrected(state: Floats, back: int, labels: Floats) -> Floats:
     """State with other labels, from which seasons are learned anew.
 
-    labels: (T,), nan where missing, of the observations from `back` before the next one on. A
+    labels: (T, d), nan where missing, of the observations from `back` before the next one on. A
     season that was given up among them or later is looked for in the labels before, too. Where no
     season is found those that there were stay, with the profiles of the labels that count.
     """
     state = state.copy()
-    seen = int(state[SEEN])
+    seen = int(state[0, SEEN])
     capacity = _capacity(state)
     positions = seen - back + np.arange(len(labels))
     kept = positions >= max(seen - capacity, 0)
-    state[NUMBERS + positions[kept] % capacity] = labels[kept]
+    state[:, NUMBERS + positions[kept] % capacity] = labels[kept].T
     anew = state.copy()
-    if state[USABLE] <= back:
-        anew[USABLE] = min(seen, capacity)
+    if state[0, USABLE] <= back:
+        anew[0, USABLE] = min(seen, capacity)
     _put_layers(anew, [])
     while _search(anew):
         pass
     if layers(anew):
         state = anew
     for _ in range(FILLINGS):
-        residuals = _filled(recent(state, _capacity(state)))
-        y = residuals + offsets(state, len(residuals))
+        positions = _last(state, int(state[0, USABLE]))
+        known = _seasons(state, positions, LAYERS)
+        y = _filled(_labels(state, len(positions)) - known) + known
         present = layers(state)
         for i, layer in enumerate(present):
-            deseasoned = y - _seasons(state, _last(state, len(y)), i)
+            deseasoned = y - _seasons(state, positions, i)
             present[i] = _learn(state, i, deseasoned, layer.period, layer.worth, len(present) == 1)
             _put_layers(state, present)
     return state
 
 
-def offset(state: Floats | None, ahead: int = 0) -> float:
-    """Season of the next label, or of one that comes so many observations later; 0 without any."""
-    if state is None:
-        return 0.0
+def offset(state: Floats | None, ahead: int = 0) -> list[float]:
+    """Season (d) of the next label, or of one that comes so many observations later.
+
+    Empty where none is known.
+    """
+    if state is None or not state.item(FIRST_LAYER):
+        return []
     # Numbers are read one by one, as in `observe`.
     position = int(state.item(SEEN)) + ahead
     capacity = _capacity(state)
+    outputs, width = state.shape
+    total = [0.0] * outputs
     first = NUMBERS + capacity  # of the profile of a layer
-    total = 0.0
     for layer in range(FIRST_LAYER, NUMBERS, LAYER):
         period = int(state.item(layer))
         if not period:
             break
-        total += state.item(first + (position - int(state.item(layer + 1))) % period)
+        at = first + (position - int(state.item(layer + 1))) % period
+        for output in range(outputs):
+            total[output] += state.item(output * width + at)
         first += capacity // PERIODS
     return total
 
 
-def coming(state: Floats | None, count: int) -> Floats:
-    """Seasons (count,) of the next labels, as they are known now; 0 without any."""
-    if state is None:
-        return np.zeros(count)
-    if count == 1:  # a tenth of the time
-        return np.array([offset(state)])
+def coming(state: Floats, count: int) -> Floats:
+    """Seasons (count, d) of the next labels, as they are known now."""
     seen = int(state.item(SEEN))
-    return _seasons(state, np.arange(seen, seen + count), LAYERS)
+    return _seasons(state, np.arange(seen, seen + count), LAYERS).T
 
 
 def next_update(state: Floats) -> float:
@@ -206,37 +214,39 @@ def next_update(state: Floats) -> float:
 
 def valid(state: Floats) -> bool:
     """Whether an array can be the state of a stream: for those that were stored."""
-    room = len(state) - NUMBERS
+    if state.dtype != np.float64 or state.ndim != 2 or not len(state):
+        return False
+    room = state.shape[1] - NUMBERS
     if room < PERIODS * SHORTEST or room % (PERIODS + LAYERS):
         return False
-    numbers = state[:NUMBERS]
+    numbers = state[0, :NUMBERS]
     if not np.isfinite(numbers).all() or (np.abs(numbers) > MOST_SEEN).any():
         return False
     longest = _capacity(state) // PERIODS
     kept = layers(state)
-    profiles = [_profile(state, i)[: layer.period] for i, layer in enumerate(kept)]
-    return (
-        0 <= state[USABLE] <= min(state[SEEN], _capacity(state))
+    profiles = [_profile(state, i)[:, : layer.period] for i, layer in enumerate(kept)]
+    return bool(
+        0 <= numbers[USABLE] <= min(numbers[SEEN], _capacity(state))
         and all(SHORTEST <= layer.period <= longest for layer in kept)
         and all(np.isfinite(profile).all() for profile in profiles)
     )
 
 
 def recent(state: Floats, count: int) -> Floats:
-    """Up to `count` of the last labels without their season, oldest first; nan where missing.
+    """Up to `count` of the last labels (T, d) without their season, oldest first; nan: missing.
 
     Labels from before a season was given up are left out.
     """
-    count = min(count, int(state[USABLE]))
-    return _labels(state, count) - _seasons(state, _last(state, count), LAYERS)
+    count = min(count, int(state[0, USABLE]))
+    return (_labels(state, count) - _seasons(state, _last(state, count), LAYERS)).T
 
 
 def offsets(state: Floats, count: int) -> Floats:
-    """Season, as it is known now, of up to `count` of the last labels, oldest first.
+    """Season, as it is known now, of up to `count` of the last labels (T, d), oldest first.
 
     Of labels from before a season was given up there are none.
     """
-    return _seasons(state, _last(state, min(count, int(state[USABLE]))), LAYERS)
+    return _seasons(state, _last(state, min(count, int(state[0, USABLE]))), LAYERS).T
 
 
 def periods(state: Floats) -> list[int]:
@@ -246,31 +256,32 @@ def periods(state: Floats) -> list[int]:
 
 def layers(state: Floats) -> list[Layer]:
     """Seasons that are believed."""
-    rows = state[FIRST_LAYER:NUMBERS].reshape(LAYERS, LAYER).tolist()
+    rows = state[0, FIRST_LAYER:NUMBERS].reshape(LAYERS, LAYER).tolist()
     return [Layer(int(row[0]), int(row[1]), row[2]) for row in rows if row[0] > 0]
 
 
 def _capacity(state: Floats) -> int:
-    return (len(state) - NUMBERS) * PERIODS // (PERIODS + LAYERS)
+    room = int(state.shape[1]) - NUMBERS
+    return room * PERIODS // (PERIODS + LAYERS)
 
 
 def _put_layers(state: Floats, kept: list[Layer]) -> None:
-    state[FIRST_LAYER:NUMBERS] = 0.0
+    state[0, FIRST_LAYER:NUMBERS] = 0.0
     for i, layer in enumerate(kept):
-        state[FIRST_LAYER + i * LAYER :][:LAYER] = layer
+        state[0, FIRST_LAYER + i * LAYER :][:LAYER] = layer
 
 
 def _profile(state: Floats, layer: int) -> Floats:
-    """Room for the profile of a layer."""
+    """Room for the profiles (d, longest) of a layer."""
     capacity = _capacity(state)
     longest = capacity // PERIODS
     first = NUMBERS + capacity + layer * longest
-    return state[first : first + longest]
+    return state[:, first : first + longest]
 
 
 def _labels(state: Floats, count: int) -> Floats:
-    """The last labels, oldest first."""
-    return state[NUMBERS + _last(state, count) % _capacity(state)]
+    """The last labels (d, T), oldest first."""
+    return state.take(NUMBERS + _last(state, count) % _capacity(state), 1)
 
 
 def _last(state: Floats, count: int) -> Ints:
@@ -280,20 +291,25 @@ def _last(state: Floats, count: int) -> Ints:
 
 
 def _seasons(state: Floats, positions: Ints, number: int) -> Floats:
-    """Sum of the first `number` seasons at positions (T,) of labels."""
-    total = np.zeros(len(positions))
+    """Sum of the first `number` seasons (d, T) at positions (T,) of labels."""
+    total = np.zeros((len(state), len(positions)))
     for i, layer in enumerate(layers(state)[:number]):
-        total += _profile(state, i)[(positions - layer.origin) % layer.period]
+        total += _profile(state, i).take((positions - layer.origin) % layer.period, 1)
     return total
 
 
 def _filled(y: Floats) -> Floats:
-    """Labels with those that are missing interpolated."""
-    there = np.isfinite(y)
-    if there.all():
-        return y
-    at = np.arange(len(y))
-    return np.interp(at, at[there], y[there]) if there.any() else np.zeros(len(y))
+    """Labels (d, T) with those that are missing interpolated; they may be changed in place."""
+    at = np.arange(y.shape[1])
+    for row in y:
+        there = np.isfinite(row)
+        if not there.all():
+            row[:] = np.interp(at, at[there], row[there]) if there.any() else 0.0
+    return y
+
+
+def _detrended(y: Floats) -> Floats:
+    return np.array([periodicity.detrended(row) for row in y])
 
 
 def _update(state: Floats) -> bool:
@@ -301,25 +317,27 @@ def _update(state: Floats) -> bool:
 
     Each is first judged by the labels since it was last learned.
     """
-    y = _filled(_labels(state, int(state[USABLE])))
+    y = _filled(_labels(state, int(state[0, USABLE])))
+    count = y.shape[1]
     kept = layers(state)
     locked = len(kept) == LAYERS and kept[1].period % kept[0].period == 0
-    block = min(_block(kept), len(y))
-    positions = _last(state, len(y))
+    block = min(_block(kept), count)
+    positions = _last(state, count)
     judged = _last(state, block)
     for i, layer in enumerate(kept):
         deseasoned = y - _seasons(state, positions, i)
         season = _seasons(state, judged, i + 1) - _seasons(state, judged, i)
-        worth = _worth(layer.worth, deseasoned[-block:], season)
+        worth = _worth(layer.worth, deseasoned[:, count - block :], season)
         if worth < 0:
             _put_layers(state, kept[:i])
-            state[USABLE] = block
-            state[SEARCH] = state[SEEN] + max(block // SEARCHES, FEWEST)
+            state[0, USABLE] = block
+            state[0, SEARCH] = state[0, SEEN] + max(block // SEARCHES, FEWEST)
             _plan_update(state)
             return True
         period = layer.period
-        if not locked and len(deseasoned) >= PERIODS * (period + 1):
-            period = periodicity.refined(periodicity.detrended(deseasoned), period, 1)
+        if not locked and count >= PERIODS * (period + 1):
+            shown = _detrended(deseasoned[_showing(deseasoned, period)])
+            period = periodicity.refined(shown, period, 1)
         kept[i] = _learn(state, i, deseasoned, period, worth, len(kept) == 1)
         _put_layers(state, kept)
     _plan_update(state)
@@ -332,13 +350,27 @@ def _block(kept: list[Layer]) -> int:
 
 
 def _plan_update(state: Floats) -> None:
-    state[UPDATE] = state[SEEN] + _block(layers(state))
+    state[0, UPDATE] = state[0, SEEN] + _block(layers(state))
+
+
+def _showing(y: Floats, period: int) -> list[int]:
+    """Outputs that show a season of this period in labels (d, T): at least the one that does most.
+
+    The profile of another would be noise, which each of them adds to what is told from a change.
+    """
+    if len(y) == 1:
+        return [0]
+    evidence = [periodicity.evidence(row, period) for row in _detrended(y)]
+    least = min(SHOWN, max(evidence))
+    return [output for output, own in enumerate(evidence) if own >= least]
 
 
 def _worth(before: float, y: Floats, season: Floats) -> float:
-    """Worth of a season after labels (B,) that it was not learned from."""
-    size = float(np.abs(y).max()) or 1.0
-    gain = 0.5 * (math.log(_spread(y / size)) - math.log(_spread((y - season) / size)))
+    """Worth of a season after labels (d, B) that it was not learned from, of all outputs."""
+    gain = 0.0
+    for own, expected in zip(y, season, strict=True):
+        size = float(np.abs(own).max()) or 1.0
+        gain += 0.5 * (math.log(_spread(own / size)) - math.log(_spread((own - expected) / size)))
     return WORTH_FORGETTING * before + (1 - WORTH_FORGETTING) * min(max(gain, WORST), WORTH)
 
 
@@ -350,36 +382,40 @@ def _spread(y: Floats) -> float:
 
 
 def _learn(state: Floats, index: int, y: Floats, period: int, worth: float, scaled: bool) -> Layer:
-    """Write a profile from labels (T,); scaled: by the amplitude of the last periods."""
-    profile = periodicity.learned(y, period, scaled)
-    _profile(state, index)[:period] = profile
-    count = min(len(y) // period, RECENT_PERIODS)
-    return Layer(period, int(state[SEEN]) - count * period, worth)
+    """Write profiles from labels (d, T); scaled: by the amplitude of the last periods."""
+    profiles = _profile(state, index)
+    profiles[:, :period] = 0.0
+    for output in _showing(y, period):
+        profiles[output, :period] = periodicity.learned(y[output], period, scaled)
+    count = min(y.shape[1] // period, RECENT_PERIODS)
+    return Layer(period, int(state[0, SEEN]) - count * period, worth)
 
 
 def _search(state: Floats) -> bool:
     """Look for a further season; returns whether there is one."""
     kept = layers(state)
-    usable = int(state[USABLE])
+    usable = int(state[0, USABLE])
     wait = min(int((GROWTH - 1) * usable), _capacity(state) // SEARCHES)
-    state[SEARCH] = state[SEEN] + max(wait, FEWEST)
+    state[0, SEARCH] = state[0, SEEN] + max(wait, FEWEST)
     if len(kept) == LAYERS:
         return False
     y = _filled(_labels(state, usable))
-    deseasoned = periodicity.detrended(y)
+    deseasoned = _detrended(y)
     if kept:
-        deseasoned = periodicity.without(deseasoned, kept[0].period)
-    period = periodicity.found(deseasoned, 2 * kept[0].period if kept else SHORTEST)
+        rows = [periodicity.without(row, kept[0].period) for row in deseasoned]
+        deseasoned = np.array(rows)
+    period, leading = periodicity.found(deseasoned, 2 * kept[0].period if kept else SHORTEST)
     if not period:
         return False
     if not kept:
-        period = periodicity.fundamental(deseasoned, period)
-        period = periodicity.refined(deseasoned, period, max(1, period // REFINED))
+        period = periodicity.fundamental(deseasoned[leading], period)
+        shown = deseasoned[_showing(deseasoned, period)]
+        period = periodicity.refined(shown, period, max(1, period // REFINED))
     else:
         multiple = round(period / kept[0].period) * kept[0].period
         near = abs(multiple - period) <= MULTIPLE * period
-        period = multiple if near and multiple * PERIODS <= len(y) else period
-    deseasoned = y - _seasons(state, _last(state, len(y)), LAYERS)
+        period = multiple if near and multiple * PERIODS <= usable else period
+    deseasoned = y - _seasons(state, _last(state, usable), LAYERS)
     kept.append(_learn(state, len(kept), deseasoned, period, WORTH, False))
     _put_layers(state, kept)
     _plan_update(state)

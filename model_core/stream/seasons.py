@@ -55,14 +55,14 @@ def next_look(model: UnderlyingModel, series: Series, seq: int) -> int | None:
 
 
 def search(series: State, labels: Floats) -> Floats | None:
-    """Look for seasons in the last labels of a series without any; returns their state, if any."""
+    """Look for seasons in the last labels (T, d) of a series without any; their state, if any."""
     state = season.searched(labels)
     if state is not None:
         series.season = SeasonPeriods(season.periods(state), series.seq)
     return state
 
 
-def learn(series: State, state: Floats, labels: Sequence[float]) -> bool:
+def learn(series: State, state: Floats, labels: Sequence[Sequence[float]]) -> bool:
     """Take in the labels of the last observations, no more than were `foreseen`.
 
     Returns whether seasons were found or given up.
@@ -76,9 +76,14 @@ def learn(series: State, state: Floats, labels: Sequence[float]) -> bool:
     return moved
 
 
-def foreseen(state: Floats | None, count: int) -> Floats:
-    """Seasons of coming labels, `count` at most: they are known until seasons are looked at."""
-    return season.coming(state, count if state is None else min(count, season.left(state)))
+def ahead(state: Floats | None, count: int, outputs: int) -> Floats:
+    """Seasons (count, d) of coming labels, as they are known now."""
+    return np.zeros((count, outputs)) if state is None else season.coming(state, count)
+
+
+def foreseen(state: Floats | None, count: int, outputs: int) -> Floats:
+    """Seasons (n, d) of coming labels, `count` at most: known until seasons are looked at."""
+    return ahead(state, count if state is None else min(count, season.left(state)), outputs)
 
 
 def known_now(periods: SeasonPeriods | None, state: Floats, seq: int, met: Floats) -> Floats:
@@ -106,7 +111,9 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     seasons = series.season_state
     row = series.row
     most = min(season.REPLAYED, past.seen.rows)
-    offsets = np.zeros(most) if seasons is None else season.offsets(seasons, most)
+    offsets = np.zeros((most, slab.model.y_dim))
+    if seasons is not None:
+        offsets = season.offsets(seasons, most)
     past = past.last(len(offsets))
     seen = past.seen._replace(offset=offsets)
     base = state.seq - seen.rows

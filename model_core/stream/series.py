@@ -72,16 +72,16 @@ class Moved(NamedTuple):
 class Taken:
     """What one observation gave.
 
-    step: in the warm-up a forecast, None of the first labels. offset: season of the label. warm:
-    whether it went through the filter. moved: changepoint events that changed: of the warm-up's
-    last observation those of all of it. event: the last of them that is news, after the warm-up the
-    one that is left. alarm: the anomaly event that it raised. season: as it is known after it.
-    belief: after it, where that is wanted.
+    step: in the warm-up a forecast, None of the first labels. offset: season of the label, empty
+    where there is none. warm: whether it went through the filter. moved: changepoint events that
+    changed: of the warm-up's last observation those of all of it. event: the last of them that is
+    news, after the warm-up the one that is left. alarm: the anomaly event that it raised. season:
+    as it is known after it. belief: after it, where that is wanted.
     """
 
     seq: int
     step: Step | None = None
-    offset: float = 0.0
+    offset: list[float] = field(default_factory=list)
     warm: bool = False
     moved: list[Moved] = field(default_factory=list)
     event: Event | None = None

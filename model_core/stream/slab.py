@@ -97,8 +97,8 @@ class SummaryRow(NamedTuple):
     summary: Summary
     row: int
 
-    def numbers(self, offset: float) -> Floats:
-        """Numbers of the `Summary` of the labels; offset: their season."""
+    def numbers(self, offset: Sequence[float]) -> Floats:
+        """Numbers of the `Summary` of the labels; offset: their season, empty if there is none."""
         own = self._alone()
         shifted = own.shifted(np.array([offset])) if offset else own
         numbers: Floats = shifted.numbers[0]
@@ -733,7 +733,7 @@ class Slab:
 
         predicted: with quantiles, the median among them; nan: of none. interval: of their levels,
         as of `correction.interval`. labels: (B, d), and which (B,) are outliers; None: they are to
-        come, and nothing is learned. offset: (B,) their seasons, which predictives are less of;
+        come, and nothing is learned. offset: (B, d) their seasons, which predictives are less of;
         None: of nothing. Returns the corrections that were applied (B, d, 3), see `correction`; nan
         where none was.
         """
@@ -746,7 +746,7 @@ class Slab:
             return applied
         y, outlying = labels or (np.full((count, d), np.nan), np.zeros(count, dtype=bool))
         y = np.ascontiguousarray(y)
-        offsets = np.zeros(count) if offset is None else np.ascontiguousarray(offset)
+        offsets = np.zeros((count, d)) if offset is None else np.ascontiguousarray(offset)
         places = np.arange(count)
         middle, outside = interval
         for chunk, lying, at in self._beside.groups(rows):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 class SeenLabels(NamedTuple):
     """Labels of observations, one after the other.
 
-    y: (N, d), nan where missing. offset: (N,) seasons, which the filter's labels are less of.
+    y: (N, d), nan where missing. offset: (N, d) seasons, which the filter's labels are less of.
     times: when they were made; accepted: when those without a time were, in ms since 1970. Both
     are empty where no observation has them.
     """
@@ -25,7 +25,7 @@ class SeenLabels(NamedTuple):
     @property
     def filtered(self) -> NDArray[np.float64]:
         """Labels (N, d) less their seasons."""
-        return self.y - self.offset[:, None]
+        return self.y - self.offset
 
 
 class SeasonPeriods(NamedTuple):

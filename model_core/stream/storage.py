@@ -18,7 +18,7 @@ from model_core.stream.rows import PREVIOUS
 from model_core.table import LOG_PROB
 
 MAGIC = b"MOCD"
-VERSION = 10
+VERSION = 11
 T = TypeVar("T")
 # What a header that says something else than it should may raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError)
@@ -107,7 +107,9 @@ def restore(
         series.retained.fill(rows, fields["first"])
         season_state = stored.get(f"season {row}")
         series.season_state = None if season_state is None else season_state.copy()
-        if series.season_state is not None and not season.valid(series.season_state):
+        own_season = series.season_state
+        outputs = pipeline.model.y_dim
+        if own_season is not None and not (season.valid(own_season) and len(own_season) == outputs):
             raise ValueError(f"array 'season {row}' is no state of a season")
 
 

@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 S = TypeVar("S")
 C = TypeVar("C")
 OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
+SEASONAL_OUTPUTS = 32  # whose seasons are found, at most: each takes a ring of labels, and its time
 
 
 class Block(NamedTuple):
@@ -95,10 +96,11 @@ class UnderlyingModel(ABC):
     def seasonal(self) -> bool:
         """Whether its streams look for seasons unless their settings say otherwise.
 
-        These are of one real number. Inputs and what was learned before may have them already.
+        These are of real numbers, not too many. Inputs and what was learned before may have them
+        already.
         """
         alone = not self.x_dim and self.needs_scale
-        return alone and self.label == "real" and self.y_dim == 1
+        return alone and self.label == "real" and self.y_dim <= SEASONAL_OUTPUTS
 
     @abstractmethod
     def prior(self, location: Tensor, scale: Tensor) -> Stats:

@@ -243,7 +243,7 @@ class Record(Struct, array_like=True, gc=False):
     variance: list[list[float]] | None = None
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
     anomaly: float | None = None
-    offset: float = 0.0  # season that the filter's label is less of
+    offset: list[float] = []  # season that the filter's label is less of; empty: there is none
     regime: KnownRegime | None = None
     accepted_ms: int | None = None  # when it was accepted, where it has no time
     excluded: Excluded | None = None

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from model_core.stream.columns import offsets
 from model_core.stream.state import SeenLabels
 from model_core.stream_settings import Hazard
 from service.wire.commands import QuietNumbers, numbers
@@ -45,7 +46,7 @@ NUMBERED |= {"changed_probability", "evidence", "anomaly", "changepoint_probabil
 NUMBERED |= {"recent_change_probability", "map_run_length", "previous_start", "accepted_ms"}
 # All else, which an ordinary record has not got.
 RARE = [f for f in Record.__struct_fields__ if f not in {"seq", "time", *NUMBERED, *RATES}]
-_rates = attrgetter(*RATES)
+_rates = attrgetter(*RATES[:-1])
 _ORDINARY_RATES: tuple[float, float | None, float | None, float] = (1.0, None, None, 0.0)
 _rare = attrgetter(*RARE)
 _NOTHING = (None,) * len(RARE)
@@ -107,7 +108,7 @@ def encode_row(record: Record) -> bytes:
         return _whole(record)
     kind = NUMBERS
     more = b""
-    rates = _rates(record)
+    rates = (*_rates(record), record.offset[0] if record.offset else 0.0)
     if rates != _ORDINARY_RATES:
         kind |= STATED
     accepted_ms = record.accepted_ms
@@ -259,7 +260,7 @@ def _ordinary(
         previous_start=previous_start,
         variance=[[variance]],
         anomaly=None if math.isnan(anomaly) else anomaly,
-        offset=offset,
+        offset=[offset] if offset else [],
         accepted_ms=accepted_ms if time is None else None,
         uncorrected=None if math.isnan(uncorrected) else [uncorrected],
     )
@@ -300,14 +301,14 @@ def labels_of(parts: Iterable[Part], outputs: int) -> SeenLabels:
     Ordinary rows are read as columns: a fortieth of the time of their records.
     """
     y = [np.empty((0, outputs))]
-    offset = [np.empty(0)]
+    offset = [np.empty((0, outputs))]
     times: list[str | None] = []
     accepted: list[int | None] = []
     missing = [math.nan] * outputs
     for run in chain.from_iterable(map(_runs_of, parts)):
         if isinstance(run, list):
             y.append(np.array([numbers(record.y) or missing for record in run], np.float64))
-            offset.append(np.array([record.offset for record in run]))
+            offset.append(offsets([record.offset for record in run], outputs))
             times += [record.time for record in run]
             accepted += [record.accepted_ms for record in run]
             continue
@@ -317,7 +318,8 @@ def labels_of(parts: Iterable[Part], outputs: int) -> SeenLabels:
         if length < form.itemsize:
             raise ValueError(f"expected rows of {form.itemsize} bytes or more, got {length}")
         y.append(_numbers_at(run, _LABEL_AT)[:, None])
-        offset.append(_numbers_at(run, _OFFSET_AT) if kind & STATED else np.zeros(count))
+        seasons = _numbers_at(run, _OFFSET_AT) if kind & STATED else np.zeros(count)
+        offset.append(seasons[:, None])
         if kind & TIMED:
             times += [row[form.itemsize + 1 :].decode() for row in _transposed(run)]
             accepted += [None] * count

@@ -516,7 +516,7 @@ class CommandBatch:
         self._applied(stream, task.envelope, command.observations if at is None else [])
         for seen in command.observations:
             known = Dimensions(head.x_dim, head.y_dim)
-            head.x_dim, head.y_dim = known.after(seen.x, outputs_of(seen.y))
+            self._know(stream, known.after(seen.x, outputs_of(seen.y)))
             if at is None:
                 answer, refusal = delayed_labels.append(
                     self.engine, stream, seen, self.filling.add, command
@@ -546,6 +546,15 @@ class CommandBatch:
         elif head is not stream.live():
             stream.restart(head)
 
+    def _know(self, stream: Stream, known: Dimensions) -> None:
+        """Enter the dimensions of a stream, after which its seasons can begin."""
+        head = stream.live()
+        before = head.y_dim
+        head.x_dim, head.y_dim = known
+        if head.y_dim != before:
+            stream.begin_season()
+            stream.resume_season()
+
     def _observations(
         self, queue: StreamQueue, task: CommandTask, command: Observe
     ) -> list[PendingAnswer]:
@@ -563,7 +572,7 @@ class CommandBatch:
         if head.x_dim is None or head.y_dim is None:
             for seen in coming:
                 known = Dimensions(head.x_dim, head.y_dim)
-                head.x_dim, head.y_dim = known.after(seen.x, outputs_of(seen.y))
+                self._know(stream, known.after(seen.x, outputs_of(seen.y)))
         model = head.settings.model
         records = self._records(stream, head, coming, task.envelope.time_ms)
         return [PendingAnswer(model, record, command) for record in records]

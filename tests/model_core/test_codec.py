@@ -212,14 +212,15 @@ def test_a_state_has_at_least_one_hypothesis_and_at_most_as_many_as_there_is_roo
 def test_ranks_and_seasons_travel_with_a_state():
     name = "gaussian-1"
     own = row_of(name)
-    seasons = season.blank(12)
+    seasons = season.blank(2, 12)
     blob = codec.encode(layout_of(name), own, seasons)
     assert np.array_equal(decode(name, blob).ranks, own.ranks)
-    assert np.array_equal(codec.decode_season("gaussian", blob), seasons)
+    assert np.array_equal(codec.decode_season("gaussian", 2, blob), seasons)
     with pytest.raises(BadState, match="no array 'season'"):
-        codec.decode_season("gaussian", blob_of(name))
-    with pytest.raises(BadState):
-        codec.decode_season("gaussian", codec.encode(layout_of(name), own, seasons[:-1]))
+        codec.decode_season("gaussian", 2, blob_of(name))
+    for outputs, bad in ((1, seasons), (2, seasons[:, :-1]), (2, seasons[0])):
+        with pytest.raises(BadState):
+            codec.decode_season("gaussian", outputs, codec.encode(layout_of(name), own, bad))
     with pytest.raises(BadState, match="'anomaly'"):
         decode(name, encoded(name, own._replace(ranks=own.ranks[:-1])))
     own.ranks[0] = 0.5  # half a value

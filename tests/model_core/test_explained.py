@@ -19,7 +19,7 @@ def seen_from(first):
     """Labels first to COUNT: a missing label at every ninth, a season, times and none."""
     seqs = np.arange(first, COUNT)
     y = np.array([[math.nan] * 2 if seq % 9 == 0 else [seq, math.nan] for seq in seqs])
-    offset = np.where(seqs % 2, 0.5, 0.0)
+    offset = np.where(seqs % 2, 0.5, 0.0)[:, None]
     times = [f"t{seq}" if seq % 2 else None for seq in seqs]
     accepted = [None if seq % 2 else seq for seq in seqs]
     return SeenLabels(y, offset, times, accepted)

@@ -34,13 +34,18 @@ def square(rng, n, period=DAY, sd=0.5):
 
 def passed(y, capacity=season.CAPACITY):
     """State after labels, and the positions at which a filter would begin anew."""
-    state = season.blank(capacity)
+    y = y.reshape(len(y), -1)
+    state = season.blank(y.shape[1], capacity)
     begun = [t for t, label in enumerate(y.tolist()) if season.observe(state, [label])]
     return state, begun
 
 
+def searched(y):
+    return season.searched(y[:, None])
+
+
 def ahead(state, count=DAY):
-    return season.coming(state, count)
+    return season.coming(state, count)[:, 0]
 
 
 def brute_force_evidence(rows):
@@ -83,14 +88,14 @@ def test_noise_and_straight_lines_have_no_season():
     for kind in KINDS:
         for _ in range(3):
             assert passed(noise(kind, rng, 700))[1] == [], kind
-            assert season.searched(noise(kind, rng, 1200)) is None, kind
+            assert searched(noise(kind, rng, 1200)) is None, kind
     for slope in (0.1, -3.0):
         y = slope * np.arange(300.0)
         y[170:] = y[170]
-        assert periodicity.found(periodicity.detrended(y)) == 0
+        assert periodicity.found(periodicity.detrended(y)[None])[0] == 0
         assert passed(y)[1] == []
     for y in ([], [1.0], [1.0] * 11, [np.nan] * 50, [7.0] * 2000):
-        assert season.searched(np.array(y)) is None
+        assert searched(np.array(y)) is None
 
 
 @pytest.mark.parametrize("make", [sine, square])
@@ -100,7 +105,7 @@ def test_the_period_is_that_of_an_exhaustive_search(make):
         y -= y.mean()
         every = range(periodicity.SHORTEST, len(y) // periodicity.PERIODS + 1)
         best = max(every, key=lambda each: periodicity.evidence(y, each))
-        assert periodicity.found(y) == best
+        assert periodicity.found(y[None]) == (best, 0)
         assert abs(best - period) <= period // 48
 
 
@@ -122,9 +127,9 @@ def test_a_period_is_refined_to_the_best_fit_of_its_harmonics(make):
         count = min(periodicity._evidence(y, other)[1], periodicity.FITTED)
         near = range(other - apart, min(other + apart, len(y) // periodicity.PERIODS) + 1)
         best = max(near, key=lambda each: explained(rows.ravel(), each, count))
-        assert periodicity.refined(y, other, apart) == best
-        assert periodicity.refined(1e200 * y, other, apart) == best
-    assert periodicity.refined(np.zeros(100), 24, 2) == 24
+        assert periodicity.refined(y[None], other, apart) == best
+        assert periodicity.refined(1e200 * y[None], other, apart) == best
+    assert periodicity.refined(np.zeros((1, 100)), 24, 2) == 24
 
 
 def test_a_long_period_is_known_to_an_observation_or_so_from_four_of_it():
@@ -132,7 +137,7 @@ def test_a_long_period_is_known_to_an_observation_or_so_from_four_of_it():
     rng = np.random.default_rng(5)
     errors = []
     for _ in range(12):
-        state = season.searched(sine(rng, 1200, 288))
+        state = searched(sine(rng, 1200, 288))
         if state is not None:
             errors.append(season.periods(state)[0] - 288)
     assert len(errors) >= 9
@@ -155,11 +160,12 @@ def test_a_season_is_found_within_six_periods_and_forecast(make):
 def test_what_a_filter_begins_with_has_no_season():
     y = sine(np.random.default_rng(5), 300)
     state, _ = passed(y)
-    rest = season.recent(state, 100)
+    rest = season.recent(state, 100)[:, 0]
     assert rest.shape == (100,)
     assert rest.std() == pytest.approx(0.5, rel=0.2)
-    np.testing.assert_allclose(y[-100:] - rest, season.offsets(state, 100), atol=1e-12)
-    assert season.offsets(state, 100)[-1] == pytest.approx(season.offset(state, -1))
+    known = season.offsets(state, 100)
+    np.testing.assert_allclose(y[-100:] - rest, known[:, 0], atol=1e-12)
+    assert known[-1].tolist() == pytest.approx(season.offset(state, -1))
 
 
 def test_labels_that_are_corrected_leave_no_trace():
@@ -172,9 +178,9 @@ def test_labels_that_are_corrected_leave_no_trace():
     back, count = 5 * DAY, 2 * DAY
     ring = (len(y) - back + np.arange(count)) % (12 * DAY)
     assert ring[0] > ring[-1]
-    wrong[season.NUMBERS + ring] = 4 * rng.normal(size=count)
+    wrong[0, season.NUMBERS + ring] = 4 * rng.normal(size=count)
     before = wrong.copy()
-    missing = np.full(count, np.nan)
+    missing = np.full((count, 1), np.nan)
     found = season.corrected(wrong, back, missing)
     expected = season.corrected(right, back, missing)
     assert season.periods(found) == season.periods(expected) == [DAY]
@@ -182,7 +188,7 @@ def test_labels_that_are_corrected_leave_no_trace():
     np.testing.assert_array_equal(wrong, before)
     assert season.valid(found)
     # Those that are forgotten have no part in it.
-    again = season.corrected(found, 14 * DAY, 5 * sine(rng, 14 * DAY))
+    again = season.corrected(found, 14 * DAY, 5 * sine(rng, 14 * DAY)[:, None])
     quiet = sine(rng, 17 * DAY, sd=0.0)[16 * DAY :]
     assert np.abs(ahead(found, DAY) - (quiet - quiet.mean())).mean() < 0.3
     assert np.corrcoef(ahead(again, DAY), ahead(found, DAY))[0, 1] > 0.9
@@ -199,12 +205,12 @@ def test_days_and_weeks_are_two_seasons():
     t = np.arange(1500)
     y = sine(np.random.default_rng(0), 1500) + 1.0 * (t // DAY % 7 >= 5)
     y[700:710] = np.nan
-    at_once = season.searched(y)
+    at_once = searched(y)
     assert season.periods(at_once) == [DAY, 7 * DAY]
     assert season.valid(at_once)
     # Of as many labels as a state holds.
     longer = np.concatenate([sine(np.random.default_rng(2), 2000, 48), np.resize(y, 2016)])
-    np.testing.assert_array_equal(season.searched(longer), season.searched(longer[2000:]))
+    np.testing.assert_array_equal(searched(longer), searched(longer[2000:]))
 
 
 def test_steps_outliers_and_missing_labels_do_not_hide_a_season():
@@ -228,7 +234,7 @@ def test_steps_outliers_and_missing_labels_do_not_hide_a_season():
     assert season.periods(state) == [DAY]
     assert np.isnan(season.recent(state, 200)).sum() == np.isnan(y[-200:]).sum()
     nothing, begun = passed(np.full(100, np.nan))
-    assert (begun, season.offset(nothing)) == ([], 0.0)
+    assert (begun, season.offset(nothing)) == ([], [])
 
 
 def test_a_season_that_ends_is_given_up():
@@ -237,7 +243,7 @@ def test_a_season_that_ends_is_given_up():
     state, begun = passed(y)
     assert season.periods(state) == []
     assert len(begun) == 2
-    assert season.offset(state) == 0.0
+    assert season.offset(state) == []
     assert begun[1] < 26 * DAY
     # Labels from before that are none of what a filter begins with.
     short, begun = passed(y[: begun[1] + 1])
@@ -251,17 +257,17 @@ def test_labels_between_looks_at_the_seasons_are_taken_at_once():
     assert len(begun) == 2
     at_once = season.blank()
     by_one = season.blank()
-    while at_once[0] < len(y):
-        position = int(at_once[0])
-        part = y[position : position + season.left(at_once)].tolist()
+    while at_once[0, 0] < len(y):
+        position = int(at_once[0, 0])
+        part = y[position : position + season.left(at_once), None].tolist()
         coming = season.coming(at_once, len(part))
-        for label, offset in zip(part[:-1], coming, strict=False):
-            assert season.offset(by_one) == offset
+        for label, offset in zip(part[:-1], coming.tolist(), strict=False):
+            assert (season.offset(by_one) or [0.0]) == offset
             assert not season.observe(by_one, [label])
-        assert season.offset(by_one) == coming[-1]
+        assert (season.offset(by_one) or [0.0]) == coming[-1].tolist()
         moved = season.observe(by_one, part[-1:])
         assert season.observe(at_once, part) == moved
-        assert moved == (int(at_once[0]) - 1 in begun)
+        assert moved == (int(at_once[0, 0]) - 1 in begun)
         np.testing.assert_array_equal(at_once, by_one)
     np.testing.assert_array_equal(at_once, state)
 
@@ -273,31 +279,31 @@ def test_the_state_is_all_that_there_is_and_of_fixed_size():
     assert begun
     for cut in (10, 100, 400):
         again, _ = passed(y[:cut])
-        loaded = np.frombuffer(again.tobytes()).copy()
+        loaded = np.frombuffer(again.tobytes()).reshape(again.shape).copy()
         for label in y[cut:].tolist():
-            season.observe(loaded, [label])
+            season.observe(loaded, [[label]])
         np.testing.assert_array_equal(loaded, state)
     long, _ = passed(np.tile(y[: 4 * DAY], 10), capacity=300)
     assert long.nbytes < state.nbytes == season.blank().nbytes
     assert season.valid(long)
     assert len(season.recent(long, 5000)) == 300
-    season.blank(12)
+    season.blank(1, 12)
     for capacity in (9, 100):
         with pytest.raises(ValueError, match="multiple of 3"):
-            season.blank(capacity)
+            season.blank(1, capacity)
 
 
 def test_what_cannot_be_a_state_is_not_valid():
     state, _ = passed(sine(np.random.default_rng(14), 200))
     assert season.valid(state)
-    assert season.valid(season.blank(12))
-    assert not season.valid(state[:-1])
-    assert not season.valid(state[:5])
+    assert season.valid(season.blank(1, 12))
+    assert not season.valid(state[:, :-1])
+    assert not season.valid(state[:, :5])
     profiles = -2 * season.CAPACITY // 3
     bad = [(0, np.nan), (1, 1e6), (season.FIRST_LAYER, 2.0), (0, 1e300), (profiles, np.inf)]
     for place, number in bad:
         other = state.copy()
-        other[place] = number
+        other[0, place] = number
         assert not season.valid(other), (place, number)
 
 

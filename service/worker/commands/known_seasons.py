@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from model_core.stream import season, seasons
+from model_core.stream import columns, season, seasons
 from model_core.stream_settings import SEASONS_FROM
 from service.wire import Record, SeasonPeriods
-from service.worker.streams.step_inputs import number
+from service.worker.streams.step_inputs import label_of
 from service.worker.streams.stream import Floats, Stream
 
 
@@ -25,17 +25,18 @@ def known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None) 
     present = stream.live().season
     seq = stream.live().seq
     if seasonal is False:
-        return [replace(record, offset=0.0) for record in records] if state is not None else records
+        return [replace(record, offset=[]) for record in records] if state is not None else records
+    outputs = stream.live().y_dim or 1
     if state is None and seasonal:
-        state, present, records = _searched(records)
+        state, present, records = _searched(records, outputs)
     elif (
         state is None and stream.live().settings.seasonal is False and len(records) >= SEASONS_FROM
     ):
-        state = season.searched(np.array([number(record.y) for record in records]))
+        state = season.searched(_labels(records, outputs))
         present = None if state is None else SeasonPeriods(season.periods(state), seq)
     if state is None:
         return records
-    return _less(records, seasons.known_now(present, state, seq, _met(records)))
+    return _less(records, seasons.known_now(present, state, seq, _met(records, outputs)))
 
 
 def learned_anew(
@@ -51,9 +52,10 @@ def learned_anew(
     if state is None:
         return known_now(stream, records, live.settings.seasonal), None
     first = records[0].seq
-    span = np.array([number(record.y) for record in records[start - first : end - first]])
+    outputs = len(state)
+    span = _labels(records[start - first : end - first], outputs)
     state = season.corrected(state, live.seq - start, span)
-    offsets = seasons.known_now(live.season, state, live.seq, _met(records))
+    offsets = seasons.known_now(live.season, state, live.seq, _met(records, outputs))
     now = season.offsets(state, live.seq - start)
     offsets[len(offsets) - len(now) :] = now
     return _less(records, offsets), state
@@ -72,24 +74,30 @@ def put(stream: Stream, state: Floats | None, start: int) -> None:
         head.season = SeasonPeriods(periods, start)
 
 
-def _met(records: list[Record]) -> Floats:
-    return np.array([record.offset for record in records])
+def _labels(records: list[Record], outputs: int) -> Floats:
+    return np.array([label_of(record, outputs) for record in records]).reshape(-1, outputs)
+
+
+def _met(records: list[Record], outputs: int) -> Floats:
+    return columns.offsets([record.offset for record in records], outputs)
 
 
 def _less(records: list[Record], offsets: Floats) -> list[Record]:
     return [
-        replace(record, offset=offset)
+        replace(record, offset=columns.present(offset))
         for record, offset in zip(records, offsets.tolist(), strict=True)
     ]
 
 
-def _searched(records: list[Record]) -> tuple[Floats, SeasonPeriods | None, list[Record]]:
+def _searched(
+    records: list[Record], outputs: int
+) -> tuple[Floats, SeasonPeriods | None, list[Record]]:
     """Seasons of records, as a stream of them alone would have found them."""
-    state = season.blank()
+    state = season.blank(outputs)
     present = None
     met = []
     for record in records:
-        met.append(replace(record, offset=season.offset(state)))
-        if season.observe(state, [number(record.y)]):
+        met.append(replace(record, offset=columns.present(season.offset(state))))
+        if season.observe(state, [label_of(record, outputs)]):
             present = SeasonPeriods(season.periods(state), record.seq + 1)
     return state, present, met

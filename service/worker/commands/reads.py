@@ -12,7 +12,7 @@ from model_core import filter as moca
 from model_core.actions import Strategy
 from model_core.lazy import torch
 from model_core.predictive import Mixture
-from model_core.stream import forecasts, season, warmup
+from model_core.stream import forecasts, seasons, warmup
 from model_core.stream.checks import check_input
 from model_core.stream.slab import Slab
 from model_core.summary import Summary
@@ -92,7 +92,7 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> Predictions:
     row = delayed_labels.newest(engine, stream)
     coming = step_inputs.coming(model, head, command.elapsed)
     first = len(head.pending)
-    offsets = season.coming(stream.season_state, first + command.horizon)[first:]
+    offsets = seasons.ahead(stream.season_state, first + command.horizon, model.y_dim)[first:]
     levels = sorted(command.quantiles)
     drawn = None
     if count:
@@ -122,7 +122,7 @@ def described(command: Predict) -> bool:
 
 
 def _predicted(
-    slab: Slab, row: int, records: list[Record], offset: float, command: Predict
+    slab: Slab, row: int, records: list[Record], offset: list[float], command: Predict
 ) -> list[Prediction]:
     """Predictions of the label to come by a row of a slab; offset: the label's season.
 
@@ -221,6 +221,6 @@ def act(engine: Engine, stream: Stream, command: Act, envelope: Envelope) -> Act
         strategy=command.strategy,
         chosen=chosen,
         candidate=command.candidates[chosen],
-        values=(choice.values[0] + stream.offset(len(head.pending))).tolist(),
+        values=(choice.values[0] + sum(stream.offset(len(head.pending)))).tolist(),
         seed=None if command.strategy == "greedy" else command.seed,
     )

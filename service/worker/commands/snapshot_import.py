@@ -206,7 +206,7 @@ def _check(engine: Engine, snapshot: StreamSnapshot) -> None:
     if head.resolution is not None and len(head.resolution) != model.y_dim + 1:
         raise BadSnapshot(f"resolution: expected {model.y_dim + 1} numbers")
     for record in snapshot.records:
-        _check_record(record)
+        _check_record(record, model.y_dim)
     all_seen: list[tuple[int, Record | Observation]] = [
         (record.seq, record) for record in snapshot.records
     ]
@@ -293,10 +293,13 @@ def _check_events(events: Iterable[Event | None], kind: str) -> None:
             raise BadSnapshot(f"events: state is {event.state!r:.40}")
 
 
-def _check_record(record: Record) -> None:
+def _check_record(record: Record, outputs: int) -> None:
     _check_hazard(record.hazard)
     _range("previous start", record.previous_start, -1, max(record.seq - 1, 0))
     _check_override(record.belief_override, record.seq)
+    if len(record.offset) not in (0, outputs):
+        detail = f"expected {outputs} numbers, got {len(record.offset)}"
+        raise BadSnapshot(f"offset at seq {record.seq}: {detail}")
     labels = numbers(record.y)
     if record.uncorrected is not None and labels:
         # Its error is recalled, by an interval and a median of each output.

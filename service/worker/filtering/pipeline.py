@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from model_core.labels import LARGEST
 from model_core.readout import Readout
-from model_core.stream import warmup
+from model_core.stream import columns, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
 from model_core.stream.pipeline import Pipeline
@@ -96,9 +96,9 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         Returns why one was not.
         """
         slabs = [slab for stream, _ in work if (slab := stream.slab) is not None]
-        offsets = [stream.offset() for stream, _ in work]
         labels = [numbers(answer.record.y) for _, answer in work]
-        taken = self.take_steps(work, slabs, steps, offsets, labels)
+        seasons = columns.offsets([stream.offset() for stream, _ in work], 1).tolist()
+        taken = self.take_steps(work, slabs, steps, seasons, labels)
         for (_, answer), own in zip(work, taken, strict=True):
             gathered.add_readouts(answer.model, _readouts([own]))
         refusals = _refusals(work, taken)
@@ -184,7 +184,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         if offsets is not None:
             last = kept[len(kept) - len(offsets) :]
             for record, offset in zip(last, offsets.tolist(), strict=True):
-                record.offset = offset
+                record.offset = columns.present(offset)
                 stream.tail.put(record)
         for record, start in zip(kept[len(kept) - len(previous) :], previous, strict=True):
             record.previous_start = start

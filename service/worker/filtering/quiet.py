@@ -369,8 +369,8 @@ def _wave(
         ends = counts.cumsum()
         for i in chosen:
             count = int(counts[i])
-            foreseen = seasons.foreseen(streams[i].season_state, count)
-            offset[ends[i] - count : ends[i]] = foreseen
+            foreseen = seasons.foreseen(streams[i].season_state, count, 1)
+            offset[ends[i] - count : ends[i]] = foreseen[:, 0]
     firsts = own["position"]["seq"].astype(np.int64)
     return Wave(
         streams, own, hazards, firsts, counts, envelopes, y, elapsed, times, offset, believed
@@ -548,7 +548,8 @@ def _stepped(slab: Slab, rows: Ints, wave: Wave, room: Floats) -> Stepped:
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
     inputs = plain_inputs(filtered, wave.elapsed, wave.each(wave.own.view(GROUPS)["rates"]))
     hazards = wave.each(hazard_table(slab.model, wave.hazards))
-    taken = Packed(wave.y[:, None], wave.offset, hazards, inputs)
+    offset = None if wave.offset is None else wave.offset[:, None]
+    taken = Packed(wave.y[:, None], offset, hazards, inputs)
     return slab.stepped(rows[wave.owner], taken, room=room[: len(wave.y)])
 
 
@@ -570,7 +571,7 @@ def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
     assert stepped.predicted is not None
     predicted = stepped.predicted
     if wave.offset is not None:
-        predicted = predicted.shifted(wave.offset)
+        predicted = predicted.shifted(wave.offset[:, None])
     numbers = quiet_rows(stepped, predicted)
     streams = wave.streams
     model = streams[0].settings.model
@@ -606,7 +607,7 @@ def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
     for i in own["seasonal"].nonzero()[0].tolist():
         state = streams[i].season_state
         if state is not None:
-            season.observe(state, wave.y[ends[i] - number[i] : ends[i]].tolist())
+            season.observe(state, wave.y[ends[i] - number[i] : ends[i], None].tolist())
     days = _quiet_days(wave.envelopes)
     left = follow_all(position, own["own_rule"], own["stale"], now, timed, days)
     table.put([stream.at for stream in streams], own)

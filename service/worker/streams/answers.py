@@ -19,6 +19,7 @@ from model_core import summary as summaries
 from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.readout import NUMBERS, Readout
+from model_core.stream.columns import offsets
 from model_core.stream.series import Taken
 from model_core.stream.slab import MixtureRow, Stepped, SummaryRow
 from model_core.summary import Floats, Summary
@@ -260,9 +261,9 @@ class Filling:
         for whole, alike in groups.values():
             summary = whole.rows([row for _, _, row in alike])
             # That of the record may be another by now, where the filter has begun anew.
-            offsets = np.array([taken.offset for _, taken, _ in alike])
-            if offsets.any():
-                summary = summary.shifted(offsets)
+            seasons = [taken.offset for _, taken, _ in alike]
+            if any(seasons):
+                summary = summary.shifted(offsets(seasons, summary.outputs))
             # How labels of the warm-up lie in their predictives is not counted.
             counted = [i for i, (_, taken, _) in enumerate(alike) if taken.warm]
             if counted:

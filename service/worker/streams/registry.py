@@ -274,7 +274,8 @@ class Engine:
                 raise UnreadablePart(f"its checkpoint is at seq {own.seq}")
             slab.put(stream.row, own)
             if stream.season_state is not None:
-                stream.season_state = codec.decode_season(slab.model.kind, checkpoint)
+                model = slab.model
+                stream.season_state = codec.decode_season(model.kind, model.y_dim, checkpoint)
 
     def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put one stream on the device, from its checkpoint and its tail; raises as `_read`."""

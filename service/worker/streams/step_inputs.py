@@ -16,7 +16,6 @@ from model_core.upm.base import UnderlyingModel
 from service.problems import TimeBackwards
 from service.wire import (
     Head,
-    Label,
     Observation,
     Record,
     numbers,
@@ -65,9 +64,8 @@ def coming(
 def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
     """Observations as a filter takes them."""
     count = len(records)
-    missing = [math.nan] * model.y_dim
     blank = [0.0] * model.x_dim
-    y = [numbers(record.y) or missing for record in records]
+    y = [label_of(record, model.y_dim) for record in records]
     x = [record.x or blank for record in records]
     return Columns(
         y=np.array(y, dtype=np.float64).reshape(count, model.y_dim),
@@ -78,7 +76,7 @@ def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
         ),
         outlier_rate=np.array([record.outlier_rate for record in records]),
         hazard=columns.hazard_table(model, [record.hazard for record in records]),
-        offset=np.array([record.offset for record in records]),
+        offset=columns.offsets([record.offset for record in records], model.y_dim),
     )
 
 
@@ -123,9 +121,9 @@ def inputs(slab: Slab, records: Sequence[Record]) -> Inputs:
     return columns.inputs_of(slab.model, columns.packed(slab.model, seen), slab.device)
 
 
-def number(y: Label) -> float:
-    """Label of the only output; nan where it is missing."""
-    return math.nan if y is None else numbers(y)[0]
+def label_of(record: Record, outputs: int) -> list[float]:
+    """Label of so many outputs; nan where one is missing."""
+    return numbers(record.y) or [math.nan] * outputs
 
 
 def elapsed(seen: Observation, interval: float | None, last: float | None) -> float:

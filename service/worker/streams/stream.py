@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.stream import season, seasons
+from model_core.stream import columns, season, seasons
 from model_core.stream.slab import Slab
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import DEFAULTS, Hazard
@@ -40,7 +40,7 @@ from service.wire import (
 from service.wire.stored_records import POSITION, encode_positions, enter_numbers, field_at
 from service.worker.streams.history import NOTHING, Tail
 from service.worker.streams.ledger import Share
-from service.worker.streams.step_inputs import number
+from service.worker.streams.step_inputs import label_of
 
 FEWEST_ROWS = 64  # room for so many at first
 # A stream is listed again as one that expires once that moves by more than this share of its `ttl`;
@@ -401,8 +401,9 @@ class Stream:
         if self.alive:
             head = self.live()
             stated = head.settings.seasonal
-            if stated or (stated is None and head.season is not None):
-                self.season_state = season.blank()
+            asked = stated or (stated is None and head.season is not None)
+            if asked and head.y_dim is not None:
+                self.season_state = season.blank(head.y_dim)
 
     def resume_season(self) -> None:
         """Take in the labels that wait in the buffer, and know when seasons are next looked at.
@@ -411,13 +412,13 @@ class Stream:
         """
         if self.season_state is not None:
             for record in self.buffer:
-                season.observe(self.season_state, [number(record.y)])
+                season.observe(self.season_state, [label_of(record, len(self.season_state))])
         if self.slab is not None:
             self.next_look = seasons.next_look(self.slab.model, self, self.seq) or self.seq + 1
 
-    def offset(self, ahead: int = 0) -> float:
-        """Season of the next label, or of one that comes so many observations later."""
-        return season.offset(self.season_state, ahead)
+    def offset(self, ahead: int = 0) -> list[float]:
+        """Season of the next label, or of one that comes so many observations later, as kept."""
+        return columns.present(season.offset(self.season_state, ahead))
 
     def leave(self) -> None:
         """Give the row on the device back."""

@@ -192,7 +192,7 @@ async def test_incidents_are_of_the_kinds_that_are_asked_for(writer, changes):
 
 async def test_values_around_a_start_come_with_the_change(writer, changes, store):
     """Missing ones as null, and no more than are retained."""
-    rows = [daily(seq, offset=0.5) for seq in range(100)]
+    rows = [daily(seq, offset=[0.5]) for seq in range(100)]
     rows[31].y = None
     rows[33].time = "2024-05-01T10:33:00Z"
     writer.raise_("a", 3, confirmed_at=40)
@@ -237,8 +237,8 @@ async def test_a_page_counts_changes_and_their_streams(writer, changes):
     assert (len(page.changes), page.total, page.streams) == (2, 4, 3)
 
 
-def daily(seq, offset=0.0):
-    return record(seq, float(seq % 7), offset=offset)
+def daily(seq, offset=()):
+    return record(seq, float(seq % 7), offset=[*offset])
 
 
 def keep(store, name, records, season=None):

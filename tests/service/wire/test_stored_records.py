@@ -84,8 +84,8 @@ STATED = [
     {"elapsed": 0.0},
     {"changepoint": 0.25},
     {"hazard": 0.01},
-    {"offset": -3.25},
-    {"offset": -0.0, "hazard": 0.5},
+    {"offset": [-3.25]},
+    {"offset": [], "hazard": 0.5},
     {"anomaly": None},
     {"log_score": None, "anomaly": None},
 ]
@@ -177,7 +177,7 @@ def test_labels_are_read_as_columns_whatever_their_records_are(outputs):
         drawn = [*variants(rng), *mixed(rng, 0, 99)]
         records = [record for record in drawn if len(wire.numbers(record.y)) < 2]
     for y in [None, *(several if outputs == 2 else [])] * 3:
-        records.append(ordinary(7, rng, y=y, offset=0.25))
+        records.append(ordinary(7, rng, y=y, offset=[0.25, -0.5][:outputs]))
     rng.shuffle(records)
     encoded = [rng.choice([record, rows.encode_row(record)]) for record in records]
     stored = [rows.encode_row(record) for record in records]
@@ -188,7 +188,7 @@ def test_labels_are_read_as_columns_whatever_their_records_are(outputs):
     none = rows.labels_of([[]], outputs)
     assert (none.y.shape, none.offset.shape, none.times, none.accepted) == (
         (0, outputs),
-        (0,),
+        (0, outputs),
         [],
         [],
     )
@@ -198,7 +198,7 @@ def same_labels(labels, records, outputs):
     """Compare labels with those of the records."""
     y = [wire.numbers(record.y) or [math.nan] * outputs for record in records]
     assert np.array_equal(labels.y, np.array(y), equal_nan=True)
-    assert labels.offset.tolist() == [record.offset for record in records]
+    assert labels.offset.tolist() == [record.offset or [0.0] * outputs for record in records]
     assert labels.times == [record.time for record in records]
     assert labels.accepted == [record.accepted_ms for record in records]
 
@@ -225,7 +225,7 @@ def test_columns_are_encoded_as_each_record_alone(seed):
         if seed > 1:
             record.elapsed = rng.choice([1.0, 1.0, 3.0, 0.5])
         if seed > 3:
-            record.offset = rng.choice([0.0, -0.7])
+            record.offset = rng.choice([[], [-0.7]])
         if seed == 3 and rng.random() < 0.5:
             record.time = rng.choice([*TIMES[:2], "x" * 64])
             record.accepted_ms = None
@@ -249,7 +249,7 @@ def test_columns_are_encoded_as_each_record_alone(seed):
         np.array([record.elapsed for record in records]),
         np.array([np.nan if record.hazard is None else record.hazard for record in records]),
         [record.time for record in records] if seed == 3 else None,
-        np.array([record.offset for record in records]) if seed > 3 else None,
+        np.array([sum(record.offset) for record in records]) if seed > 3 else None,
     )
     encoded = columns.encoded()
     for i, record in enumerate(records):

@@ -210,7 +210,7 @@ IMPOSSIBLE = {
         "hazard": [9.0, (), (NAN,), {"mean": 0.0, "shape": 0.0}],
         "outlier_rate": [5.0, NAN],
         "regime": [KnownRegime("a", 1.5), KnownRegime("a", NAN)],
-        "offset": [NAN, INF, 1e300],
+        "offset": [[NAN], [INF], [1e300], [0.5, 0.5]],
         "belief_override": OVERRIDES,
     },
     "": {

@@ -66,7 +66,7 @@ def test_torch_answers_as_the_kernel_of_labels_with_a_season_and_of_one_that_is_
     (eager, rows), (compiled, own) = beside()
     y = np.linspace(0.0, 6.0, STREAMS)[:, None]
     for wrong in (None, 2):
-        seen = seen_of(y + 0.5, [0.01])._replace(offset=np.linspace(-1.0, 1.0, STREAMS))
+        seen = seen_of(y + 0.5, [0.01])._replace(offset=np.linspace(-1.0, 1.0, STREAMS)[:, None])
         if wrong is not None:
             seen.y[wrong] = 1e200
         watched = [NOTHING_WATCHED] * STREAMS
@@ -216,7 +216,7 @@ def seen_of(y, hazard):
         changepoint=np.full(count, np.nan),
         outlier_rate=np.zeros(count),
         hazard=columns.of_all(np.array(hazard), count),
-        offset=np.zeros(count),
+        offset=np.zeros((count, 1)),
     )
 
 
