@@ -289,8 +289,9 @@ def test_inputs_classes_and_typical_regimes(detect, close, tmp_path, name):
     close(detector.predict(x).to_dict(), served["predictive"], EXACT)
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("settings", [{"seasonal": True}, {}], ids=str)
-def test_seasons(detect, close, settings, monkeypatch):
+def test_seasons(detect, close, settings, outputs, monkeypatch):
     """Also where the worker is lost, and where labels are late, after the season was found."""
     monkeypatch.setattr(season, "SEASONS_FROM", 100)
     monkeypatch.setattr(known_seasons, "SEASONS_FROM", 100)
@@ -298,8 +299,14 @@ def test_seasons(detect, close, settings, monkeypatch):
     t = np.arange(200)
     wave = 5 + 0.3 * rng.normal(size=200) + 1.2 * np.sin(2 * np.pi * t / 24)
     y = (wave + 2.0 * (t >= 170)).tolist()
+    if outputs > 1:  # of other phases, the last without a season
+        shifted = [1.2 * np.sin(2 * np.pi * t / 24 + phase) for phase in (0.0, 2.0)]
+        several = np.column_stack((*shifted, 0.0 * t)) + 0.3 * rng.normal(size=(200, 3))
+        y = (several + 2.0 * (t >= 170)[:, None]).tolist()
+        y[120][1] = y[165][0] = y[181][2] = None
+        y[0] = None
     y[10] = y[160] = None
-    bench, detector = detect({"model": "gaussian", **settings})
+    bench, detector = detect({"model": "gaussian" if outputs == 1 else "joint", **settings})
     seen = observations(y)
     answers = bench.observe("a", seen[:180])
     bench.crash()
