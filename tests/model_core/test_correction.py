@@ -154,7 +154,7 @@ def test_outputs_are_corrected_each_alone():
         row = np.zeros(1, np.int64)
         applied = np.full((1, 2, 3), math.nan)
         beside.correct_rows(
-            state[None], row, row, label[None], np.zeros(1, dtype=bool), np.zeros(1), numbers,
+            state[None], row, row, label[None], np.zeros(1, dtype=bool), np.zeros((1, 2)), numbers,
             MIDDLE, OUTSIDE, applied,
         )  # fmt: skip
     (median, moved, scale) = applied[0].T
@@ -179,11 +179,11 @@ def test_lists_and_arrays_give_the_same_numbers():
         rows = np.array([numbers])
         applied = np.full((1, 1, 3), math.nan)
         beside.correct_rows(
-            array[None], place, place, label[None], np.array([outlying]), np.zeros(1), rows,
+            array[None], place, place, label[None], np.array([outlying]), np.zeros((1, 1)), rows,
             MIDDLE, OUTSIDE, applied,
         )  # fmt: skip
         correction.observe(
-            listed, label.tolist(), outlying, 0.0, numbers, MIDDLE, OUTSIDE, [[0.0] * 3]
+            listed, label.tolist(), outlying, [0.0], numbers, MIDDLE, OUTSIDE, [[0.0] * 3]
         )
         assert rows[0].tolist() == numbers
         assert array.tolist() == listed
@@ -232,7 +232,7 @@ def test_paths_are_corrected_as_the_next_forecast_is():
     def quantiles():
         """Of the next label, of the next four, and of paths of these: (9, Q)."""
         following = Summary(own.predict(0, (), 1.0, math.nan)[None], 1, "real").quantiles[0, :, 0]
-        steps, drawn = forecasts.drawn(slab, row, own.coming(64), np.zeros(4), LEVELS, 0)
+        steps, drawn = forecasts.drawn(slab, row, own.coming(64), np.zeros((4, 1)), LEVELS, 0)
         paths = np.quantile(drawn[:, :, 0].numpy(), LEVELS, axis=0).T
         return np.array([following, *(step.quantiles[0, :, 0] for step in steps), *paths])
 

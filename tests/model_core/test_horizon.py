@@ -143,5 +143,5 @@ def test_paths_are_stepped_by_a_kernel_as_by_the_filter(name, outputs, regimes, 
     slab.put(row, own)
     monkeypatch.setattr(forecasts, "moved", lambda labels, _: labels)
     assert slab.in_series
-    _, paths = forecasts.drawn(slab, row, coming, np.zeros(6), [0.5], 1)
+    _, paths = forecasts.drawn(slab, row, coming, np.zeros((6, outputs)), [0.5], 1)
     torch.testing.assert_close(paths, expected, rtol=1e-9, atol=1e-9)

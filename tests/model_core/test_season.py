@@ -331,3 +331,59 @@ def test_a_multiple_of_a_period_is_not_taken_for_it():
     assert periodicity.fundamental(y, DAY) == DAY
     weekly = periodicity.detrended(square(rng, 2000, 7 * DAY))
     assert periodicity.fundamental(weekly, 7 * DAY) == 7 * DAY
+
+
+def several(rng, n, phases=(0.0, 2.0), flat=1, period=DAY):
+    """Outputs of one season with phases of their own, and some without it, whose noise is alike."""
+    t = np.arange(n)
+    y = [1.2 * np.sin(2 * np.pi * t / period + phase) for phase in phases] + flat * [0.0 * t]
+    common = rng.normal(size=(n, 1))
+    return np.column_stack(y) + 0.4 * rng.normal(size=(n, len(y))) + 0.3 * common
+
+
+def test_outputs_share_a_period_and_have_profiles_of_their_own():
+    rng = np.random.default_rng(3)
+    y = several(rng, 20 * DAY)
+    y[rng.random(y.shape) < 0.1] = np.nan
+    state, begun = passed(y)
+    assert (season.periods(state), len(begun)) == ([DAY], 1)
+    assert season.valid(state)
+    t = np.arange(20 * DAY, 21 * DAY)
+    truth = [1.2 * np.sin(2 * np.pi * t / DAY + phase) for phase in (0.0, 2.0)]
+    found = season.coming(state, DAY)
+    assert np.abs(found[:, :2] - np.column_stack(truth)).max() < 0.4
+    assert not found[:, 2].any()
+    assert season.offset(state, 5) == found[5].tolist()
+    missing = np.full((30, 3), np.nan)
+    again = season.corrected(state, 60, missing)
+    assert season.periods(again) == [DAY]
+    assert np.abs(season.coming(again, DAY) - found).max() < 0.3
+    np.testing.assert_array_equal(season.searched(y), season.searched(y.copy()))
+
+
+def test_outputs_that_are_the_same_have_the_season_of_one():
+    y = sine(np.random.default_rng(4), 20 * DAY)
+    alone, _ = passed(y)
+    state, _ = passed(np.column_stack((y, y)))
+    for found in season.coming(state, DAY).T:
+        np.testing.assert_array_equal(found, ahead(alone))
+
+
+def test_one_output_is_enough_and_many_that_correlate_find_none():
+    rng = np.random.default_rng(5)
+    y = several(rng, 1100, phases=(1.0,), flat=5)
+    state = season.searched(y)
+    assert season.periods(state) == [DAY]
+    assert season.coming(state, DAY).any(0).tolist() == [True] + 5 * [False]
+    for kind in KINDS:
+        for _ in range(4):
+            common = noise(kind, rng, 1200)
+            alike = common[:, None] + 0.3 * rng.normal(size=(1200, 8))
+            assert season.searched(alike) is None, kind
+
+
+def test_a_season_of_several_outputs_that_ends_is_given_up():
+    rng = np.random.default_rng(6)
+    y = np.concatenate([several(rng, 20 * DAY), 0.5 * rng.normal(size=(20 * DAY, 3))])
+    state, begun = passed(y)
+    assert (season.periods(state), season.offset(state), len(begun)) == ([], [], 2)

@@ -245,14 +245,53 @@ def test_a_season_is_learned_without_what_is_excluded(pair, spoilt):
     np.testing.assert_array_equal(held(pair[0]).season_state, found)
     truth = 1.2 * np.sin(2 * np.pi * np.arange(330, 354) / 24)
     before_error, error = (
-        np.abs(season.coming(state, 24)[:, 0] - truth).mean()
-        for state in (before, found)
+        np.abs(season.coming(state, 24)[:, 0] - truth).mean() for state in (before, found)
     )
     assert error < 0.1 < 0.5 < before_error
     assert season.periods(before) != pair[0].head("a").season.periods == [24]
     pair[0].ask(Exclude("a", start=200, end=290, excluded=False))
     again = season.corrected(found, 130, np.array(y[200:]))
     np.testing.assert_array_equal(held(pair[0]).season_state, again)
+
+
+def vectors(n=300):
+    """Three outputs: two of a season with other phases, one without; some are missing."""
+    rng = np.random.default_rng(8)
+    t = 2 * np.pi * np.arange(n)[:, None] / 24
+    y = (5 + 1.2 * np.sin(t + [0.0, 2.0, 0.0]) * [1, 1, 0] + 0.3 * rng.normal(size=(n, 3))).tolist()
+    y[7] = y[250] = None
+    y[120][0] = y[230][2] = y[261][1] = None
+    return y
+
+
+@pytest.mark.parametrize("settings", [ASKED, {}], ids=str)
+def test_seasons_of_vectors_outlast_crashes_corrections_and_snapshots(pair, close, settings):
+    """One worker ends again and again, and hands the stream to another deployment at last."""
+    quiet, troubled = pair
+    y = vectors()
+    answers = [[], []]
+    for i, bench in enumerate(pair):
+        made(bench, model="joint", history=280, **settings)
+        for at in range(0, 270, 27):
+            answers[i] += bench.observe("a", y[at : at + 27])
+            if bench is troubled:
+                (bench.crash if at % 2 else bench.stop)()
+        bench.ask(Exclude("a", start=200, end=215))
+        if bench is troubled:
+            bench.crash()
+        answers[i] += bench.observe("a", y[270:285])
+    close(answers[1], answers[0])
+    assert quiet.head("a").season == troubled.head("a").season
+    assert quiet.head("a").season.periods == [24]
+    offsets = np.array([record.offset for record in quiet.records("a")[-40:]])
+    assert [record.offset for record in troubled.records("a")[-40:]] == offsets.tolist()
+    t = 2 * np.pi * np.arange(245, 285)[:, None] / 24
+    assert np.abs(offsets - 1.2 * np.sin(t + [0.0, 2.0, 0.0]) * [1, 1, 0]).max() < 0.5
+    assert not offsets[:, 2].any()
+    blob = quiet.export("a")
+    troubled.put("b", blob)
+    expected = [each | {"stream": "b"} for each in quiet.observe("a", y[285:])]
+    close(troubled.observe("b", y[285:]), expected)
 
 
 def test_an_exclusion_where_no_season_was_found_says_of_none(bench):
