@@ -81,6 +81,8 @@ class Packed(NamedTuple):
 
 def offsets(seasons: Sequence[Sequence[float]], outputs: int) -> Floats:
     """Seasons (B, d) of labels, each of which is empty where there is none."""
+    if seasons and all(seasons):  # half the time
+        return np.array(seasons, dtype=np.float64)
     table = np.zeros((len(seasons), outputs))
     for row, season in enumerate(seasons):
         if season:
