@@ -79,22 +79,6 @@ class Packed(NamedTuple):
         return Packed(self.y[chosen], offset, self.hazard[chosen], self.inputs[chosen])
 
 
-def offsets(seasons: Sequence[Sequence[float]], outputs: int) -> Floats:
-    """Seasons (B, d) of labels, each of which is empty where there is none."""
-    if seasons and all(seasons):  # half the time
-        return np.array(seasons, dtype=np.float64)
-    table = np.zeros((len(seasons), outputs))
-    for row, season in enumerate(seasons):
-        if season:
-            table[row] = season
-    return table
-
-
-def present(season: list[float]) -> list[float]:
-    """A season as it is kept: empty where it is 0 of all outputs."""
-    return season if any(season) else []
-
-
 def at(parts: Sequence[Columns], row: int) -> Columns:
     """One observation of each of several, as those of one."""
     return joined([part.part(slice(row, row + 1)) for part in parts])

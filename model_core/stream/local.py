@@ -27,7 +27,7 @@ from model_core.stream.rows import (
 from model_core.stream.segmentation import Segment, best
 from model_core.stream.series import NOTHING, Taken
 from model_core.stream.slab import Past, Slab
-from model_core.stream.state import SeasonPeriods, SeenLabels
+from model_core.stream.state import SeasonPeriods, SeenLabels, kept_season
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
@@ -305,7 +305,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
                 self.slab.remove(own)
         if not step.readout.ok or step.predictive is None:
             return None
-        return step.predictive.numbers(columns.present(seen.offset[0].tolist()))
+        return step.predictive.numbers(kept_season(seen.offset[0].tolist()))
 
     def begun(self, row: int) -> int | None:
         """Row of the slab that holds a series' filter; in the warm-up of one to be removed."""

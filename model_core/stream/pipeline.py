@@ -20,7 +20,7 @@ from model_core.stream.events import Event
 from model_core.stream.resolution import renewed
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import AT_ONCE, Past, Slab, Step
-from model_core.stream.state import SeenLabels
+from model_core.stream.state import SeenLabels, kept_season, seasons_of
 
 S = TypeVar("S", bound=Series)
 Item = TypeVar("Item")  # one observation, as it is kept
@@ -230,7 +230,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         line = self.named(series, step.readout)
         if line is not step.readout:
             step = step._replace(readout=line)
-        taken = Taken(seq, step, columns.present(offset), warm=True, belief=step.belief)
+        taken = Taken(seq, step, kept_season(offset), warm=True, belief=step.belief)
         changed = follow(state, step.readout, seq, slab.model.label != "class", time)
         last = state.track.last_event
         stays = last is not None and last not in changed
@@ -259,7 +259,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
     def _with_seasons(self, chosen: Sequence[S], seen: Columns) -> Columns:
         """Observations of several series, with the season of each label."""
         offsets = [season.offset(series.season_state) for series in chosen]
-        return seen._replace(offset=columns.offsets(offsets, seen.y.shape[1]))
+        return seen._replace(offset=seasons_of(offsets, seen.y.shape[1]))
 
     def _learn(
         self, slab: Slab, series: S, taken: Sequence[Taken], y: Sequence[list[float]]
@@ -340,7 +340,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         offsets = coming.offset.tolist()
         for i, ((series, item), step, offset) in enumerate(zip(work, steps, offsets, strict=True)):
             mark = self.mark(series)
-            own = Taken(series.state.seq, step, columns.present(offset))
+            own = Taken(series.state.seq, step, kept_season(offset))
             if self._wait(slab, series, item, own, seen.y[i].tolist()):
                 ready.append((i, own, mark))
             taken.append(own)

@@ -28,6 +28,22 @@ class SeenLabels(NamedTuple):
         return self.y - self.offset
 
 
+def seasons_of(seasons: Sequence[Sequence[float]], outputs: int) -> NDArray[np.float64]:
+    """Seasons (B, d) of labels, each of which is empty where there is none."""
+    if seasons and all(seasons):  # half the time
+        return np.array(seasons, dtype=np.float64)
+    table = np.zeros((len(seasons), outputs))
+    for row, season in enumerate(seasons):
+        if season:
+            table[row] = season
+    return table
+
+
+def kept_season(season: list[float]) -> list[float]:
+    """A season as it is kept: empty where it is 0 of all outputs."""
+    return season if any(season) else []
+
+
 class SeasonPeriods(NamedTuple):
     """Season of a series: periods in observations, none once it was given up.
 

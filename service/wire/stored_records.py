@@ -24,8 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.stream.columns import offsets
-from model_core.stream.state import SeenLabels
+from model_core.stream.state import SeenLabels, seasons_of
 from model_core.stream_settings import Hazard
 from service.wire.commands import QuietNumbers, numbers
 from service.wire.records import Head, Pace, Position, Record
@@ -308,7 +307,7 @@ def labels_of(parts: Iterable[Part], outputs: int) -> SeenLabels:
     for run in chain.from_iterable(map(_runs_of, parts)):
         if isinstance(run, list):
             y.append(np.array([numbers(record.y) or missing for record in run], np.float64))
-            offset.append(offsets([record.offset for record in run], outputs))
+            offset.append(seasons_of([record.offset for record in run], outputs))
             times += [record.time for record in run]
             accepted += [record.accepted_ms for record in run]
             continue

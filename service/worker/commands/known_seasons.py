@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from model_core.stream import columns, season, seasons
+from model_core.stream import season, seasons
+from model_core.stream.state import kept_season, seasons_of
 from model_core.stream_settings import SEASONS_FROM
 from service.wire import Record, SeasonPeriods
 from service.worker.streams.step_inputs import label_of
@@ -79,12 +80,12 @@ def _labels(records: list[Record], outputs: int) -> Floats:
 
 
 def _met(records: list[Record], outputs: int) -> Floats:
-    return columns.offsets([record.offset for record in records], outputs)
+    return seasons_of([record.offset for record in records], outputs)
 
 
 def _less(records: list[Record], offsets: Floats) -> list[Record]:
     return [
-        replace(record, offset=columns.present(offset))
+        replace(record, offset=kept_season(offset))
         for record, offset in zip(records, offsets.tolist(), strict=True)
     ]
 
@@ -97,7 +98,7 @@ def _searched(
     present = None
     met = []
     for record in records:
-        met.append(replace(record, offset=columns.present(season.offset(state))))
+        met.append(replace(record, offset=kept_season(season.offset(state))))
         if season.observe(state, [label_of(record, outputs)]):
             present = SeasonPeriods(season.periods(state), record.seq + 1)
     return state, present, met

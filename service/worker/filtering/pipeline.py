@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from model_core.labels import LARGEST
 from model_core.readout import Readout
-from model_core.stream import columns, warmup
+from model_core.stream import warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.series import Moved, Taken
 from model_core.stream.slab import Past, Slab, Step
-from model_core.stream.state import SeenLabels
+from model_core.stream.state import SeenLabels, kept_season, seasons_of
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.store.streams import UnreadablePart
@@ -97,7 +97,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         """
         slabs = [slab for stream, _ in work if (slab := stream.slab) is not None]
         labels = [numbers(answer.record.y) for _, answer in work]
-        seasons = columns.offsets([stream.offset() for stream, _ in work], 1).tolist()
+        seasons = seasons_of([stream.offset() for stream, _ in work], 1).tolist()
         taken = self.take_steps(work, slabs, steps, seasons, labels)
         for (_, answer), own in zip(work, taken, strict=True):
             gathered.add_readouts(answer.model, _readouts([own]))
@@ -184,7 +184,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         if offsets is not None:
             last = kept[len(kept) - len(offsets) :]
             for record, offset in zip(last, offsets.tolist(), strict=True):
-                record.offset = columns.present(offset)
+                record.offset = kept_season(offset)
                 stream.tail.put(record)
         for record, start in zip(kept[len(kept) - len(previous) :], previous, strict=True):
             record.previous_start = start

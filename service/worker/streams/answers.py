@@ -19,9 +19,9 @@ from model_core import summary as summaries
 from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.readout import NUMBERS, Readout
-from model_core.stream.columns import offsets
 from model_core.stream.series import Taken
 from model_core.stream.slab import MixtureRow, Stepped, SummaryRow
+from model_core.stream.state import seasons_of
 from model_core.summary import Floats, Summary
 from service.observability import metrics
 from service.schema.rendering import of_classes, of_numbers
@@ -263,7 +263,7 @@ class Filling:
             # That of the record may be another by now, where the filter has begun anew.
             seasons = [taken.offset for _, taken, _ in alike]
             if any(seasons):
-                summary = summary.shifted(offsets(seasons, summary.outputs))
+                summary = summary.shifted(seasons_of(seasons, summary.outputs))
             # How labels of the warm-up lie in their predictives is not counted.
             counted = [i for i, (_, taken, _) in enumerate(alike) if taken.warm]
             if counted:

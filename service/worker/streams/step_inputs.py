@@ -11,6 +11,7 @@ from model_core.filter import Inputs
 from model_core.stream import columns
 from model_core.stream.columns import Columns
 from model_core.stream.slab import Past, Slab
+from model_core.stream.state import seasons_of
 from model_core.stream_settings import Hazard
 from model_core.upm.base import UnderlyingModel
 from service.problems import TimeBackwards
@@ -76,7 +77,7 @@ def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
         ),
         outlier_rate=np.array([record.outlier_rate for record in records]),
         hazard=columns.hazard_table(model, [record.hazard for record in records]),
-        offset=columns.offsets([record.offset for record in records], model.y_dim),
+        offset=seasons_of([record.offset for record in records], model.y_dim),
     )
 
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.stream import columns, season, seasons
+from model_core.stream import season, seasons
 from model_core.stream.slab import Slab
-from model_core.stream.state import SeasonPeriods
+from model_core.stream.state import SeasonPeriods, kept_season
 from model_core.stream_settings import DEFAULTS, Hazard
 from service import wire
 from service.store import keys
@@ -418,7 +418,7 @@ class Stream:
 
     def offset(self, ahead: int = 0) -> list[float]:
         """Season of the next label, or of one that comes so many observations later, as kept."""
-        return columns.present(season.offset(self.season_state, ahead))
+        return kept_season(season.offset(self.season_state, ahead))
 
     def leave(self) -> None:
         """Give the row on the device back."""
