@@ -65,18 +65,18 @@ def told(outcome):
 )
 def test_every_command_of_every_kind(benches, both, name):
     kind, asked = KINDS[name], []
-    observations = series(kind, 20)
+    observations = series(kind, 30)
 
     def ask(command):
         asked.append(both(lambda bench: told(bench.send(command)[0])))
         return asked[-1]
 
     both(lambda bench: configure(bench, "a", kind, warmup=5, label_window=3, hazard=[0.02, 0.05]))
-    both(lambda bench: bench.observe("a", observations[:10], belief=True))
+    both(lambda bench: bench.observe("a", observations[:20], belief=True))
     slabs = benches[0].worker.engine._slabs.values()
     chunks = [chunk for each in slabs for chunk in each._chunks._chunks]
     assert {array.device.type for chunk in chunks for array in chunk.arrays} == {"guard"}
-    points = [seen.x for seen in observations[10:12]] if kind.x_dim else None
+    points = [seen.x for seen in observations[20:22]] if kind.x_dim else None
     predict = Predict("a", x=points, samples=3, seed=1, components=True)
     assert ask(predict)[0] == 200
     reads = [Predict("a", horizon=2, samples=2, seed=3), RunLength("a")]
@@ -87,18 +87,18 @@ def test_every_command_of_every_kind(benches, both, name):
         ask(each)
     lengths = [each["run_length"] for each in ask(RunLength("a"))[1][0]["belief"]]
     assert ask(SetBelief("a", [(lengths[0], 0.5), (lengths[-1], 0.5)], 0.2))[0] == 200
-    both(lambda bench: bench.observe("a", observations[10:12]))
+    both(lambda bench: bench.observe("a", observations[20:22]))
     assert ask(EventFeedback("a", True, start=6))[0] == 200
     both(lambda bench: bench.crash())  # states come back from their bytes, and from the tail
-    both(lambda bench: bench.observe("a", observations[12:14]))
+    both(lambda bench: bench.observe("a", observations[22:24]))
     for size in (5, 25):
         ask(Configure("a", {"max_hypotheses": size}))
-    late = [Observation(x=observations[14].x, pending=True), *observations[15:17]]
+    late = [Observation(x=observations[24].x, pending=True), *observations[25:27]]
     both(lambda bench: bench.observe("a", [msgspec.structs.replace(e, time=None) for e in late]))
     ask(predict)
-    ask(Observe("a", [Observation(y=observations[14].y)], seq=14))
+    ask(Observe("a", [Observation(y=observations[24].y)], seq=24))
     both(lambda bench: bench.put("b", bench.export("a")) and None)
-    last = [msgspec.structs.replace(e, time=None) for e in observations[17:]]
+    last = [msgspec.structs.replace(e, time=None) for e in observations[27:]]
     both(lambda bench: bench.observe("b", last))
     ask(Move("a", kind.model if "@" in kind.model else "gaussian"))
     assert ask(Delete("a"))[0] == 204
