@@ -1,9 +1,9 @@
 """The whole deployment in one file: its form, taking it, and restoring it.
 
-The file is a zip of blocks, models and a manifest. Entries are `streams/N`, blocks of msgpack with
-parts of streams and feeds, then the files of models as `models/NAME@VERSION/FILE`, and at last
-`manifest`, which names the others. The zip has a CRC-32 for each entry: nothing of a file is used
-before all of them were found right, so that a damaged or cut one changes nothing.
+The file is a zip of blocks and a manifest. Entries are `streams/N`, blocks of msgpack with parts of
+streams and feeds, and at last `manifest`, which names the others. The zip has a CRC-32 for each
+entry: nothing of a file is used before all of them were found right, so that a damaged or cut one
+changes nothing.
 
 Every stream is taken as of one of its commits, whether the service runs or not.
 
@@ -18,11 +18,8 @@ repeated from its beginning, and until one has ended no service starts here.
 from __future__ import annotations
 
 import os
-import re
 import secrets
-import shutil
 import struct
-import tempfile
 import time
 import zipfile
 import zlib
@@ -39,7 +36,7 @@ from msgspec import Struct
 
 from model_core.stream_settings import DEFAULTS
 from service import wire
-from service.models.catalogue import REFERENCE, Catalogue
+from service.models.catalogue import Catalogue
 from service.store import health, keys
 from service.store.api_keys import KEYS, USED, VERSION
 from service.store.feed import entry_of
@@ -62,7 +59,6 @@ from service.worker.worker import Leases
 BLOCK_BYTES = 1 << 20  # of a block before it is packed, about: a larger stream has one alone
 READ_BYTES = 1 << 20
 STREAMS = "streams/"
-MODELS = "models/"
 MANIFEST = "manifest"
 _LEVEL = 1  # most of it is packed already
 _END = struct.Struct("<4s18x")  # record at the end of a zip file without a comment
@@ -121,7 +117,6 @@ class UsedModel(Struct):
 
     streams: int
     digest: str | None = None
-    packed: bool = False
 
 
 class Manifest(Struct, kw_only=True):
@@ -171,7 +166,6 @@ class Writer:
             "w",
             zipfile.ZIP_DEFLATED,
             compresslevel=_LEVEL,
-            strict_timestamps=False,  # a model's file may be of 1970
         )
         self._blocks = 0
         self._block = StreamBlock()
@@ -200,10 +194,6 @@ class Writer:
             self._blocks += 1
         self._block = StreamBlock()
         self._size = 0
-
-    def add_model(self, reference: str, file: Path) -> None:
-        """Append a file of a model."""
-        self._zip.write(file, f"{MODELS}{reference}/{file.name}")
 
     def finish(self, manifest: Manifest) -> None:
         """Append the manifest, and put the file in its place; OSError leaves none there."""
@@ -286,14 +276,6 @@ class Reader:
             self.done += entry.compress_size
             yield block
 
-    def models(self) -> Iterator[tuple[str, str, IO[bytes]]]:
-        """Open the files of models one after the other: reference, name of the file, content."""
-        for name in self.manifest.entries:
-            if name.startswith(MODELS):
-                reference, _, file = name.removeprefix(MODELS).partition("/")
-                with self._zip.open(name) as content:
-                    yield reference, file, content
-
     @property
     def streams_bytes(self) -> int:
         """Bytes of the file that `streams` reads."""
@@ -322,7 +304,6 @@ def take(
     writer: Writer,
     service: str,
     catalogue: Catalogue,
-    with_models: bool,
     progress: Callable[[int, int], object],
 ) -> Manifest:
     """Write all there is; raises BackupError, RedisError and OSError.
@@ -346,11 +327,6 @@ def take(
     _take_streams(client, writer, manifest, catalogue, progress)
     _take_feeds(client, writer, partitions)
     writer.flush()
-    # An artifact that is gone is not packed, which the manifest says.
-    for reference, model in manifest.models.items() if with_models else ():
-        for file in artifact_files(catalogue, reference):
-            writer.add_model(reference, file)
-            model.packed = True
     manifest.made_ms = time.time_ns() // 1_000_000
     manifest.stored_bytes = writer.stored_bytes
     manifest.keys = cast(Any, client.hgetall(KEYS))
@@ -434,76 +410,6 @@ def _count(manifest: Manifest, head: wire.Head, catalogue: Catalogue) -> None:
     manifest.models[reference].streams += 1
 
 
-# --- artifacts of models: packed, compared, put in place -----------------------------------------
-
-_file_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
-_reference = re.compile(REFERENCE).match
-
-
-def artifact_files(catalogue: Catalogue, reference: str) -> list[Path]:
-    """Return the files of an artifact; none of a built-in model, or of one that is not there."""
-    if catalogue.digest(reference) is None:
-        return []
-    folder = catalogue.folder_of(reference)
-    return sorted(file for file in folder.iterdir() if file.is_file() and _file_name(file.name))
-
-
-def unfit(wanted: Mapping[str, UsedModel], catalogue: Catalogue) -> dict[str, str]:
-    """Return what is wrong with each model that streams need, if anything is."""
-    reasons = {}
-    for reference, model in wanted.items():
-        if catalogue.resolve(reference) is None:
-            if not model.packed:
-                reasons[reference] = "is missing"
-        elif catalogue.digest(reference) != model.digest:
-            reasons[reference] = "differs from the one that the streams were created with"
-    return reasons
-
-
-def install(
-    files: Iterable[tuple[str, str, IO[bytes]]],
-    wanted: Mapping[str, UsedModel],
-    catalogue: Catalogue,
-) -> list[str]:
-    """Put packed artifacts that are missing in the models folder; returns which.
-
-    files: reference of the model, name of the file, content. Each model is written beside its place
-    and moved there whole. Raises BackupError and OSError.
-    """
-    models_dir = catalogue.models_dir
-    models_dir.mkdir(parents=True, exist_ok=True)
-    missing = [reference for reference in wanted if catalogue.resolve(reference) is None]
-    draft = Path(tempfile.mkdtemp(prefix=".restore-", dir=models_dir))
-    try:
-        for reference, file, content in files:
-            # Names become paths: those of a file that somebody made up could lead elsewhere.
-            if not (_file_name(file) and _reference(reference)):
-                raise BackupError(f"invalid name of a packed model: {reference!r}, file {file!r}")
-            if reference in missing:
-                folder = draft / reference
-                folder.mkdir(exist_ok=True)
-                with (folder / file).open("wb") as target:
-                    shutil.copyfileobj(content, target)
-        installed = []
-        for reference in missing:
-            packed = draft / reference
-            if not packed.is_dir():
-                continue
-            name, _, version = reference.partition("@")
-            place = models_dir / name / version
-            place.parent.mkdir(exist_ok=True)
-            os.replace(packed, place)
-            if catalogue.digest(reference) != wanted[reference].digest:
-                shutil.rmtree(place)
-                raise BackupError(
-                    f"the packed model {reference} is not the one that the streams use"
-                )
-            installed.append(reference)
-        return installed
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
 # --- restoring one -------------------------------------------------------------------------------
 
 ROUND_BYTES = 4 << 20  # of one commit, about
@@ -515,6 +421,17 @@ _LISTS = (
     keys.feed,
     keys.hindsight,
 )
+
+
+def unfit(wanted: Mapping[str, UsedModel], catalogue: Catalogue) -> dict[str, str]:
+    """Return what is wrong with each model that streams need, if anything is."""
+    reasons = {}
+    for reference, model in wanted.items():
+        if catalogue.resolve(reference) is None:
+            reasons[reference] = "is missing"
+        elif catalogue.digest(reference) != model.digest:
+            reasons[reference] = "differs from the one that the streams were created with"
+    return reasons
 
 
 def partitions_for(client: redis.Redis, requested: int | None, manifest: Manifest) -> int:

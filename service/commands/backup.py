@@ -22,7 +22,6 @@ from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.backup import Manifest
-    from service.models.catalogue import Catalogue
 
 STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 
@@ -31,10 +30,6 @@ STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 def backup(
     settings: Settings,
     file: Annotated[Path, typer.Argument(help="Output file.", show_default=False)],
-    with_models: Annotated[
-        bool,
-        typer.Option("--with-models", help="Include the model artifacts."),
-    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Back up the whole deployment to a file, with the service running or stopped.
@@ -52,7 +47,7 @@ def backup(
         try:
             service = version("moca-service")
             catalogue = Catalogue(settings.models_dir)
-            manifest = take(client, writer, service, catalogue, with_models, advance)
+            manifest = take(client, writer, service, catalogue, advance)
         finally:
             writer.abandon()
     typer.echo(f"wrote {file}, {file.stat().st_size} bytes: {_describe(manifest)}")
@@ -99,7 +94,7 @@ def restore(
     The whole file is checked before anything is written. If a restore is interrupted, run it again:
     no service starts on the store until one has finished.
     """
-    from service.backup import Reader, Restore, install, partitions_for
+    from service.backup import BackupError, Reader, Restore, partitions_for, unfit
     from service.models.catalogue import Catalogue
     from service.runtime.embedded import reach
     from service.store.health import check_server
@@ -117,8 +112,15 @@ def restore(
         typer.echo(f"{file} is complete: {_describe(manifest)}")
         if check:
             return
-        catalogue = Catalogue(settings.models_dir)
-        _models(manifest, catalogue, ignore_models)
+        wrong = unfit(manifest.models, Catalogue(settings.models_dir))
+        if wrong:
+            mismatches = "; ".join(f"{reference} {what}" for reference, what in wrong.items())
+            if not ignore_models:
+                raise BackupError(
+                    f"models of streams do not match those in {settings.models_dir}: {mismatches}. "
+                    "Restore them there, or use --ignore-models"
+                )
+            typer.secho(f"moca: warning: {mismatches}", err=True, fg="yellow")
         with reach(settings, make=True) as client:
             check_server(client)
             number = partitions_for(client, partitions, manifest)
@@ -132,26 +134,8 @@ def restore(
                     lambda at: advance(at, reader.streams_bytes),
                 )
                 restoring.check()
-                if any(model.packed for model in manifest.models.values()):
-                    for reference in install(reader.models(), manifest.models, catalogue):
-                        typer.echo(f"put the model {reference} into {settings.models_dir}")
                 restoring.run()
     typer.echo(f"restored {manifest.streams} streams into {number} partitions")
-
-
-def _models(manifest: Manifest, catalogue: Catalogue, ignore: bool) -> None:
-    from service.backup import BackupError, unfit
-
-    wrong = unfit(manifest.models, catalogue)
-    if not wrong:
-        return
-    mismatches = "; ".join(f"{reference} {what}" for reference, what in wrong.items())
-    if not ignore:
-        raise BackupError(
-            f"models of streams do not match those in {catalogue.models_dir}: {mismatches}. "
-            "Restore them there, or use --ignore-models"
-        )
-    typer.secho(f"moca: warning: {mismatches}", err=True, fg="yellow")
 
 
 def _describe(manifest: Manifest) -> str:

@@ -322,17 +322,6 @@ def test_models_must_be_those_that_streams_are_on(file, filled, make_bench, tmp_
     assert "pump" in everything(other)
 
 
-def test_models_are_packed_on_request(filled, make_bench, tmp_path):
-    path, models = tmp_path / "with", tmp_path / "elsewhere"
-    (tmp_path / "models" / "pump" / "1" / "report.json").write_text("")
-    done(moca(filled, "backup", path, "--with-models"))
-    other = make_bench(db=1)
-    assert "put the model pump@1" in done(moca(other, "restore", path, models=models))
-    for file in (tmp_path / "models" / "pump" / "1").iterdir():
-        assert (models / "pump" / "1" / file.name).read_bytes() == file.read_bytes()
-    assert [each.name for each in models.iterdir()] == ["pump"]
-
-
 def test_a_stream_that_cannot_be_read_is_named_and_left_out(filled, tmp_path):
     filled.stop()
     key = keys.tail(filled.partition("poisson"), "poisson")
