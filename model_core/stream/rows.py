@@ -44,6 +44,7 @@ class RowLayout:
         """answers: levels of quantiles, the median among them, where these are kept."""
         self.model = model
         self._levels = [*answers]
+        self._no_season = (0.0,) * model.y_dim
         self.y = slice(LABEL, LABEL + model.y_dim)
         self.offset = slice(self.y.stop, self.y.stop + model.y_dim)
         self.x = slice(self.offset.stop, self.offset.stop + model.x_dim)
@@ -57,8 +58,7 @@ class RowLayout:
         row[CHANGEPOINT] = seen.changepoint
         row[PREVIOUS] = -1
         row[TIME] = seen.time
-        row[self.y] = seen.y
-        row[self.offset] = offset or 0.0
+        row[LABEL : self.offset.stop] = (*seen.y, *(offset or self._no_season))  # half the time
         row[self.x] = seen.x or 0.0
         if self._levels and len(numbers) and self.model.label != "class":
             predicted = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
