@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Awaitable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
@@ -61,6 +62,7 @@ END = "0-0"
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Parcel:
     """Letters that are delivered as one: one letter, or those of an incident.
 
@@ -68,16 +70,10 @@ class Parcel:
     settled. lane: the one that delivers it.
     """
 
-    def __init__(
-        self,
-        letters: list[Letter],
-        lane: asyncio.Queue[Parcel],
-        notice: Notice | IncidentNotice,
-    ) -> None:
-        self.letters = letters
-        self.lane = lane
-        self.notice = notice
-        self.settled = asyncio.Event()
+    letters: list[Letter]
+    lane: asyncio.Queue[Parcel]
+    notice: Notice | IncidentNotice
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def number(self) -> str:

@@ -24,6 +24,7 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any, cast
 
 import redis
@@ -84,87 +85,54 @@ _ingest = metrics.STAGE_DURATION.labels("ingest")
 _reply = metrics.STAGE_DURATION.labels("reply")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CommandGroup:
     """Commands of one request and partition in flight; the future is done with the last result."""
 
-    __slots__ = (
-        "accepted_ms",
-        "counted",
-        "deadline",
-        "deadline_ms",
-        "future",
-        "missing",
-        "partition",
-        "read_only",
-        "since",
-        "size",
-        "units",
-        "waiting",
-    )
+    waiting: dict[int, PendingCommand]  # commands without a result of all groups, by number
+    partition: int
+    size: int  # commands, each row for itself
+    deadline_s: InitVar[float]
+    read_only: bool
+    counted: bool  # whether its units count as waiting
+    missing: int = field(init=False)  # commands without a result
+    future: asyncio.Future[None] = field(init=False)
+    since: float = field(init=False)
+    deadline: float = field(init=False)
+    accepted_ms: int = field(init=False)
+    deadline_ms: int = field(init=False)  # of reads; what changes a stream is applied however late
+    units: int = 0  # of its commands that wait for outcomes, once it is queued
 
-    def __init__(
-        self,
-        waiting: dict[int, PendingCommand],
-        partition: int,
-        size: int,
-        deadline_s: float,
-        read_only: bool,
-        counted: bool,
-    ) -> None:
-        self.waiting = waiting  # commands without a result of all groups, by number
-        self.partition = partition
-        self.read_only = read_only
-        self.counted = counted  # whether its units count as waiting
-        self.size = size  # commands, each row for itself
-        self.missing = size  # of these, without a result
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __post_init__(self, deadline_s: float) -> None:
+        self.missing = self.size
+        self.future = asyncio.get_running_loop().create_future()
         self.since = time.monotonic()
         self.deadline = self.since + deadline_s
         self.accepted_ms = time.time_ns() // 1_000_000
-        # Of reads; what changes a stream is applied however late.
-        self.deadline_ms = self.accepted_ms + int(deadline_s * 1000) if read_only else 0
-        self.units = 0  # of its commands that wait for outcomes, once it is queued
+        self.deadline_ms = self.accepted_ms + int(deadline_s * 1000) if self.read_only else 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingCommand:
     """A command in flight, or several as the rows of one: queued, sent, acknowledged, answered."""
 
-    __slots__ = (
-        "acknowledged",
-        "envelope",
-        "group",
-        "missing",
-        "number",
-        "payload",
-        "places",
-        "results",
-        "rows",
-        "sent",
-        "trace",
-        "units",
-    )
+    group: CommandGroup
+    places: Sequence[int]  # of the rows among the group's commands
+    number: int
+    envelope: wire.Envelope
+    payload: bytes  # the envelope, encoded
+    trace: tracing.Sent | None
+    units: int = field(init=False)
+    rows: int = field(init=False)  # that are sent
+    missing: int = field(init=False)  # rows without a result
+    results: list[Result | None] = field(init=False)
+    sent: bool = False
+    acknowledged: float = 0.0  # time; 0: not yet
 
-    def __init__(
-        self,
-        group: CommandGroup,
-        places: Sequence[int],
-        number: int,
-        envelope: wire.Envelope,
-        payload: bytes,
-        trace: tracing.Sent | None,
-    ) -> None:
-        self.group = group
-        self.places = places  # of the rows among the group's commands
-        self.number = number
-        self.units = wire.units(envelope.command)
-        self.envelope = envelope
-        self.payload = payload  # the envelope, encoded
-        self.rows = len(places)  # that are sent
-        self.trace = trace
-        self.results: list[Result | None] = [None] * len(places)
-        self.missing = len(places)  # rows without a result
-        self.sent = False
-        self.acknowledged = 0.0  # time; 0: not yet
+    def __post_init__(self) -> None:
+        self.units = wire.units(self.envelope.command)
+        self.rows = self.missing = len(self.places)
+        self.results = [None] * self.rows
 
     @property
     def done(self) -> bool:
