@@ -134,7 +134,10 @@ async def observe_many(request: Request) -> Response:
     lines = kind == NDJSON
     if kind == ARROW:
         body = await _forms(context, body, (*OWN, "stream", "key"))
-    items = await parse_body(context, partial(context.observation_parser.items, lines=lines), body)
+    parser = context.observation_parser
+    items: Sequence[GoodItem | BadItem] | None = None if lines else parser.valid_items(body)
+    if items is None:
+        items = await parse_body(context, partial(parser.items, lines=lines), body)
     results = await Bulk(context, items, template).run()
     if layout != "objects":
         return await _table(context, partial(tables.item_columns, results, template.full), layout)

@@ -22,7 +22,7 @@ from service.api.http import is_light
 from service.api.parsing import bodies
 from service.api.parsing.bodies import JSON, NDJSON, field_errors
 from service.api.parsing.commands import CommandParser
-from service.api.parsing.observations import ObservationParser
+from service.api.parsing.observations import SHORT_BYTES, ObservationParser
 from service.problems import BodyTooLarge, InvalidField, ServiceError
 from service.schema.commands import ActionForm, BeliefForm, MovesForm, PredictionForm, WhatIfForm
 from service.schema.observations import StreamForm
@@ -142,6 +142,20 @@ def test_a_list_of_far_too_many_objects_is_refused_before_it_is_cut(monkeypatch)
     monkeypatch.setattr(bodies, "_cut", Mock(side_effect=keeps_the_interpreter))
     with pytest.raises(InvalidField):
         bodies.split(b"[" + b",".join([b"{}"] * (bodies.MAX_BRACES * 10 + 1)) + b"]", 10)
+
+
+def test_a_short_list_of_valid_items_is_read_at_once_and_as_any_other():
+    item = {"stream": "s", "y": [1, None], "time": 1714521600, "seq": 3, "key": "k"}
+    good = [item, {"stream": "t"}, {"stream": "s", "y": 0.5, "elapsed": 2}]
+    body = json.dumps(good).encode()
+    assert FORMS.valid_items(body) == FORMS.items(body, False)
+    assert FORMS.valid_items(body.ljust(SHORT_BYTES)) is not None
+    many = [{"stream": "s"}] * (Settings().max_observations + 1)
+    wide = {"stream": "s", "y": [1] * (Settings().max_dimension + 1)}
+    for bad in ([*good, {"stream": "/"}], [*good, wide], many, {}, [1]):
+        assert FORMS.valid_items(json.dumps(bad).encode()) is None
+    for other in (body.ljust(SHORT_BYTES + 1), body[:-1], b"\xff"):
+        assert FORMS.valid_items(other) is None
 
 
 async def test_a_heavy_body_is_parsed_in_the_thread(api, monkeypatch):
