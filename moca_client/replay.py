@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import accumulate
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal
@@ -114,8 +113,7 @@ def replay(
         for replayed in replays:
             if replayed.stream not in tables:
                 lay_out(replayed)
-        columns = _joined([tables[replayed.stream] for replayed in replays])
-        write_table(columns, files, dict if many else partial(_lists, first))
+        write_table(_joined([tables[replayed.stream] for replayed in replays]), files)
 
     with Client(url, api_key=api_key) as client:
         upload = Upload(client, replays, batch, belief and not many, finished=lay_out)
@@ -243,16 +241,8 @@ def _joined(tables: Sequence[Columns]) -> Columns:
     return joined
 
 
-def write_table(
-    columns: Columns,
-    files: Sequence[Path],
-    lists: Callable[[], dict[str, Any]] = dict,
-) -> None:
-    """Write columns to each file but pictures, as its suffix says.
-
-    lists: gives columns of lists, such as run-length beliefs, which Parquet holds as well; a CSV
-    cell cannot.
-    """
+def write_table(columns: Columns, files: Sequence[Path]) -> None:
+    """Write columns to each file but pictures, as its suffix says."""
     for file in files:
         if _picture(file):
             continue
@@ -267,8 +257,7 @@ def write_table(
             from pyarrow import parquet
 
             # Hardly a number is there twice: to look for that takes longer than all else.
-            table = pa.table({**columns, **lists()})
-            parquet.write_table(table, file, use_dictionary=False)
+            parquet.write_table(pa.table(columns), file, use_dictionary=False)
 
 
 def _cells(column: list[Any]) -> list[str]:
@@ -283,25 +272,6 @@ def _cells(column: list[Any]) -> list[str]:
 def _quoted(text: str) -> str:
     """Text as a cell of CSV."""
     return f'"{text.replace(chr(34), 2 * chr(34))}"' if QUOTED.search(text) else text
-
-
-def _lists(replayed: Replayed) -> dict[str, Any]:
-    """Columns of lists, for Parquet."""
-    import pyarrow as pa
-
-    lists: dict[str, Any] = {}
-    beliefs = replayed.beliefs
-    if beliefs.run_length:
-        ends = pa.array(accumulate(beliefs.counts, initial=0), pa.int32())
-        missing = pa.array([count == 0 for count in beliefs.counts])
-        for name, kind in (("run_length", pa.int32()), ("probability", pa.float32())):
-            own = getattr(beliefs, name)
-            values = pa.Array.from_buffers(kind, len(own), [None, pa.py_buffer(own)])
-            lists[f"belief_{name}"] = pa.ListArray.from_arrays(ends, values, mask=missing)
-    predictives = [answer.predictive for answer in replayed.answers]
-    if any(p is not None and p.mean is not None and len(p.mean) > 1 for p in predictives):
-        lists["covariance"] = [None if p is None else p.variance for p in predictives]
-    return lists
 
 
 def import_soon(files: Sequence[Path]) -> None:

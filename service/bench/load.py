@@ -41,7 +41,6 @@ class LoadReport(Struct):
     seconds: float
     cpu_s: float  # of this process under load
     latency_ms: dict[str, float]  # p50, p90, p99 and max
-    process_s: float = 0.0  # CPU of this process in all, start and preparation included
 
     @property
     def rate(self) -> float:
@@ -176,8 +175,7 @@ async def run(job: LoadJob) -> LoadReport:
     seconds = time.perf_counter() - started
     cpu_s = time.process_time() - cpu
     latency_ms = quantiles(tally.latency_s)
-    requests = len(tally.latency_s)
-    return LoadReport(requests, tally.errors, seconds, cpu_s, latency_ms, time.process_time())
+    return LoadReport(len(tally.latency_s), tally.errors, seconds, cpu_s, latency_ms)
 
 
 def quantiles(latency_s: Sequence[float]) -> dict[str, float]:

@@ -151,8 +151,6 @@ def _add(measures: Rounds, what: str, load: Load, count: float) -> None:
         values["failures"] = float(sum(report.errors.values()))
     elif load.cpu_s.get("worker"):
         values["per s of the worker's CPU"] = count / load.cpu_s["worker"]
-    if load.other_cores is not None:
-        values["cores used by others"] = load.other_cores
     for name, value in values.items():
         measures.setdefault(f"{what}: {name}", []).append(value)
 
@@ -289,42 +287,23 @@ def _role(pid: int) -> str:
     return name
 
 
-def machine_busy_s() -> float | None:
-    """CPU time that all processes of the machine have used; None where it cannot be read."""
-    try:
-        words = PROC.joinpath("stat").read_text().split("\n", 1)[0].split()
-    except OSError:
-        return None
-    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, words[1:9])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
 # --- load ----------------------------------------------------------------------------------------
 
 
 class Load(NamedTuple):
-    """What a server answered under load, and what that took.
-
-    cpu_s: CPU time of the server by role; empty where it is unknown, and `other_cores` is None.
-    """
+    """What a server answered under load, and its CPU time by role; empty where it is unknown."""
 
     report: LoadReport
     cpu_s: dict[str, float]
-    other_cores: float | None
 
 
 def _load(server: BenchServer, job: LoadJob, seconds: float) -> Load:
     """Load a server for a while."""
     job.seconds = seconds
     before = cpu_seconds(server)
-    busy_s = machine_busy_s()
     report = _generate(job)
     used = {role: at - before.get(role, 0.0) for role, at in cpu_seconds(server).items()}
-    busy_after_s = machine_busy_s()
-    if not used or busy_s is None or busy_after_s is None:
-        return Load(report, used, None)
-    others_s = busy_after_s - busy_s - sum(used.values()) - report.process_s
-    return Load(report, used, max(others_s, 0.0) / report.seconds)
+    return Load(report, used)
 
 
 def _generate(job: LoadJob) -> LoadReport:

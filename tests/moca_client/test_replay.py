@@ -527,8 +527,6 @@ def test_replay(service, shift, tmp_path):
     assert rows[33]["changepoint_probability"] == ""
     table = parquet.read_table(out / "a-shift-answers.parquet").to_pydict()
     assert table["mean"] == [answer.predictive.mean[0] for answer in replayed.answers]
-    assert sum(table["belief_probability"][50]) == pytest.approx(1, abs=1e-6)
-    assert len(table["belief_run_length"][50]) == table["hypotheses"][50]
     assert (out / "a-shift.png").read_bytes()[:4] == b"\x89PNG"
 
 
