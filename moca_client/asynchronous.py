@@ -50,7 +50,7 @@ from moca_client.responses import (
     WhatIf,
     Window,
 )
-from moca_client.retry import Call, Pause, Policy, Repeat, Request
+from moca_client.retry import Call, Pause, Repeat, Request
 from moca_client.subscriptions import (
     ENDS,
     EVENTS,
@@ -74,8 +74,8 @@ class AsyncClient:
     """Asynchronous client of one service; use it as an asynchronous context manager.
 
     url: address of the service. api_key: sent as `Authorization: Bearer`; default: the variable
-    MOCA_API_KEY. timeout_s: longest wait for an answer. retries, retry_for_s: at most so many
-    tries after the first, and none that begins so many seconds after it; 0 for either: no retry.
+    MOCA_API_KEY. timeout_s: longest wait for an answer. retry_for_s: no try begins so many seconds
+    after the first; 0: no retry.
 
     What fails raises ClientError; `moca_client.errors` has the tree.
     """
@@ -86,13 +86,12 @@ class AsyncClient:
         *,
         api_key: str | None = None,
         timeout_s: float = 65.0,
-        retries: int = 20,
         retry_for_s: float = 60.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ):
         """Connect lazily."""
         self.url = url.rstrip("/")
-        self._policy = Policy(retries, retry_for_s)
+        self._retry_for_s = retry_for_s
         options = retry.http_options(self.url, api_key, timeout_s)
         self._http = httpx.AsyncClient(transport=transport, **options)
 
@@ -116,7 +115,7 @@ class AsyncClient:
     async def wait_ready(self, wait_s: float) -> None:
         """Wait until the service is ready; raises `Unavailable` if it is not in time."""
         ready = Call(Request("GET", "/readyz"), lambda _: None)
-        await self.call(ready, Policy(1_000_000, wait_s))
+        await self.call(ready, wait_s)
 
     # --- streams -----------------------------------------------------------------------------
 
@@ -207,7 +206,7 @@ class AsyncClient:
         The result has an answer or a Problem at each item's place; it does not raise for items.
         options: as of `observe`.
         """
-        return await self.run(calls.observe_all(calls.items(items), options, self._policy))
+        return await self.run(calls.observe_all(calls.items(items), options, self._retry_for_s))
 
     async def observe_frame(
         self,
@@ -517,9 +516,9 @@ class AsyncClient:
 
     # --- how calls are carried out: what to do next is decided by plans ----------------------
 
-    async def call(self, call: Call[T], policy: Policy | None = None) -> T:
+    async def call(self, call: Call[T], retry_for_s: float | None = None) -> T:
         """Carry out one described call, with retries."""
-        plan = retry.plan(call, policy or self._policy)
+        plan = retry.plan(call, self._retry_for_s if retry_for_s is None else retry_for_s)
         return await self._carry_out(plan, self._request, httpx.TransportError)
 
     async def run(self, plan: retry.Calls[T]) -> T:

@@ -30,7 +30,7 @@ from moca_client.errors import (
     problem_of,
 )
 from moca_client.responses import Answer, ChangesPage, IncidentsPage
-from moca_client.retry import KEY_MEMORY_S, Backoff, Call, Calls, Pause, Policy, Repeat, Request
+from moca_client.retry import KEY_MEMORY_S, Backoff, Call, Calls, Pause, Repeat, Request
 from moca_client.times import rfc3339
 
 if TYPE_CHECKING:
@@ -415,7 +415,7 @@ def _item(item: dict[str, Any]) -> Result:
 
 
 def observe_all(
-    items: Sequence[Mapping[str, Any]], options: AnswerOptions, policy: Policy
+    items: Sequence[Mapping[str, Any]], options: AnswerOptions, retry_for_s: float
 ) -> Calls[list[Result]]:
     """Post items, and retry those with temporary errors.
 
@@ -424,8 +424,8 @@ def observe_all(
     by_index: dict[int, Result] = {}
     unsent = list(range(len(items)))
     backoff = Backoff()
-    end = time.monotonic() + min(policy.retry_for_s, KEY_MEMORY_S)
-    for _ in range(policy.retries + 1):
+    end = time.monotonic() + min(retry_for_s, KEY_MEMORY_S)
+    while True:
         try:
             results = yield observe_many([items[i] for i in unsent], options)
         except Unavailable as error:

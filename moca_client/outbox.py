@@ -35,7 +35,7 @@ from moca_client import calls, errors
 from moca_client.calls import Observed, Result, path_of
 from moca_client.errors import ClientError, InvalidRequest, Problem, problem_of
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
-from moca_client.retry import ONCE, Backoff, Call
+from moca_client.retry import Backoff, Call
 from moca_client.sync import Client
 
 log = logging.getLogger("moca_client.outbox")
@@ -380,7 +380,7 @@ class Sender:
         return 0.0
 
     def _call(self, call: Call[T]) -> T:
-        return self._client.call(call, ONCE)
+        return self._client.call(call, retry_for_s=0.0)
 
     def _post(self, batch: Sequence[OutboxItem]) -> list[Result]:
         items = []

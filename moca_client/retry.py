@@ -69,16 +69,6 @@ Plan = Generator[Request | Pause, Any, T]
 Calls = Generator[Call[Any] | Pause, Any, T]
 
 
-class Policy(NamedTuple):
-    """Bounds of retrying: tries after the first, and seconds since the first."""
-
-    retries: int = 20
-    retry_for_s: float = 60.0
-
-
-ONCE = Policy(0, 0.0)
-
-
 def http_options(url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
     """Return the arguments of the HTTP client for a service; raises InvalidRequest."""
     if "://" not in url:
@@ -116,12 +106,13 @@ class Backoff:
         return wait_s
 
 
-def plan(call: Call[T], policy: Policy) -> Plan[T]:
-    """Send a call until it is answered, as often as is safe and allowed."""
-    left = policy.retries
+def plan(call: Call[T], retry_for_s: float) -> Plan[T]:
+    """Send a call until it is answered, as often as is safe.
+
+    No try begins after so many seconds.
+    """
     keyed = call.repeat is Repeat.KEYED
-    limit_s = min(policy.retry_for_s, KEY_MEMORY_S) if keyed else policy.retry_for_s
-    end = time.monotonic() + limit_s
+    end = time.monotonic() + (min(retry_for_s, KEY_MEMORY_S) if keyed else retry_for_s)
     backoff = Backoff()
     doubtful = False
     while True:
@@ -141,8 +132,7 @@ def plan(call: Call[T], policy: Policy) -> Plan[T]:
             # Whether the refusal leaves open if the request was applied.
             unsure = problem.status != 429 and problem.type not in NOT_ACCEPTED
         doubtful = doubtful or unsure
-        if left > 0 and not (unsure and call.repeat is Repeat.UNSAFE):
-            left -= 1
+        if not (unsure and call.repeat is Repeat.UNSAFE):
             wait_s = backoff.next_s(problem)
             if time.monotonic() + wait_s <= end:
                 yield Pause(wait_s)

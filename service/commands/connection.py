@@ -68,8 +68,8 @@ def _first_streams(url: str, api_key: str | None, prefix: str, count: int) -> li
     """Return the first ids with a prefix; none where the service does not answer at once."""
     from moca_client import Client, ClientError
 
-    brief: dict[str, Any] = {"timeout_s": COMPLETION_S, "retries": 0, "retry_for_s": 0}
-    with suppress(ClientError), Client(url, api_key=api_key, **brief) as client:
+    brief = Client(url, api_key=api_key, timeout_s=COMPLETION_S, retry_for_s=0)
+    with suppress(ClientError), brief as client:
         return list(islice(client.streams(prefix, limit=count), count))
     return []
 

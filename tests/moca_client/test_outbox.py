@@ -20,7 +20,7 @@ from moca_client.outbox import (
     Sender,
 )
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
-from moca_client.retry import ONCE, Call
+from moca_client.retry import Call
 from tests.waiting import PATIENCE_S, Clock
 
 
@@ -123,8 +123,8 @@ class Driver:
             self.store.close()
             raise Died
 
-    def call(self, call, policy):
-        assert policy == ONCE
+    def call(self, call, retry_for_s):
+        assert retry_for_s == 0.0
         self.live()
         result = self.service.answer(call)
         self.live()
