@@ -29,7 +29,7 @@ class LoadJob(Struct):
     targets: list[str]  # paths; each connection walks through its own share of them
     bodies: list[str]  # JSON texts, taken in turn
     connections: int = 32
-    seconds: float = 5.0  # 0: each target gets one request, then the run ends
+    seconds: float = 5.0
     headers: dict[str, str] = {}
 
 
@@ -80,14 +80,13 @@ class Connection(asyncio.Protocol):
         self.send()
 
     def send(self) -> None:
-        """Send the next request, or finish when none is left or time is up."""
+        """Send the next request, or finish when time is up."""
         now = time.perf_counter()
-        request = next(self.requests, None) if now < self.tally.stop_at else None
-        if request is None:
+        if now >= self.tally.stop_at:
             self.finish()
             return
         self.sent_at = now
-        self.transport.write(request)  # type: ignore[attr-defined]
+        self.transport.write(next(self.requests))  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         """Collect one answer; requests are not pipelined, so nothing follows it."""
@@ -149,9 +148,6 @@ def request_bytes(job: LoadJob, target: str, body: str) -> bytes:
 def requests_of(job: LoadJob, connection: int) -> Any:
     """Iterate over the ready-made requests of one connection: its targets in turn."""
     targets = job.targets[connection :: job.connections]
-    if job.seconds == 0:
-        bodies = job.bodies
-        return iter([request_bytes(job, t, bodies[k % len(bodies)]) for k, t in enumerate(targets)])
     return cycle([request_bytes(job, target, body) for body in job.bodies for target in targets])
 
 
@@ -164,7 +160,7 @@ async def run(job: LoadJob) -> LoadReport:
     # Preparing requests is no load: both clocks start after it.
     started = time.perf_counter()
     cpu = time.process_time()
-    tally = LoadTally(started + job.seconds if job.seconds else float("inf"))
+    tally = LoadTally(started + job.seconds)
     finished = [loop.create_future() for _ in range(connections)]
     pairs = zip(schedules, finished, strict=True)
     opened = [partial(Connection, schedule, tally, end) for schedule, end in pairs]

@@ -107,11 +107,11 @@ def _measure(
     names = [f"{prefix}-{number}" for number in range(max(plan.streams, plan.lists))]
     replayed = f"{prefix}-replay"
     measures: Rounds = {}
+    console.print(f"{model}: priming {len(names)} streams with {PRIMING} observations each")
     with Client(server.url) as client:
         for name in names:
             client.put_stream(name, _settings(model))
-    console.print(f"{model}: priming {len(names)} streams with {PRIMING} observations each")
-    _prime(server, names, plan.connections, model)
+            client.observe(name, rows_of(model, PRIMING))
     numbers = rows_of(DEFAULT, BODIES)
     echo_job = _job(echo, ["/echo"] * plan.connections, numbers, plan.connections)
     targets = [_observations(name) for name in names[: plan.streams]]
@@ -347,19 +347,6 @@ def _list_jobs(server: BenchServer, model: str, names: Sequence[str]) -> dict[st
         f"lists of {length:,} of one stream": _job(server, [_observations(names[0])], one, 1),
         f"lists of {length:,} of as many streams": _job(server, ["/v1/observations"], many, 1),
     }
-
-
-def _prime(server: BenchServer, names: Sequence[str], connections: int, model: str) -> None:
-    """Take every stream out of its warm-up; one list each."""
-    job = _job(server, [_observations(name) for name in names], [rows_of(model, PRIMING)], 1)
-    job.connections = connections
-    job.seconds = 0.0
-    report = _generate(job)
-    while set(report.errors) == {"429"} and job.connections > 1:  # too much at once for it
-        job.connections //= 2
-        report = _generate(job)
-    if report.errors:
-        raise BenchError(f"priming failed: {report.errors} of {report.requests} requests")
 
 
 def _applied(server: BenchServer) -> float:

@@ -43,20 +43,29 @@ Kind = Annotated[
     typer.Option(help="`returned`: to a remembered regime; `change`: to a new one."),
 ]
 
+Since = Annotated[
+    str,
+    typer.Option(
+        help="Only those from then on: an age such as 30m, 24h, 7d, or a time; all: of all times."
+    ),
+]
+Until = Annotated[str | None, typer.Option(help="Only those before then.", show_default="now")]
+Prefix = Annotated[
+    str | None, typer.Option(help="Only of streams with this prefix.", show_default="all")
+]
+MinSize = Annotated[
+    float | None,
+    typer.Option(
+        min=0, help="Smallest size of a change in standard deviations.", show_default="any"
+    ),
+]
+
 
 @with_client()
 def changes(
     client: Client,
-    since: Annotated[
-        str,
-        typer.Option(
-            help="Only changes from then on: an age such as 30m, 24h, 7d, or a time; all: of all "
-            "times."
-        ),
-    ] = "24h",
-    until: Annotated[
-        str | None, typer.Option(help="Only changes before then.", show_default="now")
-    ] = None,
+    since: Since = "24h",
+    until: Until = None,
     kind: Kind = "change",
     state: Annotated[
         list[EventState] | None,
@@ -65,18 +74,13 @@ def changes(
     model: Annotated[
         str | None, typer.Option(help="NAME or NAME@VERSION.", show_default="all")
     ] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="Only streams with this prefix.", show_default="all")
-    ] = None,
+    prefix: Prefix = None,
     contains: Annotated[
         str | None,
         typer.Option(help="Only streams with this text in their id.", show_default="all"),
     ] = None,
     match: Match = None,
-    min_size: Annotated[
-        float | None,
-        typer.Option(min=0, help="Smallest size in standard deviations.", show_default="any"),
-    ] = None,
+    min_size: MinSize = None,
     min_evidence: Annotated[
         float | None,
         typer.Option(
@@ -140,27 +144,13 @@ def incidents(
         str | None,
         typer.Argument(help="Id of one, to print its changes.", show_default="list them"),
     ] = None,
-    since: Annotated[
-        str,
-        typer.Option(help="Only incidents that began from then on: an age, or a time; all."),
-    ] = "24h",
-    until: Annotated[
-        str | None, typer.Option(help="Only incidents that began before then.", show_default="now")
-    ] = None,
+    since: Since = "24h",
+    until: Until = None,
     kind: Kind = "change",
-    prefix: Annotated[
-        str | None, typer.Option(help="Only with a stream of this prefix.", show_default="all")
-    ] = None,
+    prefix: Prefix = None,
     match: Match = None,
     min_streams: Annotated[int, typer.Option(min=2, help="Smallest number of streams.")] = 2,
-    min_size: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Only with a change of this size in standard deviations.",
-            show_default="any",
-        ),
-    ] = None,
+    min_size: MinSize = None,
     limit: Annotated[int, typer.Option(min=1, help="Most incidents to print.")] = 100,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Json = False,
