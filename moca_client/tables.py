@@ -14,7 +14,6 @@ from moca_client.responses import (
     Event,
     EventMembers,
     Hindsight,
-    Incident,
     KnownRegime,
     Recorded,
     Season,
@@ -29,7 +28,6 @@ _NESTED = {"before", "after", "explanation"}
 _STATE = [n for n in EventMembers.__struct_fields__ if n not in {*_NESTED, "excluded", "returned"}]
 _CHANGE = ("stream", "model", *_STATE, "suspected_time", "confirmed_time")
 _EVENT = [name for name in Event.__struct_fields__ if name not in _NESTED]
-_INCIDENT = [n for n in Incident.__struct_fields__ if n not in {"by_chance", "movers", "names"}]
 # One for each output, where there are several.
 _VECTORS = ("size", "before_mean", "before_sd", "after_mean", "after_sd")
 Columns = dict[str, list[Any]]
@@ -164,7 +162,7 @@ def _spread(name: str, values: Sequence[Any]) -> Columns:
     }
 
 
-# --- changes and incidents of all streams ----------------------------------------------------
+# --- changes of all streams ----------------------------------------------------
 
 
 def _change_columns(changes: Sequence[StreamChange]) -> Columns:
@@ -191,21 +189,6 @@ def change_lines(changes: Sequence[StreamChange]) -> str:
     columns = _change_columns(changes)
     for name in _VECTORS:
         columns[name] = [_json(v) if isinstance(v, list) else v for v in columns[name]]
-    return _lines(columns)
-
-
-def incident_lines(incidents: Sequence[Incident]) -> str:
-    """Return incidents as CSV with a line of headings; movers and names as JSON."""
-    columns = _members(incidents, _INCIDENT)
-    columns["by_chance_per_day"] = [incident.by_chance.per_day for incident in incidents]
-    columns["movers"] = [
-        _json({mover.name: mover.changed for mover in incident.movers}) for incident in incidents
-    ]
-    columns["names"] = [_json(incident.names) for incident in incidents]
-    return _lines(columns)
-
-
-def _lines(columns: Columns) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -12,7 +12,7 @@ import typer
 
 from moca_client.console import table
 from moca_client.responses import ChangesPage, IncidentDetail, Mover, StreamChange
-from moca_client.tables import change_lines, incident_lines
+from moca_client.tables import change_lines
 from service.commands.connection import (
     Json,
     Match,
@@ -152,7 +152,6 @@ def incidents(
     min_streams: Annotated[int, typer.Option(min=2, help="Smallest number of streams.")] = 2,
     min_size: MinSize = None,
     limit: Annotated[int, typer.Option(min=1, help="Most incidents to print.")] = 100,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the changes that began together, a line for each incident, and what its streams share.
@@ -179,9 +178,6 @@ def incidents(
     rows = list(islice(listed, limit))
     if as_json:
         print_json(rows)
-        return
-    if as_csv:
-        typer.echo(incident_lines(rows), nl=False)
         return
     if not rows:
         typer.echo(_nothing("incidents", since))

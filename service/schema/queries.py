@@ -263,9 +263,6 @@ class FoundQuery(SelectionQuery):
     cursor: Annotated[str, Field(max_length=1000)] | None = Field(
         None, description="`cursor` of the previous page, with the same `sort`"
     )
-    format: Literal["json", "csv"] = Field(
-        "json", description="`csv`: a table; the header `Link` leads to the next page"
-    )
 
 
 class ChangesQuery(FoundQuery):
@@ -290,6 +287,9 @@ class ChangesQuery(FoundQuery):
         "that `prefix`, `contains`, `model` and `match` let through",
     )
     around: Around = Field(0, description=AROUND)
+    format: Literal["json", "csv"] = Field(
+        "json", description="`csv`: a table; the header `Link` leads to the next page"
+    )
 
 
 class IncidentsQuery(FoundQuery):

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client import responses
-from moca_client.tables import change_lines, incident_lines
+from moca_client.tables import change_lines
 from service import problems, wire
 from service.api import openapi
 from service.api.http import (
@@ -72,16 +72,11 @@ async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]
     page = await context_of(request).changes.page(query, time.time())
     if query.format == "json":
         return json_response(page)
-    return _table(request, change_lines(page.changes), page.cursor)
-
-
-def _table(request: Request, lines: str, cursor: str | None) -> Response:
-    """Return a page as CSV, with a link to the next one."""
     headers = {}
-    if cursor is not None:
-        following = URL(scope=request.scope).include_query_params(cursor=cursor)
+    if page.cursor is not None:
+        following = URL(scope=request.scope).include_query_params(cursor=page.cursor)
         headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
-    return Response(lines, headers=headers, media_type=CSV)
+    return Response(change_lines(page.changes), headers=headers, media_type=CSV)
 
 
 @calls.declare(
@@ -89,7 +84,6 @@ def _table(request: Request, lines: str, cursor: str | None) -> Response:
     "/v1/incidents",
     responses.IncidentsPage,
     (problems.InvalidField,),
-    described=openapi.answer_or_table(responses.IncidentsPage),
 )
 async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Query()]) -> Response:
     """List incidents: confirmed changes of several streams that began together, page by page.
@@ -99,10 +93,7 @@ async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Quer
     the event feed retains (`feed_events`). An incident is listed where one of its changes fits the
     filters, with all its changes. Its `id` stays while streams join it.
     """
-    page = await context_of(request).incidents.page(query, time.time())
-    if query.format == "json":
-        return json_response(page)
-    return _table(request, incident_lines(page.incidents), page.cursor)
+    return json_response(await context_of(request).incidents.page(query, time.time()))
 
 
 @calls.declare(
