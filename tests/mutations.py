@@ -533,8 +533,8 @@ MUTATIONS = [
     Mutation(
         "client: an unsafe request is repeated when unsure",
         "moca_client/retry.py",
-        "if left > 0 and not (unsure and call.repeat is Repeat.UNSAFE):",
-        "if left > 0:",
+        "if not (unsure and call.repeat is Repeat.UNSAFE):",
+        "if True:",
         "tests/moca_client",
     ),
     # --- training --------------------------------------------------------------------------------
