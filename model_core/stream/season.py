@@ -322,17 +322,22 @@ def _update(state: Floats) -> bool:
 
     Each is first judged by the labels since it was last learned.
     """
-    y = _filled(_labels(state, int(state[0, USABLE])))
-    count = y.shape[1]
+    count = int(state[0, USABLE])
     kept = layers(state)
     locked = len(kept) == LAYERS and kept[1].period % kept[0].period == 0
     block = min(_block(kept), count)
     positions = _last(state, count)
     judged = _last(state, block)
+    # What is missing is as expected: a straight line there would be one without a season.
+    known = _seasons(state, positions, LAYERS)
+    y = _filled(_labels(state, count) - known) + known
+    there = np.isfinite(_labels(state, block))
     for i, layer in enumerate(kept):
         deseasoned = y - _seasons(state, positions, i)
         season = _seasons(state, judged, i + 1) - _seasons(state, judged, i)
-        worth = _worth(layer.worth, deseasoned[:, count - block :], season)
+        gain = sum(_gains(deseasoned[:, count - block :], season, there))
+        worth = WORTH_FORGETTING * layer.worth
+        worth += (1 - WORTH_FORGETTING) * min(max(gain, WORST), WORTH)
         if worth < 0:
             _put_layers(state, kept[:i])
             state[0, USABLE] = block
@@ -370,13 +375,23 @@ def _showing(y: Floats, period: int) -> list[int]:
     return [output for output, own in enumerate(evidence) if own >= least]
 
 
-def _worth(before: float, y: Floats, season: Floats) -> float:
-    """Worth of a season after labels (d, B) that it was not learned from, of all outputs."""
-    gain = 0.0
-    for own, expected in zip(y, season, strict=True):
+def _gains(y: Floats, season: Floats, there: NDArray[np.bool_]) -> list[float]:
+    """Gains of forecasts of labels (d, B) by a season: of each output, in nats an observation.
+
+    Labels that were not there say nothing, and an output that is stuck no more than `WORST`: the
+    season is that of the others, too.
+    """
+    gains = []
+    for own, expected, kept in zip(y, season, there, strict=True):
+        own = own[kept]
+        if not len(own):
+            gains.append(0.0)
+            continue
         size = float(np.abs(own).max()) or 1.0
-        gain += 0.5 * (math.log(_spread(own / size)) - math.log(_spread((own - expected) / size)))
-    return WORTH_FORGETTING * before + (1 - WORTH_FORGETTING) * min(max(gain, WORST), WORTH)
+        left = _spread((own - expected[kept]) / size)
+        gain = 0.5 * (math.log(_spread(own / size)) - math.log(left)) * len(own) / len(kept)
+        gains.append(max(gain, WORST))
+    return gains
 
 
 def _spread(y: Floats) -> float:
@@ -387,11 +402,18 @@ def _spread(y: Floats) -> float:
 
 
 def _learn(state: Floats, index: int, y: Floats, period: int, worth: float, scaled: bool) -> Layer:
-    """Write profiles from labels (d, T); scaled: by the amplitude of the last periods."""
+    """Write profiles from labels (d, T); scaled: by the amplitude of the last periods.
+
+    One of several outputs whose last period is worse with its profile has none: it is stuck.
+    """
     profiles = _profile(state, index)
     profiles[:, :period] = 0.0
     for output in _showing(y, period):
         profiles[output, :period] = periodicity.learned(y[output], period, scaled)
+    if len(y) > 1:  # profiles begin whole periods ago
+        there = np.isfinite(_labels(state, period))
+        gains = _gains(y[:, -period:], profiles[:, :period], there)
+        profiles[np.array(gains) < -WORTH, :period] = 0.0
     count = min(y.shape[1] // period, RECENT_PERIODS)
     return Layer(period, int(state[0, SEEN]) - count * period, worth)
 

@@ -387,3 +387,27 @@ def test_a_season_of_several_outputs_that_ends_is_given_up():
     y = np.concatenate([several(rng, 20 * DAY), 0.5 * rng.normal(size=(20 * DAY, 3))])
     state, begun = passed(y)
     assert (season.periods(state), season.offset(state), len(begun)) == ([], [], 2)
+
+
+@pytest.mark.parametrize("value", [0.5, math.nan], ids=["stuck", "missing"])
+def test_an_output_that_is_stuck_or_missing_does_not_end_the_season_of_others(value):
+    rng = np.random.default_rng(7)
+    y = several(rng, 40 * DAY)
+    y[20 * DAY : 28 * DAY, 1] = value
+    state, begun = passed(y[: 28 * DAY])
+    assert (season.periods(state), len(begun)) == ([DAY], 1)
+    found = season.coming(state, DAY)
+    assert np.ptp(found[:, 0]) > 1.5
+    assert (np.ptp(found[:, 1]) > 1.5) == math.isnan(value)
+    state, begun = passed(y)
+    assert (season.periods(state), len(begun)) == ([DAY], 1)
+    assert np.ptp(season.coming(state, DAY)[:, :2], axis=0).min() > 1.5  # once it moves again
+
+
+def test_missing_labels_are_no_evidence_against_a_season():
+    y = sine(np.random.default_rng(8), 34 * DAY)
+    y[20 * DAY : 30 * DAY] = np.nan
+    state, begun = passed(y)
+    assert (season.periods(state), len(begun)) == ([DAY], 1)
+    t = np.arange(34 * DAY, 35 * DAY)
+    assert np.corrcoef(ahead(state), np.sin(2 * np.pi * t / DAY))[0, 1] > 0.95
