@@ -206,7 +206,7 @@ class StreamSettings(NamedTuple):
         Meaning(
             "whether to find seasons in the labels: changes are then those of labels less their "
             "season, and forecasts follow it; for models of real labels. `null`: from 1,000 "
-            "observations on, unless the model has inputs, more than 32 outputs, a `season` or an "
+            "observations on, unless the model has inputs, several outputs, a `season` or an "
             "artifact; `true`: from the first label on"
         ),
     ] = None

@@ -24,7 +24,6 @@ Floats = NDArray[np.float64]
 S = TypeVar("S")
 C = TypeVar("C")
 OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
-SEASONAL_OUTPUTS = 32  # whose seasons are found, at most: each takes a ring of labels, and its time
 
 
 class Block(NamedTuple):
@@ -96,11 +95,11 @@ class UnderlyingModel(ABC):
     def seasonal(self) -> bool:
         """Whether its streams look for seasons unless their settings say otherwise.
 
-        These are of real numbers, not too many. Inputs and what was learned before may have them
-        already.
+        These are of one real number. Several outputs may swing alike while a regime lasts, as in a
+        gait, and inputs and what was learned before may have the season already.
         """
         alone = not self.x_dim and self.needs_scale
-        return alone and self.label == "real" and self.y_dim <= SEASONAL_OUTPUTS
+        return alone and self.label == "real" and self.y_dim == 1
 
     @abstractmethod
     def prior(self, location: Tensor, scale: Tensor) -> Stats:

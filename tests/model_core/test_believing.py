@@ -283,6 +283,7 @@ def test_the_learned_part_alone_learns_as_alpaca(name, weight):
 
 def test_streams_of_a_fleet_look_for_no_seasons():
     assert Averaged().seasonal
+    assert not Averaged(2).seasonal
     assert not case("fleet-0").model.seasonal
     with pytest.raises(ValueError, match="'fleet' requires an input x of 2 numbers"):
         case("fleet-2").model.encode(None, case("fleet-2").prior().context)

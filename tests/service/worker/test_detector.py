@@ -289,8 +289,9 @@ def test_inputs_classes_and_typical_regimes(detect, close, tmp_path, name):
     close(detector.predict(x).to_dict(), served["predictive"], EXACT)
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("settings", [{"seasonal": True}, {}], ids=str)
+@pytest.mark.parametrize(
+    ("outputs", "settings"), [(1, {}), (1, {"seasonal": True}), (3, {"seasonal": True})], ids=str
+)
 def test_seasons(detect, close, settings, outputs, monkeypatch):
     """Also where the worker is lost, and where labels are late, after the season was found."""
     monkeypatch.setattr(season, "SEASONS_FROM", 100)

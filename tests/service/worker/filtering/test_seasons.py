@@ -264,14 +264,13 @@ def vectors(n=300):
     return y
 
 
-@pytest.mark.parametrize("settings", [ASKED, {}], ids=str)
-def test_seasons_of_vectors_outlast_crashes_corrections_and_snapshots(pair, close, settings):
+def test_seasons_of_vectors_outlast_crashes_corrections_and_snapshots(pair, close):
     """One worker ends again and again, and hands the stream to another deployment at last."""
     quiet, troubled = pair
     y = vectors()
     answers = [[], []]
     for i, bench in enumerate(pair):
-        made(bench, model="joint", history=280, **settings)
+        made(bench, model="joint", history=280, seasonal=True)
         for at in range(0, 270, 27):
             answers[i] += bench.observe("a", y[at : at + 27])
             if bench is troubled:
