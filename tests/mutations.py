@@ -490,8 +490,8 @@ MUTATIONS = [
     Mutation(
         "refusals: one overtakes the answer before it",
         "service/api/server.py",
-        "        return self.cycle is None or self.cycle.response_complete\n",
-        "        return True\n",
+        "self._between and (self.cycle is None or self.cycle.response_complete)",
+        "self._between",
         "tests/service/api/test_server.py",
     ),
     Mutation(

@@ -157,12 +157,8 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-def answer_or_columns(kind: Any) -> dict[str, Any]:
+def with_columns(described: dict[str, Any]) -> dict[str, Any]:
     """Return the description of a JSON answer that is also there by columns, and as Arrow."""
-    return _with_columns(answer(kind))
-
-
-def _with_columns(described: dict[str, Any]) -> dict[str, Any]:
     content = described["content"]
     content[JSON] = {"schema": {"anyOf": [content[JSON]["schema"], COLUMNS]}}
     content[ARROW] = BINARY
@@ -189,26 +185,6 @@ def answers(kinds: Iterable[Any]) -> dict[str, Any]:
     return schemas
 
 
-def list_of(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
-    """Return the schema of a list of a model."""
-    return {"type": "array", "items": ref(model)}
-
-
-def items_of(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
-    """Return the schema of a list of a model; an item of another form is refused by itself."""
-    return {"type": "array", "items": _or_other(model)}
-
-
-def _or_other(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
-    other = {"description": "anything else gets a problem document of its own"}
-    return {"anyOf": [ref(model), other]}
-
-
-def one_or_list(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
-    """Return the schema of a model or a list of it."""
-    return {"oneOf": [ref(model), list_of(model)]}
-
-
 def parameters(query: type[BaseModel]) -> tuple[dict[str, Any], ...]:
     """Return the parameters of the query of an endpoint that reads it itself."""
     return tuple(
@@ -223,15 +199,19 @@ def parameters(query: type[BaseModel]) -> tuple[dict[str, Any], ...]:
     )
 
 
-def body(schema: dict[str, Any], lines: bool = False) -> dict[str, Any]:
-    """Return a body of observations, JSON or Arrow, with `lines` also NDJSON."""
-    columns = "columns `y` and `x`, or numbered, `time`, `elapsed`, `seq`"
-    columns += "; `stream` and `key`" if lines else ""
+def _observations(schema: dict[str, Any], columns: str) -> dict[str, Any]:
     arrow = {"type": "string", "format": "binary", "description": columns}
-    content: dict[str, Any] = {JSON: {"schema": schema}, ARROW: {"schema": arrow}}
-    if lines:
-        content[NDJSON] = {"schema": {"description": "one line of the body", **_or_other(ItemForm)}}
+    content = {JSON: {"schema": schema}, ARROW: {"schema": arrow}}
     return {"required": True, "content": content}
+
+
+_COLUMNS = "columns `y` and `x`, or numbered, `time`, `elapsed`, `seq`"
+_ONE = ref(ObservationForm)
+OBSERVATIONS_BODY = _observations({"oneOf": [_ONE, {"type": "array", "items": _ONE}]}, _COLUMNS)
+_OTHER = {"description": "anything else gets a problem document of its own"}
+_ITEM = {"anyOf": [ref(ItemForm), _OTHER]}
+ITEMS_BODY = _observations({"type": "array", "items": _ITEM}, f"{_COLUMNS}; `stream` and `key`")
+ITEMS_BODY["content"][NDJSON] = {"schema": {"description": "one line of the body", **_ITEM}}
 
 
 def security(scope: str) -> list[dict[str, list[str]]]:
@@ -267,7 +247,7 @@ def _response(status: int, examples: list[ServiceError]) -> dict[str, Any]:
     return response
 
 
-ITEM_ANSWERS = _with_columns(
+ITEM_ANSWERS = with_columns(
     {
         "description": "a status for each item, in request order; NDJSON for an NDJSON body",
         "content": {

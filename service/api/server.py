@@ -279,16 +279,13 @@ class HttpProtocol(HttpToolsProtocol):
             return
         # A client that does not read its answers waits with its next request: only a task can.
         writes = not self.flow.write_paused
-        if self._posts is not None and self._between and self._idle and writes:
+        idle = self._between and (self.cycle is None or self.cycle.response_complete)
+        if self._posts is not None and idle and writes:
             self._answering = True
             if self._posts.take(data, self._answer):
                 return
             self._answering = False
         super().data_received(data)
-
-    @property
-    def _idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
 
     def _answer(self, response: Response) -> None:
         """Send the answer to a plain post, unless its client has left."""

@@ -63,11 +63,6 @@ def _check_table(table: list[float]) -> list[float]:
     return table
 
 
-def _check_tags(tags: dict[str, str]) -> dict[str, str]:
-    stream_tags.check(tags)
-    return tags
-
-
 def _as_list(value: float | list[float]) -> list[float]:
     return value if isinstance(value, list) else [value]
 
@@ -89,7 +84,7 @@ Probability = Annotated[Number, Field(ge=0, le=1)]
 Elapsed = Annotated[Number, Field(gt=0)]
 StreamId = Annotated[StrictStr, Field(pattern=STREAM_ID), AfterValidator(check_stream)]
 WHOLE = BeforeValidator(_whole)
-Tags = Annotated[dict[StrictStr, StrictStr], AfterValidator(_check_tags)]
+Tags = Annotated[dict[StrictStr, StrictStr], AfterValidator(stream_tags.check)]
 Seq = Annotated[StrictInt, Field(ge=0, le=2**53), WHOLE]
 
 

@@ -55,8 +55,8 @@ class Selector(NamedTuple):
         )
 
 
-def check(tags: Mapping[str, str]) -> None:
-    """Raise ValueError for tags beyond their limits, or with names that cannot be."""
+def check(tags: dict[str, str]) -> dict[str, str]:
+    """Return tags; raises ValueError for those beyond their limits, or of names that cannot be."""
     if len(tags) > MAX_TAGS:
         raise ValueError(f"expected at most {MAX_TAGS} tags, got {len(tags)}")
     for name, value in tags.items():
@@ -72,6 +72,7 @@ def check(tags: Mapping[str, str]) -> None:
         raise ValueError(
             f"expected at most {MAX_ALL} characters in all names and values, got {length}"
         )
+    return tags
 
 
 def exported(name: str, taken: Container[str]) -> str:

@@ -176,16 +176,13 @@ class LoopLimit:
             self._limit *= GROWTH
         else:
             self._slow_since_s = self._slow_since_s or now_s
-            self._tighten(lag_s, now_s)
+            share = max(0.5, PROMPT_S / lag_s)
+            if self._limit < math.inf:
+                self._limit = max(self._limit * share, FEWEST_IN_FLIGHT)
+            elif now_s - self._slow_since_s >= PERSIST_S:
+                self._limit = max(self._in_flight * share, FEWEST_IN_FLIGHT)
         if now_s - self._refused_s > RELEASE_S and not self._slow_since_s:
             self._limit = math.inf
-
-    def _tighten(self, lag_s: float, now_s: float) -> None:
-        share = max(0.5, PROMPT_S / lag_s)
-        if self._limit < math.inf:
-            self._limit = max(self._limit * share, FEWEST_IN_FLIGHT)
-        elif now_s - self._slow_since_s >= PERSIST_S:
-            self._limit = max(self._in_flight * share, FEWEST_IN_FLIGHT)
 
 
 class Overload:

@@ -191,9 +191,8 @@ def field_error(error: msgspec.ValidationError, root: str) -> FieldError:
         return FieldError(f"{loc}.{field[2][:100]}", detail)
     if text == "Number out of range":
         return FieldError(loc, "expected a finite number")
-    plain = _quoted.sub(lambda quoted: " or ".join(_json_types(quoted[1])), text)
+    plain = _quoted.sub(
+        lambda types: " or ".join(JSON_TYPES.get(name, name) for name in types[1].split(" | ")),
+        text,
+    )
     return FieldError(loc, plain[:1].lower() + plain[1:])
-
-
-def _json_types(names: str) -> Iterable[str]:
-    return (JSON_TYPES.get(name, name) for name in names.split(" | "))

@@ -233,8 +233,7 @@ def _target(rule: _Rule, labels: Mapping[str, str], fingerprint: str) -> Target:
             f"expected a stream id of 1 to 200 characters from {rule.template!r}, got "
             f"{len(stream)}: {stream[:250]!r}"
         )
-    stream_tags = {**rule.settings.get("tags", {}), **labels}
-    tags.check(stream_tags)
+    stream_tags = tags.check({**rule.settings.get("tags", {}), **labels})
     settings = {**rule.settings, "tags": stream_tags}
     return Target(stream, msgspec.Raw(wire.encode(settings)), fingerprint)
 

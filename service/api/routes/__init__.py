@@ -42,6 +42,6 @@ def add_routes(app: FastAPI, settings: Settings) -> None:
     add_route(app, "/metrics", service.show_metrics, scope, include_in_schema=False)
     add_route(app, "/mcp", service.assist, "read", methods=["POST"], include_in_schema=False)
     if not settings.no_console:
-        for path, endpoint in (("/", service.show_page), ("/console/{name}", service.show_file)):
+        for path in ("/", "/console/{name}"):
             # The page has no data: it asks for a key, and calls with it.
-            add_route(app, path, endpoint, OPEN, include_in_schema=False)
+            add_route(app, path, service.show_console, OPEN, include_in_schema=False)

@@ -82,14 +82,10 @@ def _series(table: Table, name: str) -> dict[str, Series]:
     if by is not None:
         return streams_of(table, by)
     columns = streams_by_column(table)
-    series = {_id_of(name, column): one for column, one in columns.items()}
+    series = {_not_of_ids.sub("-", f"{name}.{column}"): one for column, one in columns.items()}
     if len(series) < len(columns):
         raise misfit("two columns would be one stream: rename one, in letters and digits")
     return series
-
-
-def _id_of(name: str, column: str) -> str:
-    return _not_of_ids.sub("-", f"{name}.{column}")
 
 
 def _numbers(series: Series) -> int:

@@ -57,7 +57,6 @@ from service.problems import (
     WaitTooLong,
 )
 from service.schema import rendering
-from service.schema.observations import ItemForm, ObservationForm
 from service.schema.queries import ObserveQuery
 from service.tasks import apart
 
@@ -84,8 +83,8 @@ calls = Calls("observations")
         TimeBackwards,
     ),
     parameters=(openapi.STREAM, openapi.IDEMPOTENCY, *openapi.parameters(ObserveQuery)),
-    body=openapi.body(openapi.one_or_list(ObservationForm)),
-    described=openapi.answer_or_columns(Answer | list[Answer]),
+    body=openapi.OBSERVATIONS_BODY,
+    described=openapi.with_columns(openapi.answer(Answer | list[Answer])),
 )
 async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
@@ -119,7 +118,7 @@ async def observe(request: Request) -> Response:
     None,
     (ApiBusy, NotInstalled, WaitTooLong),
     parameters=openapi.parameters(ObserveQuery),
-    body=openapi.body(openapi.items_of(ItemForm), lines=True),
+    body=openapi.ITEMS_BODY,
     described=openapi.ITEM_ANSWERS,
 )
 async def observe_many(request: Request) -> Response:

@@ -16,7 +16,7 @@ from moca_client.responses import Status
 from service.api.http import Context, context_of, header_text, json_response, read_body
 from service.api.routes.calls import Calls
 from service.api_keys import OPEN
-from service.console.assets import PAGE, Asset, asset
+from service.console.assets import PAGE, asset
 from service.observability import metrics
 from service.problems import InternalError, InvalidField, NotFound, NotInstalled, NotReady
 from service.schema.queries import ReadyQuery
@@ -101,24 +101,16 @@ def _reasons(context: Context, health: Health | None, bearable: int) -> list[str
 # --- the console: its page and files hold no data, which comes by the REST interface --------------
 
 
-async def show_page(request: Request) -> Response:
-    """Return the console's page."""
-    return await _file(request, PAGE)
-
-
-async def show_file(request: Request) -> Response:
-    """Return one of the console's files."""
-    return await _file(request, request.scope["path_params"]["name"])
-
-
-async def _file(request: Request, name: str) -> Response:
-    file = await asyncio.to_thread(asset, name)
+async def show_console(request: Request) -> Response:
+    """Return the console's page, or one of its files."""
+    file = await asyncio.to_thread(asset, request.path_params.get("name", PAGE))
     if file is None:
         raise NotFound(f"no resource at {request.scope['path']}")
     packs = _takes_gzip(request)
     etag = f'"{file.etag}-gzip"' if packs else f'"{file.etag}"'
     headers = {**SAFETY, "Cache-Control": file.cache, "ETag": etag, "Vary": "Accept-Encoding"}
-    if _known(request, file):
+    known = header_text(request.scope, b"if-none-match")
+    if known.strip() == "*" or file.etag in known:  # packed or not
         return Response(status_code=304, headers=headers)
     if packs:
         headers["Content-Encoding"] = "gzip"
@@ -133,12 +125,6 @@ def _takes_gzip(request: Request) -> bool:
         if coding.strip() == "gzip":
             return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
     return False
-
-
-def _known(request: Request, file: Asset) -> bool:
-    """Whether the client has this content already, packed or not."""
-    etags = header_text(request.scope, b"if-none-match")
-    return etags.strip() == "*" or file.etag in etags
 
 
 # --- POST /mcp: the tools of assistants, by the Model Context Protocol over HTTP ------------------
