@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import NamedTuple
 
 import numpy as np
@@ -16,20 +17,31 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from moca_client.replayed import Beliefs, Replayed
-from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM
+from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM, drawn_outputs
 
-MAX_DATA_PANELS = 6
 WIDTH = 11.0  # inches of a picture
 # Inches around and between the panels: to find out what texts need takes as long as to draw.
 LEFT = 0.8
 RIGHT = 0.9  # of the heat map's scale
 TOP = 0.62  # the title, and the legend below it
 TITLE_PAD = 24  # points from the panel to the title: the legend stands between
-TITLE_CHARACTERS = 105
+TITLE_LINE = 0.2  # inches of each further line
+TITLE_CHARACTERS = 105  # of a line
+TITLE_LINES = 2
 BOTTOM = 0.5
 BETWEEN = 0.2
+# Dates of changes stand above the panels, in rows; those that no row has room for are left out.
+DATE_ROW = 0.16  # inches
+DATE_ROWS = 4
+DATE_POINTS = 7.5
+DATE_CHARACTER = 0.07  # inches of one, at most
+DATE_PAD = 0.08
 MAX_CELLS = (1100, 250)  # time x run length of the heat map: as many as it has pixels
 FLOOR = 1e-4  # probabilities below it look like none
+# A scale of colours is drawn where other run lengths than the most probable one have such a
+# probability in such a share of the picture; else there is only a line to see.
+DOUBT = 1e-3
+DOUBTFUL = 0.05
 BEYOND = 100  # times the evidence that confirms a change: the highest shown
 HIGHEST = 1e6  # evidence shown where none confirms a change
 # Those of the console (light), by their names in colours.css.
@@ -63,18 +75,25 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     """Draw the replay to `file` (PNG).
 
     Top: data, predictive median and 90 % band, and a line at each confirmed changepoint, one
-    panel per label dimension (at most 6). Middle: the run-length belief as a heat map with the
-    MAP run length. Bottom: `evidence` of a change, and where it confirms one.
+    panel per output: of more than six those that changed last, and of the others the first.
+    Middle: the run-length belief as a heat map with the MAP run length. Bottom: `evidence` of a
+    change, and where it confirms one.
     """
-    dimensions = min(len(replayed.series.y_names), MAX_DATA_PANELS)
-    heights = [2.6 if dimensions == 1 else 1.8] * dimensions + [2.1, 1.2]
-    height = TOP + BOTTOM + sum(heights) + BETWEEN * (len(heights) - 1)
+    outputs = len(replayed.series.y_names)
+    drawn = drawn_outputs(outputs, changed_outputs(replayed))
+    heights = [2.6 if len(drawn) == 1 else 1.8] * len(drawn) + [2.1, 1.2]
+    x = positions(replayed)
+    rows, dates = _dates(replayed, x)
+    title = wrap(replayed.headline, TITLE_CHARACTERS, max_lines=TITLE_LINES, placeholder=" ...")
+    strip = DATE_ROW * max((date.row + 1 for date in dates), default=0)
+    top = TOP + strip + TITLE_LINE * (len(title) - 1)
+    height = top + BOTTOM + sum(heights) + BETWEEN * (len(heights) - 1)
     figure = Figure(figsize=(WIDTH, height), dpi=120)
     FigureCanvasAgg(figure)
     margins = {
         "left": LEFT / WIDTH,
         "right": 1 - RIGHT / WIDTH,
-        "top": 1 - TOP / height,
+        "top": 1 - top / height,
         "bottom": BOTTOM / height,
         "hspace": BETWEEN / (sum(heights) / len(heights)),
     }
@@ -82,21 +101,30 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
         len(heights), sharex=True, height_ratios=heights, squeeze=False, gridspec_kw=margins
     )
     panels: list[Axes] = list(grid[:, 0])
-    x = positions(replayed)
-    for dimension in range(dimensions):
-        _draw_data(panels[dimension], replayed, x, dimension)
+    for panel, output in zip(panels, drawn, strict=False):
+        _draw_data(panel, replayed, x, output)
+    above = strip / heights[0]  # as a share of the first panel
+    panels[0].legend(
+        loc="lower right", bbox_to_anchor=(1, 1 + above), ncols=5, frameon=False, fontsize=8
+    )
     _draw_belief(figure, panels[-2], replayed, x)
     draw_alarm(panels[-1], replayed, x)
     _shade_warm_up(panels, replayed, x)
-    _mark_changes(panels, replayed, x)
+    _mark_changes(panels, rows, x)
+    _draw_dates(panels[0], dates)
     _finish(panels, replayed, x)
-    hidden = len(replayed.series.y_names) - MAX_DATA_PANELS
-    if hidden > 0:
-        panels[MAX_DATA_PANELS - 1].annotate(
-            f"{hidden} more labels not shown", (0.005, 0.03), xycoords="axes fraction", fontsize=8
-        )
+    panels[0].set_title("\n".join(title), loc="left", fontsize=11, pad=TITLE_PAD + 72 * strip)
+    if len(drawn) < outputs:
+        text = f"{len(drawn)} of {outputs} outputs, those that changed last first"
+        panels[len(drawn) - 1].annotate(text, (0.005, 0.03), xycoords="axes fraction", fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
+
+
+def changed_outputs(replayed: Replayed) -> list[int | None]:
+    """Return the outputs that confirmed changes are explained by, the last one first."""
+    latest = sorted(replayed.confirmed, key=lambda event: -event.start)
+    return [event.explanation.output for event in latest if event.explanation is not None]
 
 
 def positions(replayed: Replayed) -> Floats:
@@ -167,8 +195,6 @@ def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> No
     panel.set_ylabel(replayed.series.y_names[dimension])
     _limit(panel, labels, predictive)
     _mark_regimes(panel, replayed, x)
-    if dimension == 0:
-        panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=5, frameon=False, fontsize=8)
 
 
 def anomalies(replayed: Replayed) -> list[int]:
@@ -215,8 +241,7 @@ def _limit(panel: Axes, labels: Floats, predictive: Band) -> None:
     if top == bottom:
         bottom = bottom - room / 2
         top = top + room / 2
-    # Room at the top for the labels of the changepoints.
-    panel.set_ylim(bottom - 0.06 * (top - bottom), top + 0.14 * (top - bottom))
+    panel.set_ylim(bottom - 0.06 * (top - bottom), top + 0.06 * (top - bottom))
 
 
 def edges(x: Floats) -> Floats:
@@ -263,17 +288,24 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
             norm=LogNorm(FLOOR, 1.0),
             cmap=HEAT_MAP,
         )
-        scale = panel.inset_axes((1.01, 0, 0.014, 1))
-        bar = figure.colorbar(mesh, cax=scale, format="{x:g}")
-        bar.minorticks_off()
-        bar.set_label("probability", fontsize=8)
-        bar.ax.tick_params(labelsize=7)
-        bar.outline.set_visible(False)
+        if _doubtful(grid):
+            scale = panel.inset_axes((1.01, 0, 0.014, 1))
+            bar = figure.colorbar(mesh, cax=scale, format="{x:g}")
+            bar.minorticks_off()
+            bar.set_label("probability", fontsize=8)
+            bar.ax.tick_params(labelsize=7)
+            bar.outline.set_visible(False)
     lengths = [np.nan if a.run_length is None else a.run_length.map for a in replayed.answers]
     panel.plot(x, lengths, color=COLOURS["tried"], lw=0.9, ds="steps-mid", label="most probable")
     panel.set_ylabel("run length (observations)")
     if np.isfinite(lengths).any():
         panel.legend(loc="upper left", frameon=False, fontsize=8, borderaxespad=0.2)
+
+
+def _doubtful(grid: Floats) -> bool:
+    """Whether a heat map shows more than the line of the most probable run length."""
+    off = np.abs(np.arange(len(grid))[:, None] - grid.argmax(axis=0)) > 1
+    return bool(((grid >= DOUBT) & off).any(axis=0).mean() >= DOUBTFUL)
 
 
 def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
@@ -293,56 +325,94 @@ def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
     panel.set_ylabel("evidence: 1 in")
 
 
-def _mark_changes(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
-    """Draw a line where each confirmed regime starts, and label it in the top panel."""
-    starts = [event.start for event in replayed.events if event.state == "confirmed"]
+class Date(NamedTuple):
+    """When a change was, above the panels; lengths in inches from the left edge of the panels.
+
+    place: of its line. begin: of its text. row: from below.
+    """
+
+    place: float
+    begin: float
+    text: str
+    row: int
+
+
+def _dates(replayed: Replayed, x: Floats) -> tuple[list[int], list[Date]]:
+    """Return the rows of the file at which confirmed regimes start, and their dates."""
+    starts = [event.start for event in replayed.confirmed]
     rows = sorted(row for start in starts if (row := replayed.row(start)) is not None)
-    if not rows:
-        return
     borders = edges(x)
-    for panel in panels:
-        panel.vlines(
-            borders[rows],
-            0.0,
-            1.0,
-            transform=panel.get_xaxis_transform(),
-            color=COLOURS["state-confirmed"],
-            lw=1.1,
-            ls=(0, (5, 2)),
-            alpha=0.9,
-            zorder=4,
-        )
+    across = (borders[rows] - borders[0]) / (borders[-1] - borders[0])
+    places = (across * (WIDTH - LEFT - RIGHT)).tolist()
     texts = [replayed.when(replayed.first_seq + row) for row in rows]
-    width = float(borders[-1] - borders[0])
-    across = (borders[rows] - borders[0]) / width
-    # Shares of the panel's width that a label needs, lying and standing.
-    lying = 0.01 + 0.008 * max(len(text) for text in texts)
-    upright = bool(np.any(np.diff(across) < lying))
-    needed = 0.016 if upright else lying
-    last = -np.inf
-    for place, text in zip(across, texts, strict=True):
-        if place - last >= needed:
-            last = place
-            _label_change(panels[0], float(place), text, upright, left=place + needed > 1)
+    return rows, arranged(places, texts)
 
 
-def _label_change(panel: Axes, place: float, text: str, upright: bool, left: bool) -> None:
-    label = panel.annotate(
-        text,
-        (place, 1.0),
-        xycoords="axes fraction",
-        xytext=(-3 if left else 3, -3),
-        textcoords="offset points",
-        va="top",
-        ha="right" if left else "left",
-        rotation=90 if upright else 0,
-        color=COLOURS["state-confirmed"],
-        fontsize=7.5 if upright else 9,
-        fontweight="bold",
-        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5},
-        zorder=5,
-    )
-    label.set_in_layout(False)
+def arranged(places: Sequence[float], texts: Sequence[str]) -> list[Date]:
+    """Put dates into rows, the last first; leaves out those that no row has room for.
+
+    A date stands right of its line, above the dates of all lines that its text is over: so no line
+    crosses one. At the right edge it is moved to the left, over lines that have no date then.
+    """
+    dates: list[Date] = []
+    for place, text in zip(reversed(places), reversed(texts), strict=True):
+        width = DATE_CHARACTER * len(text) + DATE_PAD
+        begin = min(place, WIDTH - LEFT - width)
+        row = 1 + max((date.row for date in dates if date.begin <= begin + width), default=-1)
+        if row < DATE_ROWS and all(place <= date.begin for date in dates):
+            dates.append(Date(place, begin, text, row))
+    return dates
+
+
+def _mark_changes(panels: Sequence[Axes], rows: Sequence[int], x: Floats) -> None:
+    """Draw a line where each confirmed regime starts."""
+    for panel in panels:
+        if rows:
+            panel.vlines(
+                edges(x)[rows],
+                0.0,
+                1.0,
+                transform=panel.get_xaxis_transform(),
+                color=COLOURS["state-confirmed"],
+                lw=1.1,
+                ls=(0, (5, 2)),
+                alpha=0.9,
+                zorder=4,
+            )
+
+
+def _draw_dates(panel: Axes, dates: Sequence[Date]) -> None:
+    """Write dates above the panel, each at the end of its line."""
+    width = WIDTH - LEFT - RIGHT
+    for date in dates:
+        foot = DATE_ROW * date.row
+        label = panel.annotate(
+            date.text,
+            (date.begin / width, 1.0),
+            xycoords="axes fraction",
+            xytext=(3, 72 * foot + 3),
+            textcoords="offset points",
+            va="bottom",
+            color=COLOURS["state-confirmed"],
+            fontsize=DATE_POINTS,
+            fontweight="bold",
+        )
+        label.set_in_layout(False)
+        beside = 0.8 * DATE_ROW if date.begin == date.place else 0.0
+        panel.annotate(
+            "",
+            (date.place / width, 1.0),
+            xycoords="axes fraction",
+            xytext=(0, 72 * (foot + beside)),
+            textcoords="offset points",
+            arrowprops={
+                "arrowstyle": "-",
+                "color": COLOURS["state-confirmed"],
+                "lw": 0.8,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
+        )
 
 
 def _shade_warm_up(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
@@ -374,10 +444,6 @@ def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
         panel.tick_params(labelsize=8)
         panel.grid(axis="y", color=COLOURS["line"], lw=0.6)
         panel.set_axisbelow(True)
-    title = replayed.headline
-    if len(title) > TITLE_CHARACTERS:
-        title = f"{title[:TITLE_CHARACTERS]}..."
-    panels[0].set_title(title, loc="left", fontsize=11, pad=TITLE_PAD)
     axis = replayed.series.axis if _uses_time(replayed) else None
     panels[-1].set_xlabel("observation (seq)" if axis is None else axis.name)
     if axis is not None and axis.kind == "datetime":

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from moca_client import DEFAULT_URL
 from moca_client.console import progress_bar, table
-from moca_client.errors import ClientError, Problem, SeqConflict
+from moca_client.errors import ClientError, Problem, SeqConflict, Unavailable
 from moca_client.replayed import Replayed, by_largest_change, confirmed_in
 from moca_client.responses import (
     Answer,
@@ -50,7 +50,9 @@ from moca_client.tables import (
     describe_start,
 )
 
-READY_WAIT_S = 10.0
+SILENT_WAIT_S = 2.0  # for the service, before it is said
+REACH_WAIT_S = 10.0  # for one that does not answer
+START_WAIT_S = 180.0  # for one that answers and starts: it may compile kernels on a busy machine
 BATCH = 500  # observations in a request: at most 512 are one command of the service
 IN_FLIGHT = 4  # requests, two of a stream
 HEAD_START_S = 0.02  # of a request on the next, which is not to overtake it
@@ -304,6 +306,40 @@ def collecting_nothing() -> Iterator[None]:
             gc.enable()
 
 
+def wait_ready(client: Client, console: Console) -> None:
+    """Wait for the service, longer for one that starts; raises ReplayError if it is not in time."""
+    reason = _not_ready(client, SILENT_WAIT_S)
+    if reason and reason.problem is None:
+        text = f"no service answers at {client.url}: waiting for one, {REACH_WAIT_S:.0f} s at most"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        reason = _not_ready(client, REACH_WAIT_S)
+    if reason and reason.problem is not None:
+        text = (
+            f"the service at {client.url} is starting ({reason.problem.detail}): a first start "
+            f"compiles its kernels, about a minute; waiting, {START_WAIT_S:.0f} s at most"
+        )
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        reason = _not_ready(client, START_WAIT_S)
+    if reason and reason.problem is None:
+        raise ReplayError(
+            f"no service answers at {client.url} ({reason}): start one with `moca serve`, or give "
+            "the address of another"
+        )
+    if reason:
+        raise ReplayError(
+            f"the service at {client.url} did not get ready in {START_WAIT_S:.0f} s ({reason}): "
+            "see the log of `moca serve`, and repeat this command"
+        )
+
+
+def _not_ready(client: Client, wait_s: float) -> Unavailable | None:
+    try:
+        client.wait_ready(wait_s)
+    except Unavailable as error:
+        return error
+    return None
+
+
 def _has_observations(seqs: Mapping[str, int], streams: int) -> str:
     """Say which streams have observations, and what to do; streams: how many were asked for."""
     name, seq = next(iter(seqs.items()))
@@ -365,7 +401,7 @@ class Upload:
         for notice in notices_of(replayed.series for replayed in self._replays):
             console.print(notice, highlight=False, markup=False, soft_wrap=True)
         self._console = console
-        self._client.wait_ready(READY_WAIT_S)
+        wait_ready(self._client, console)
 
         def ready(stream: str, seq: int | None) -> int:
             if seq is not None and existing == "replace":

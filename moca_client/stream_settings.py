@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, TypedDict
 
 from msgspec import Meta
@@ -9,6 +10,7 @@ from msgspec import Meta
 # Default that pictures draw, and observations between the marks of anomalies.
 ANOMALY_ALARM = 0.999
 ALARM_SILENCE = 100
+DRAWN = 6  # outputs in a picture, at most
 
 Hazard = Annotated[
     float | list[float] | dict[str, float] | None,
@@ -43,3 +45,14 @@ class StreamSettings(TypedDict, total=False):
     interval: float | None
     ttl: float | None
     label_window: int
+
+
+def drawn_outputs(outputs: int, changed: Iterable[int | None]) -> list[int]:
+    """Outputs that a picture shows: all, or of many those that changed last, then the first.
+
+    changed: of each confirmed change, the last one first; None: no output did by itself.
+    """
+    if outputs <= DRAWN:
+        return list(range(outputs))
+    by_rank = dict.fromkeys([i for i in changed if i is not None] + list(range(outputs)))
+    return list(by_rank)[:DRAWN]

@@ -1,9 +1,14 @@
-"""Write `moca_client/stream_settings.py` from the table of settings; `--check`: only compare."""
+"""Write `moca_client/stream_settings.py` from the table of settings; `--check`: only compare.
+
+With them comes what pictures by the client and by `Detector` have in common.
+"""
 
 import sys
+from inspect import getsource
 from pathlib import Path
 from typing import Any
 
+from model_core.pictures import DRAWN, drawn_outputs
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS, TABLE, Hazard, Setting
 
 TARGET = Path(__file__).parents[2] / "moca_client" / "stream_settings.py"
@@ -12,6 +17,7 @@ HEAD = f'''\
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, TypedDict
 
 from msgspec import Meta
@@ -19,6 +25,7 @@ from msgspec import Meta
 # Default that pictures draw, and observations between the marks of anomalies.
 ANOMALY_ALARM = {DEFAULTS.anomaly_alarm}
 ALARM_SILENCE = {ALARM_SILENCE}
+DRAWN = {DRAWN}  # outputs in a picture, at most
 
 Hazard = Annotated[
     float | list[float] | dict[str, float] | None,
@@ -44,7 +51,8 @@ def _type(setting: Setting) -> str:
 
 def text() -> str:
     """Return the source of the types."""
-    return HEAD + "".join(f"    {name}: {_type(setting)}\n" for name, setting in TABLE.items())
+    members = "".join(f"    {name}: {_type(setting)}\n" for name, setting in TABLE.items())
+    return f"{HEAD}{members}\n\n{getsource(drawn_outputs)}"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.errors import BadInput
+from model_core.pictures import drawn_outputs
 from model_core.stream.answers import Answer, Predictive
 from model_core.stream.detectors import LEVELS, Detectors, Model
 from model_core.stream.events import Event
@@ -38,7 +39,6 @@ INK = "#1f2933"
 BAND = "#9ec5e8"
 MIDDLE = "#1f6fb2"
 CHANGE = "#c8102e"
-PANELS = 6  # outputs shown, at most
 BEYOND = 100  # times the evidence that confirms a change: the highest shown
 # Labels of a sparkline, and its size in pixels.
 POINTS = 240
@@ -241,7 +241,9 @@ class Detector:
                 "plot: needs matplotlib; install it by `pip install matplotlib`"
             ) from error
         places, rows = self._retained(last)
-        shown = self._shown(places.model.y_dim)
+        changed = [event for event in reversed(self.events) if event.state == "confirmed"]
+        explained = [event.explanation for event in changed if event.explanation is not None]
+        shown = drawn_outputs(places.model.y_dim, [one.output for one in explained])
         outputs = len(shown)
         first = self.seq - len(rows)
         at = np.arange(first, self.seq)
@@ -286,18 +288,6 @@ class Detector:
     def _numbered(outputs: int) -> list[str]:
         """Names of outputs without; one alone has none."""
         return [""] if outputs == 1 else [f"output {i + 1}" for i in range(outputs)]
-
-    def _shown(self, outputs: int) -> list[int]:
-        """Outputs that are drawn: all, or of many those that changed last, then the first."""
-        if outputs <= PANELS:
-            return list(range(outputs))
-        changed = [
-            event.explanation.output
-            for event in reversed(self.events)
-            if event.state == "confirmed" and event.explanation is not None
-        ]
-        ranked = dict.fromkeys([i for i in changed if i is not None] + list(range(outputs)))
-        return list(ranked)[:PANELS]
 
     def _confirmed(self) -> list[int]:
         """Starts of confirmed changes."""

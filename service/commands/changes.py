@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -100,8 +101,8 @@ def changes(
     """Print the changes of all streams: which, since when, what changed, and how sure that is."""
     from moca_client import calls
 
-    call: Call[ChangesPage] | None = calls.changes(
-        since=None if since == EVER else since,
+    ask = partial(
+        calls.changes,
         until=until,
         kinds=[kind],
         states=state or [],
@@ -111,10 +112,10 @@ def changes(
         min_size=min_size,
         min_evidence=min_evidence,
         sort=sort,
-        limit=min(limit, PAGE),
         match=match or (),
-        movers=True,
     )
+    first = None if since == EVER else since
+    call: Call[ChangesPage] | None = ask(since=first, limit=min(limit, PAGE), movers=True)
     rows: list[StreamChange] = []
     movers: Sequence[Mover] = ()
     unreadable: set[str] = set()
@@ -133,8 +134,9 @@ def changes(
     elif rows:
         _show(rows)
         _show_movers(movers)
-    else:
-        typer.echo(_nothing("changes", since))
+    if not rows:
+        earlier = client.call(ask(limit=1)).total if first else 0
+        _say_nothing("change", first, earlier)
 
 
 @with_client()
@@ -165,30 +167,36 @@ def incidents(
         else:
             _show_incident(one)
         return
-    listed = client.incidents(
-        since=None if since == EVER else since,
+    ask = partial(
+        client.incidents,
         until=until,
         kinds=[kind],
         prefix=prefix,
         match=match or (),
         min_streams=min_streams,
         min_size=min_size,
-        limit=min(limit, PAGE),
     )
-    rows = list(islice(listed, limit))
+    first = None if since == EVER else since
+    rows = list(islice(ask(since=first, limit=min(limit, PAGE)), limit))
     if as_json:
         print_json(rows)
-        return
+    else:
+        for row in rows:
+            typer.echo(f"{row.id}  {row.headline}")
     if not rows:
-        typer.echo(_nothing("incidents", since))
-    for row in rows:
-        typer.echo(f"{row.id}  {row.headline}")
+        earlier = sum(1 for _ in ask(limit=PAGE)) if first else 0
+        _say_nothing("incident", first, earlier)
 
 
-def _nothing(what: str, since: str) -> str:
-    if since == EVER:
-        return f"no {what}; see --help for what is left out"
-    return f"no {what} with --since {since}; --since {EVER} shows those of all times"
+def _say_nothing(what: str, since: str | None, earlier: int) -> None:
+    """Say that there are none, and how to see earlier ones; beside what programs read."""
+    if since is None:
+        text = f"no {what}s; see --help for what is left out"
+    elif earlier:
+        text = f"no {what}s with --since {since}; {earlier} before that: --since {EVER}"
+    else:
+        text = f"no {what}s with --since {since}, and none before that"
+    typer.echo(text, err=True)
 
 
 def _show_incident(one: IncidentDetail) -> None:

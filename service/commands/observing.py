@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -109,12 +109,21 @@ def observe(
 def _show_predictions(answer: Predictions) -> None:
     warming = ", warming up" if answer.warming_up else ""
     typer.echo(f"{answer.stream} ({answer.model}), seq {answer.seq}{warming}")
-    ahead = any(prediction.ahead is not None for prediction in answer.predictions)
-    made = table("ahead" if ahead else "x", "distribution", words=("distribution",))
-    for prediction in answer.predictions:
-        place = str(prediction.ahead) if ahead else number(prediction.x)
-        made.add_row(place, "\n".join(_described(prediction)))
-    print_table(made)
+    _print_rows(chain.from_iterable(map(_described, answer.predictions)))
+    _print_rows(chain.from_iterable(map(_drawn, answer.predictions)))
+    if all(prediction.predictive is None for prediction in answer.predictions):
+        typer.echo("the next label: not known yet")
+
+
+def _print_rows(rows: Iterable[dict[str, str]]) -> None:
+    """Print cells by their heading as a table, if there are any."""
+    cells = list(rows)
+    headings = list(dict.fromkeys(chain.from_iterable(cells)))
+    if headings:
+        made = table(*headings, words=("x", "drawn label"))
+        for row in cells:
+            made.add_row(*(row.get(heading, "") for heading in headings))
+        print_table(made)
 
 
 @with_client(show=_show_predictions)
@@ -301,18 +310,49 @@ def _forecast(predictive: Predictive) -> str:
     return number((predictive.quantiles or {}).get("0.5") or predictive.probabilities)
 
 
-def _described(prediction: Prediction) -> Iterator[str]:
+def _described(prediction: Prediction) -> Iterator[dict[str, str]]:
+    """Rows of a prediction, one for each output or class: cells by their heading."""
     predictive = prediction.predictive
     if predictive is None:
-        yield "not known yet"
-    elif predictive.probabilities is not None:
-        yield f"probabilities {number(predictive.probabilities)}"
-    else:
-        yield f"mean {number(predictive.mean)}"
-        for level, value in (predictive.quantiles or {}).items():
-            yield f"{level} quantile {number(value)}"
-    for i, sample in enumerate(prediction.samples or [], 1):
-        yield f"draw {i} {number(sample)}"
+        return
+    place = _place(prediction)
+    for name, probability in enumerate(predictive.probabilities or []):
+        yield place | {"class": str(name), "probability": number(probability)}
+    means = predictive.mean or []
+    for i, mean in enumerate(means):
+        output = {"output": str(i + 1)} if len(means) > 1 else {}
+        levels = {float(level): row[i] for level, row in (predictive.quantiles or {}).items()}
+        yield place | output | _quantile_cells(levels) | {"mean": number(mean)}
+
+
+def _drawn(prediction: Prediction) -> Iterator[dict[str, str]]:
+    """Rows of the samples of a prediction."""
+    for i, draw in enumerate(prediction.samples or [], 1):
+        yield _place(prediction) | {"draw": str(i), "drawn label": number(draw)}
+
+
+def _place(prediction: Prediction) -> dict[str, str]:
+    """Cells that tell a prediction from others."""
+    if prediction.ahead is not None:
+        return {"ahead": str(prediction.ahead)}
+    return {"x": number(prediction.x)} if prediction.x else {}
+
+
+def _quantile_cells(quantiles: dict[float, float | None]) -> dict[str, str]:
+    """The median, and an interval of each two levels that have as much beyond them."""
+    cells: dict[str, str] = {}
+    if 0.5 in quantiles:
+        cells["median"] = number(quantiles.pop(0.5))
+    while quantiles:
+        low = min(quantiles)
+        lower = quantiles.pop(low)
+        high = next((level for level in quantiles if abs(low + level - 1) < 1e-9), None)
+        if high is None:
+            cells[f"{low:g} quantile"] = number(lower)
+        else:
+            share = f"{100 * (high - low):.6g} % interval"
+            cells[share] = f"{number(lower)} to {number(quantiles.pop(high))}"
+    return cells
 
 
 def _lines(source: Iterable[str], x: str | None) -> Iterator[dict[str, Any]]:

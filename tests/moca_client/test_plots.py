@@ -6,12 +6,13 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
-from moca_client import plots
+from moca_client import plots, stream_settings
 from moca_client.replayed import Beliefs, Replayed
 from moca_client.responses import (
     Answer,
     BeliefColumns,
     Event,
+    Explanation,
     Hindsight,
     Predictive,
     RunLengthSummary,
@@ -77,7 +78,7 @@ def test_the_first_of_what_is_strange_for_a_while_is_marked():
 
 
 def test_every_shape_of_replay_can_be_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "MAX_DATA_PANELS", 2)
+    monkeypatch.setattr(stream_settings, "DRAWN", 2)
     file = tmp_path / "folder" / "plot.png"
     for shape in (
         {"warmup": 20, "times": [str(1871 + k) for k in range(60)], "dimensions": 3},
@@ -88,6 +89,58 @@ def test_every_shape_of_replay_can_be_drawn(tmp_path, monkeypatch):
         picture = matplotlib.image.imread(file)
         assert min(picture.shape[:2]) > 500, shape
         assert picture[:, :, :3].std() > 0.05, shape  # not an empty sheet
+
+
+def test_of_many_outputs_those_that_changed_last_are_drawn(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "_finish", lambda panels, *_: drawn.extend(panels))
+    replayed = replayed_of(dimensions=8)
+    replayed.events = [
+        Event(
+            id=start,
+            state=state,
+            start=start,
+            suspected_at=start,
+            explanation=Explanation("mean rose", output=output),
+        )
+        for start, state, output in (
+            (40, "confirmed", 6),
+            (20, "confirmed", 2),
+            (50, "withdrawn", 5),
+            (45, "confirmed", None),
+        )
+    ]
+    plots.plot_replay(replayed, tmp_path / "plot.png")
+    assert [panel.get_ylabel() for panel in drawn[:-2]] == ["y7", "y3", "y1", "y2", "y4", "y5"]
+    assert [text.get_text() for text in drawn[5].texts][-1].startswith("6 of 8 outputs")
+
+
+def test_dates_cross_neither_each_other_nor_lines():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        places = sorted(rng.uniform(0, 9.3, rng.integers(1, 40)).tolist())
+        texts = ["2015-09-17", "2015-09-17 11:30", "2015-09-17 11:30:22"]
+        dates = plots.arranged(places, [texts[i % 3] for i in range(len(places))])
+        assert dates[0].place == places[-1]  # the last change has one
+        for date in dates:
+            end = date.begin + plots.DATE_CHARACTER * len(date.text)
+            assert end <= plots.WIDTH - plots.LEFT
+            for other in dates:
+                if other is not date and date.begin <= other.place <= end:
+                    assert other.row < date.row or other.place == date.place
+                if other is not date and other.row == date.row:
+                    assert not date.begin <= other.begin <= end
+
+
+@pytest.mark.parametrize(("lengths", "scale"), [({0: 1.0}, False), ({0: 0.98, 9: 0.02}, True)])
+def test_a_scale_of_colours_is_drawn_where_there_is_more_than_a_line(lengths, scale, tmp_path):
+    replayed = replayed_of()
+    replayed.beliefs = beliefs_of([{row + k: p for k, p in lengths.items()} for row in range(60)])
+    figures = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots.Figure, "savefig", lambda figure, *_: figures.append(figure))
+        plots.plot_replay(replayed, tmp_path / "plot.png")
+    assert bool(figures[0].axes[1].child_axes) is scale
 
 
 @pytest.mark.parametrize("name", ["pump", "p" * 200])
@@ -125,7 +178,8 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
         (line,) = lines.get_segments()
         assert line.tolist() == [[1900.5, 0.0], [1900.5, 1.0]]  # 1901 starts the regime
         assert to_hex(lines.get_color()[0]) == plots.COLOURS["state-confirmed"]
-    assert [text.get_text() for text in drawn[0].texts] == ["1901"]  # withdrawn ones have none
+    dates = [text.get_text() for text in drawn[0].texts]
+    assert list(filter(None, dates)) == ["1901"]  # withdrawn ones have none
     evidence, level = drawn[-1].lines[:2]
     assert set(evidence.get_ydata()) == {1.0, 3e4}  # what is below the axis stands at its foot
     assert set(level.get_ydata()) == {5000.0}

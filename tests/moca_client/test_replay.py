@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import threading
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
@@ -12,8 +13,8 @@ from pyarrow import parquet
 from rich.console import Console
 
 from moca_client import times
-from moca_client.errors import problem_of
-from moca_client.replay import ReplayError, stream_name, write_table
+from moca_client.errors import Unavailable, problem_of
+from moca_client.replay import ReplayError, stream_name, wait_ready, write_table
 from moca_client.replay import replay as replay_streams
 from moca_client.responses import Changepoints, Event, Hindsight, Segment, StreamSummary
 from moca_client.series import (
@@ -390,6 +391,46 @@ class ClientOfItself:
 
     def wait_ready(self, seconds):
         pass
+
+
+class Starting:
+    """A service whose readiness comes after so many refusals, each a problem or None: no answer."""
+
+    url = "http://service"
+
+    def __init__(self, refusals):
+        self.refusals = list(refusals)
+        self.waits = []
+
+    def wait_ready(self, seconds):
+        self.waits.append(seconds)
+        if self.refusals:
+            problem = self.refusals.pop(0)
+            raise Unavailable("GET /readyz: reason", problem)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "waits", "shown", "ends"),
+    [
+        ("", [2.0], [], ""),
+        ("u", [2.0, 10.0], ["no service answers at http://service"], ""),
+        ("uu", [2.0, 10.0], ["no service answers"], "start one with `moca serve`"),
+        ("p", [2.0, 180.0], ["is starting (no worker): a first start compiles"], ""),
+        ("up", [2.0, 10.0, 180.0], ["no service answers", "is starting"], ""),
+        ("pp", [2.0, 180.0], ["is starting"], "did not get ready in 180 s"),
+    ],
+)
+def test_a_service_that_starts_is_waited_for(refusals, waits, shown, ends):
+    problem = problem_of(503, {"type": "x/not-ready", "detail": "no worker"})
+    service = Starting(problem if letter == "p" else None for letter in refusals)
+    console = quiet()
+    with pytest.raises(ReplayError, match=ends) if ends else nullcontext():
+        wait_ready(service, console)
+    assert service.waits == waits
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == len(shown)
+    for line, text in zip(lines, shown, strict=True):
+        assert text in line
 
 
 class ShiftService(ClientOfItself):

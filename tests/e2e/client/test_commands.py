@@ -132,11 +132,31 @@ def test_changes_of_all_streams(moca, shifted):
     assert [(row["stream"], row["start"]) for row in table] == [(shifted, "30")]
     assert len(moca(*asked, "--min-size", "1000").stdout.splitlines()) == 1
     assert "noon" in moca("changes", "--since", "noon", status=1).stderr
-    assert moca(*asked, "--since", "2200-01-01").stdout.count("\n") == 1
+    none = moca(*asked, "--since", "2200-01-01")
+    assert none.stdout.count("\n") == 1
+    assert none.stderr == "no changes with --since 2200-01-01; 1 before that: --since all\n"
     assert moca(*asked, "--since", "all").stdout == moca(*asked).stdout
-    said = moca("incidents", "--prefix", "nobody").stdout.strip()
-    assert said == "no incidents with --since 24h; --since all shows those of all times"
-    assert "since" not in moca("incidents", "--prefix", "nobody", "--since", "all").stdout
+    none = moca("incidents", "--prefix", "nobody").stderr
+    assert none == "no incidents with --since 24h, and none before that\n"
+    assert "since" not in moca("incidents", "--prefix", "nobody", "--since", "all").stderr
+
+
+def test_predictions_as_a_table(moca, shifted, client, prefix):
+    heads, numbers = (
+        line.split("  ")
+        for line in moca("predict", shifted).stdout.splitlines()
+        if "─" not in line and line.strip() and "seq" not in line
+    )
+    assert [head.strip() for head in heads if head.strip()] == ["median", "90 % interval", "mean"]
+    predictive = client.predict(shifted).predictions[0].predictive
+    low, median, high = (f"{value[0]:.4g}" for value in predictive.quantiles.values())
+    shown = [cell.strip() for cell in numbers if cell.strip()]
+    assert shown == [median, f"{low} to {high}", f"{predictive.mean[0]:.4g}"]
+    two = f"{prefix}two"
+    client.observe(two, [[k % 3, k % 5] for k in range(30)])
+    said = moca("predict", two, "--quantile", "0.1", "--quantile", "0.25", "--samples", "1").stdout
+    for text in ("output", "0.1 quantile", "0.25 quantile", "draw"):
+        assert text in said
 
 
 def test_changepoints_are_followed_until_interrupted(program, shifted):
