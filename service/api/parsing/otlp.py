@@ -8,7 +8,7 @@ become series. Attributes of resource and point become labels; `service.name` an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -115,11 +115,15 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
     write = RemoteWrite([], [], 0, 0, 0)
     samples = 0
     for resource in request.resource_metrics:
-        common = [
-            attribute
-            for attribute in resource.resource.attributes
-            if not attribute.key.startswith(LEFT_OUT)
-        ]
+        # Read once: a resource may have as many attributes as all points together.
+        common = _texts(
+            {},
+            (
+                attribute
+                for attribute in resource.resource.attributes
+                if not attribute.key.startswith(LEFT_OUT)
+            ),
+        )
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
                 samples += _add(write, metric, common)
@@ -144,8 +148,11 @@ def _of_json(body: bytes, max_points: int) -> Any:
         raise malformed(f"expected an {MESSAGE}: {error}", "body") from None
 
 
-def _add(write: RemoteWrite, metric: Any, common: list[Any]) -> int:
-    """Add the points of a metric; returns how many there are."""
+def _add(write: RemoteWrite, metric: Any, common: Mapping[str, str]) -> int:
+    """Add the points of a metric; returns how many there are.
+
+    common: labels of the resource.
+    """
     points = [*metric.gauge.data_points, *metric.sum.data_points]
     for point in points:
         try:
@@ -162,23 +169,32 @@ def _add(write: RemoteWrite, metric: Any, common: list[Any]) -> int:
     return len(points) + others
 
 
-def _labels(name: str, common: list[Any], own: Any) -> Iterator[str]:
+def _labels(name: str, common: Mapping[str, str], own: Iterable[Any]) -> Iterator[str]:
     """Yield names and values of a point's labels; its own attributes count before the resource's.
 
-    Attributes that are lists or maps are left out, and so is one called `__name__`. Raises
-    ValueError for too many, or a number that is none.
+    Raises ValueError for too many, or without a name.
     """
     if not name:
         raise ValueError("expected a metric with a name")
-    texts: dict[str, str] = {tags.METRIC: name}
-    for attribute in (*common, *own):
+    texts = _texts({tags.METRIC: name, **common}, own)
+    if len(texts) > tags.MAX_TAGS:
+        raise ValueError(too_many_labels(len(texts)))
+    for pair in sorted(texts.items()):
+        yield from pair
+
+
+def _texts(texts: dict[str, str], attributes: Iterable[Any]) -> dict[str, str]:
+    """Add attributes to labels, until these are too many, and return them.
+
+    Attributes that are lists or maps are left out, and so is one called `__name__`.
+    """
+    for attribute in attributes:
+        if len(texts) > tags.MAX_TAGS:
+            break
         text = _text(attribute.value)
         if text is not None and attribute.key != tags.METRIC:  # the metric's name is its own
             texts[NAMES.get(attribute.key, attribute.key)] = text
-        if len(texts) > tags.MAX_TAGS:
-            raise ValueError(too_many_labels(len(texts)))
-    for pair in sorted(texts.items()):
-        yield from pair
+    return texts
 
 
 def _text(value: Any) -> str | None:

@@ -151,6 +151,29 @@ def test_more_than_a_request_may_have_is_refused(monkeypatch):
         parse(b"{" * (2 * 3 * tags.MAX_TAGS + 1), JSON, 3)
 
 
+def test_attributes_of_a_resource_are_read_once_however_many_points_share_them(monkeypatch):
+    request = gauge()
+    (metrics,) = request.resource_metrics
+    for i in range(59):
+        metrics.scope_metrics[0].metrics[0].gauge.data_points.add(time_unix_nano=NS + i, as_int=1)
+    for i in range(1000):
+        attribute(metrics.resource, "host.name", string_value=str(i))
+    read = []
+    text_of = otlp._text
+    monkeypatch.setattr(otlp, "_text", lambda value: read.append(value) or text_of(value))
+    parsed = parse(request.SerializeToString(), PROTOBUF, 60)
+    assert {labels for labels, _ in parsed.series} == {
+        ("__name__", "queue.length", "host.name", "999")
+    }
+    assert (parsed.samples, len(read)) == (60, 1000)
+    for i in range(tags.MAX_TAGS):
+        attribute(metrics.resource, f"a{i}", string_value="x")
+    parsed = series(request, 60)
+    assert [(each.samples, "at most 32 labels" in each.reason) for each in parsed.refusals] == [
+        (1, True)
+    ] * 60
+
+
 def test_fields_of_points_that_are_not_counted_are_bounded():
     """Also those that are read: the last one counts."""
     point = NumberDataPoint(as_double=1.0, time_unix_nano=1).SerializeToString()
