@@ -12,7 +12,7 @@ from service.runtime.embedded import running_url
 from service.store import feed, keys
 from service.store.connection import connect
 from tests.e2e.calling import BYTES, KNOWN, ask, post
-from tests.e2e.deployment import Load, create_streams, series
+from tests.e2e.deployment import Load, create_streams
 from tests.feeding import Consumer, Follower, by_stream
 from tests.service.webhooks.conftest import Receiver
 from tests.waiting import PATIENCE_S, until
@@ -132,65 +132,54 @@ def test_observations_that_are_not_retained_are_announced_as_a_gap(url, http, pr
 
 
 @pytest.mark.slow
-def test_a_consumer_sees_each_event_once_whatever_restarts(separate, processes):
-    """A worker is killed, the API is started again, and the consumer comes and goes."""
+def test_consumers_and_followers_see_all_once_whatever_restarts(separate, processes):
+    """A worker is killed, the API is stopped, or killed, and started again; readers come and go."""
     create_streams(separate, "load", STREAMS)
     consumer = Consumer(separate, after="0")
-    load = Load(separate, steps(), 100, retry=True)
+    followers = [Follower(separate, f"load-{i}", after="-1", detail="full") for i in range(STREAMS)]
+    load = Load(separate, steps(), 80, retry=True)
+    length = load.labels.shape[1]
     expected = {}
-    reader = Restless(
-        consumer, lambda: expected and len(consumer.seen) >= sum(map(len, expected.values()))
+    readers = [
+        Restless(each, lambda each=each: len(each.seen) >= length, messages=20)
+        for each in followers
+    ]
+    readers.append(
+        Restless(
+            consumer, lambda: expected and len(consumer.seen) >= sum(map(len, expected.values()))
+        )
     )
-    reader.start()
+    for reader in readers:
+        reader.start()
 
-    def restart_api():
-        processes.stop("api")
+    def restart_api(end):
+        end("api")
         processes.start("api", "api", "--port", separate.rpartition(":")[2])
 
-    load.run_with((0.3, lambda: processes.kill("worker-a")), (0.6, restart_api))
+    load.run_with(
+        (0.2, lambda: processes.kill("worker-a")),
+        (0.4, lambda: restart_api(processes.stop)),
+        (0.7, lambda: restart_api(processes.kill)),
+    )
     assert load.failures == []
     expected |= feed_of(processes.redis_url, "load")
-    reader.wait()
+    for reader in readers:
+        reader.wait()
+        assert reader.connections > 2
     assert by_stream(consumer.seen) == expected
     assert len(expected) == STREAMS
     assert consumer.gaps == []
-    assert reader.connections > 3
+    for i, follower in enumerate(followers):
+        assert follower.seen == list(enumerate(load.labels[i])), i
+        assert (follower.gaps, follower.ends) == ([], [])
+        scores = [each["log_score"] for each in follower.data]
+        assert scores == [load.answers[i, at]["log_score"] for at in range(length)]
     create_streams(separate, "calm", STREAMS)  # to which nothing happens
     with httpx.Client(base_url=separate, timeout=PATIENCE_S) as client:
         for i, row in enumerate(load.labels):
             post(client, f"calm-{i}", row.tolist())
     calm = feed_of(processes.redis_url, "calm")
     assert {name.replace("calm", "load"): states for name, states in calm.items()} == expected
-
-
-@pytest.mark.slow
-def test_followers_see_all_once_whatever_restarts(separate, processes):
-    """A worker is killed, the API is killed and started again, and followers come and go."""
-    length = 60
-    create_streams(separate, "load", STREAMS)
-    followers = [Follower(separate, f"load-{i}", after="-1", detail="full") for i in range(STREAMS)]
-    readers = [
-        Restless(each, lambda each=each: len(each.seen) >= length, messages=20)
-        for each in followers
-    ]
-    for reader in readers:
-        reader.start()
-    load = Load(separate, series(STREAMS, length), 60, retry=True)
-
-    def kill_api():
-        processes.kill("api")
-        processes.start("api", "api", "--port", separate.rpartition(":")[2])
-
-    load.run_with((0.3, lambda: processes.kill("worker-a")), (0.6, kill_api))
-    assert load.failures == []
-    for i, reader in enumerate(readers):
-        reader.wait()
-        follower = followers[i]
-        assert follower.seen == list(enumerate(load.labels[i])), i
-        assert (follower.gaps, follower.ends) == ([], [])
-        scores = [each["log_score"] for each in follower.data]
-        assert scores == [load.answers[i, at]["log_score"] for at in range(length)]
-    assert sum(reader.connections for reader in readers) > 2 * STREAMS
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""Processes that die, hang or are cut off under load: nothing is lost or done twice."""
+"""Processes that die, hang or are cut off under load: nothing is lost or done twice.
+
+What ends, kills or stops its worker each time: tests/service/worker/test_processes.py.
+"""
 
 import os
 import signal
@@ -11,7 +14,7 @@ from service.runtime.embedded import running_url
 from service.runtime.process import EXIT_REFUSED
 from service.store import keys
 from service.store.connection import connect
-from tests.e2e.calling import KNOWN, ask, post
+from tests.e2e.calling import ask, post
 from tests.e2e.deployment import (
     Load,
     check_as_uninterrupted,
@@ -109,46 +112,3 @@ def test_a_clean_stop_and_then_a_kill_of_the_supervisor_lose_nothing(serve, proc
         assert [answer["seq"] for answer in post(client, "set", [1.0])] == [1]
     follower.read(1)
     assert follower.seen == [(1, 1.0)]
-
-
-DEADLY = """
-import os
-from model_core.compiled import LABEL
-from model_core.compiled.kernel import Kernel
-
-advance = Kernel.advance
-
-def deadly(self, views, rows, inputs, *more, **options):
-    if (inputs[:, LABEL] == 13.0).any():
-        os._exit(9)
-    return advance(self, views, rows, inputs, *more, **options)
-
-Kernel.advance = deadly
-"""
-
-
-@pytest.mark.slow
-def test_an_observation_that_ends_its_worker_is_set_aside(serve, processes, tmp_path):
-    """Everything else is applied. What hangs or stops: tests/service/worker/test_processes.py."""
-    (tmp_path / "deadly.py").write_text(DEADLY)
-    known = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(tmp_path), *([known] if known else [])])
-    processes.environment |= {"PYTHONPATH": path, "MOCA_PLUGINS": "deadly"}
-    processes.environment["MOCA_REQUEST_DEADLINE_S"] = "150"  # its worker starts six times
-    processes.environment["MOCA_LEASE_TTL_MS"] = "1000"
-    names = [f"s{i}" for i in range(8)]
-    with httpx.Client(base_url=serve(), timeout=170) as client:
-        for name in names:
-            ask(client, "PUT", name, 201, json=KNOWN)
-        items = [{"stream": name, "y": 13.0 if name == "s3" else 1.0} for name in names]
-        answers = client.post("/v1/observations", json=items).json()
-        (bad,) = (each for each in answers if "seq" not in each)
-        assert (bad["stream"], bad["status"]) == ("s3", 500)
-        assert bad["type"].endswith("/quarantined")
-        assert [each["seq"] for each in answers if "seq" in each] == [0] * 7
-        after = client.post("/v1/observations", json=[{"stream": n, "y": 0.5} for n in names])
-        assert [each["seq"] for each in after.json()] == [int(name != "s3") for name in names]
-        with connect(str(running_url(tmp_path / "data"))) as store:
-            (kept,) = store.scan_iter("moca:*:quarantine")
-            assert store.hlen(kept) == 1
-        assert "moca_quarantined_commands_total 1.0" in client.get("/metrics").text
