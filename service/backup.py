@@ -325,7 +325,11 @@ def take(
         waiting=health.waiting(client, partitions),
     )
     _take_streams(client, writer, manifest, catalogue, progress)
-    _take_feeds(client, writer, partitions)
+    for partition in range(partitions):
+        after = "-"
+        while rows := cast(Any, client.xrange(keys.feed(partition), after, "+", FEED_PAGE)):
+            writer.add(StoredFeed(partition, [(id_, dict(fields)) for id_, fields in rows]))
+            after = f"({rows[-1][0].decode()}"
     writer.flush()
     manifest.made_ms = time.time_ns() // 1_000_000
     manifest.stored_bytes = writer.stored_bytes
@@ -358,14 +362,6 @@ def _take_streams(
                 writer.add(kept)
             done += 1
             progress(done, max(total, done))
-
-
-def _take_feeds(client: StoreClient, writer: Writer, partitions: int) -> None:
-    for partition in range(partitions):
-        after = "-"
-        while rows := cast(Any, client.xrange(keys.feed(partition), after, "+", FEED_PAGE)):
-            writer.add(StoredFeed(partition, [(id_, dict(fields)) for id_, fields in rows]))
-            after = f"({rows[-1][0].decode()}"
 
 
 def _taken(client: StoreClient, partition: int, stored_name: bytes) -> tuple[Kept, wire.Head]:

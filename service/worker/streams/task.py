@@ -6,7 +6,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
-from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 from zlib import crc32
@@ -450,21 +449,15 @@ def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[Log
     return items
 
 
-@cache
-def _place_of(partition: int) -> int:
-    """Place of the checksums of a partition's entries."""
-    return wire.place_of("entry", partition)
-
-
 def _commands(partition: int, entry: Entry, applied: int) -> list[LogItem]:
-    """Commands of an entry, each checked by itself; none if it cannot be read.
+    """Commands of an entry, each checked by itself; none if its checksums cannot be read.
 
     applied: rows of it that are applied, and are left out.
     """
     try:
-        sums = wire.decode_sums(wire.checked_at(_place_of(partition), entry.sums))
+        sums = wire.decode_sums(wire.checked(entry.sums, "entry", partition))
     except (msgspec.MsgspecError, ValueError):  # damaged, or text that is none
-        return _unchecked(entry, applied)
+        return []
     items: list[LogItem] = []
     start = sums.start
     base = 0  # rows of the commands before
@@ -505,29 +498,6 @@ def _task(
     except (msgspec.MsgspecError, ValueError):
         return None
     return CommandTask(partition, incarnation, envelope, entry, base, own)
-
-
-def _unchecked(entry: Entry, applied: int) -> list[LogItem]:
-    """Commands of an entry that cannot be checked; none if it cannot be read.
-
-    None is applied, and who waits is answered if possible.
-    """
-    try:
-        batch = wire.decode_batch(entry.payload)
-    except (msgspec.MsgspecError, ValueError):
-        return []
-    items: list[LogItem] = []
-    base = 0
-    for i, envelope in enumerate(batch.envelopes):
-        count = rows.rows_of(envelope.command)
-        first = max(0, applied - base)
-        base += count
-        if first < count:
-            units = wire.units(envelope.command) - first
-            lost = Lost(batch.incarnation, envelope.number, units, count)
-            offset = Offset(entry.id, DONE if i == len(batch.envelopes) - 1 else base - 1)
-            items.append(LogItem(None, offset, wire.encode(envelope), lost))
-    return items
 
 
 def in_reach(items: list[LogItem], alone: Callable[[LogItem], bool]) -> list[LogItem]:

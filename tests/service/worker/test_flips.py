@@ -146,10 +146,8 @@ def test_every_byte_of_a_log_entry():
         worst = max(worst, len(lost) if len(bad) == len(entry.payload) else 0)
     assert worst == 1  # a damaged byte is one command's
     for bad in damages(entry.sums):
-        commands = read(entry._replace(sums=bad))
-        assert set(commands) <= set(good)  # none at all where there is no telling
-        assert all(command in (None, good[number]) for number, command in commands.items())
-    assert set(read(entry, partition=1).values()) == {None}
+        assert read(entry._replace(sums=bad)) == {}
+    assert read(entry, partition=1) == {}
     # The decoder has an error of its own for bytes that are no text.
     (item,) = decode_entries(0, START, [Entry("5-0", b"\x92\xa1\xff\x90")])
     assert (item.task, item.payload) == (None, b"\x92\xa1\xff\x90")
