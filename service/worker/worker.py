@@ -40,6 +40,7 @@ IDLE_MS = 100  # longest wait for work, so that leases and signals are looked at
 BACKOFF_S = 0.2
 MAINTAIN_S = 1.0  # longest time between looks at who has which partitions
 RETURN_S = 1.0  # for so long after partitions were lost the other workers count as before
+MEASURE_S = 10.0  # between looks at all streams for gauges, which are scraped every 15 s
 REPEAT_S = 60.0  # between two log lines of a store that is away, once no partition is held
 HURRY_S = 5.0  # for so long after partitions were lost it is BACKOFF_S: others lost theirs as well
 SLICE_S = 0.01  # of a command that takes long: what all others wait for at a time
@@ -288,6 +289,7 @@ class Worker:
         self._busy: set[int] = set()  # partitions of the batch under way
         self._stopping = False
         self._maintained = 0.0
+        self._measured = 0.0
         self._hurry_until = 0.0
         self._quiet_until = 0.0
         self._living = 1  # workers, as of the last heartbeat
@@ -501,7 +503,10 @@ class Worker:
                 self._take(lease)
         self._blame = True
         self._make_room()
-        self.engine.measure()
+        metrics.CHANGED_MODELS.set(self.engine.catalogue.notice())
+        if self._maintained - self._measured > MEASURE_S:
+            self._measured = self._maintained
+            self.engine.measure()
         gathered.enter()
         if self.collector is not None:
             self.collector.tend()

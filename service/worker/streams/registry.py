@@ -36,7 +36,6 @@ from service.store.streams import (
 from service.wire import LEVELS, Head
 from service.wire.stored_records import decompressed
 from service.worker.streams.answers import WAITING_BYTES
-from service.worker.streams.ledger import Ledger
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.step_inputs import past_of, recall_errors
 from service.worker.streams.stream import Changes, Stream, Table, changes_of, parted
@@ -68,7 +67,8 @@ class Engine:
         self.catalogue = LoadedModels(settings.models_dir, settings.device)
         self.streams: dict[tuple[int, str], Stream] = {}  # those used longest ago come first
         self.table = Table(settings.checkpoint_every)  # of those that are asleep
-        self._ledger = Ledger(self.streams)
+        self._host_bytes = 0  # of the streams, as last counted
+        self._changed: set[tuple[int, str]] = set()  # those that are to be counted anew
         self._slabs: dict[tuple[str, str | None, int, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of our monotonic one
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
@@ -97,7 +97,7 @@ class Engine:
         missing = self._missing(partition, names)
         if not missing:
             return
-        self._ledger.mark({(partition, name) for name in missing})
+        self._changed.update((partition, name) for name in missing)
         readable: list[tuple[Stream, Stored]] = []
         for name, stored, wrong in self._fetch(partition, missing):
             self.tick()
@@ -417,7 +417,7 @@ class Engine:
         for partition, streams in others.items():
             if not streams:
                 continue
-            self._ledger.mark({(partition, stream.name) for stream in streams})
+            self._changed.update((partition, stream.name) for stream in streams)
             due = [s for s in streams if s.alive and s.slab is not None and s.checkpoint_due(every)]
             if due:
                 self.checkpoint(partition, due)
@@ -469,7 +469,10 @@ class Engine:
         """Bytes held on the host and on the device, with those of the largest step."""
         states = sum(slab.nbytes for slab in self._slabs.values())
         step = STEP_PARTS * min(STEP_BYTES, self._part) + self.waiting_bytes if states else 0
-        host = self._ledger.host_bytes + self.table.slept_bytes
+        for key in self._changed & self.streams.keys():
+            self._host_bytes += self.streams[key].growth()
+        self._changed = set()
+        host = self._host_bytes + self.table.slept_bytes
         return HeldBytes(host, states + step + self.catalogue.nbytes)
 
     def crowded(self, busy: Container[int]) -> dict[int, list[str]]:
@@ -529,17 +532,28 @@ class Engine:
 
     def measure(self) -> None:
         """Set the gauges of what is held, and of how far checkpoints are behind."""
-        oldest_ms = [ms for ms in (self._ledger.oldest_ms, self.table.oldest_ms) if ms is not None]
-        age_s = max(0.0, time.time() - min(oldest_ms) / 1000) if oldest_ms else 0.0
+        now_ms = time.time() * 1000
+        resident = 0
+        behind = self.table.behind
+        oldest_ms = self.table.oldest_ms or now_ms
+        for stream in self.streams.values():
+            if stream.slab is None:
+                continue
+            resident += 1
+            if stream.at < 0:  # awake: the table has all others
+                head = stream.live()
+                if head.seq > head.checkpoint:
+                    behind = max(behind, head.seq - head.checkpoint)
+                    oldest_ms = min(oldest_ms, head.checkpoint_ms or head.created_ms)
         metrics.RESIDENT_BYTES.set(sum(self.held()))
-        metrics.RESIDENT_STREAMS.set(self._ledger.resident)
-        metrics.CHECKPOINT_AGE.set(age_s)
-        metrics.CHECKPOINT_LAG.set(max(self._ledger.behind, self.table.behind))
-        metrics.CHANGED_MODELS.set(self.catalogue.notice())
+        metrics.RESIDENT_STREAMS.set(resident)
+        metrics.CHECKPOINT_AGE.set(max(0.0, now_ms - oldest_ms) / 1000)
+        metrics.CHECKPOINT_LAG.set(behind)
 
     def evict(self, stream: Stream) -> None:
         """Forget a stream whose state is safe in Redis."""
-        self._ledger.drop(stream)
+        self._host_bytes -= stream.counted_bytes
+        stream.counted_bytes = 0
         del self.streams[stream.partition, stream.name]
         stream.leave()
         stream.unserved = None  # its traceback holds the stream

@@ -39,7 +39,6 @@ from service.wire import (
 )
 from service.wire.stored_records import POSITION, encode_positions, enter_numbers, field_at
 from service.worker.streams.history import NOTHING, Tail
-from service.worker.streams.ledger import Share
 from service.worker.streams.step_inputs import label_of
 
 FEWEST_ROWS = 64  # room for so many at first
@@ -148,7 +147,7 @@ class Table:
 
     @property
     def slept_bytes(self) -> int:
-        """Bytes on the host that no ledger has counted yet."""
+        """Bytes on the host that are not counted yet."""
         return int(self.rows["slept_bytes"].sum())
 
     @property
@@ -206,9 +205,8 @@ class Stream:
     # While it is asleep: its row of the table of streams at rest; -1: it is awake.
     at: int = -1
     moved: int = 0  # observations since the last commit that it slept through
-    # Of the totals of a worker: what its engine holds, as last counted, and all of it.
-    share: Share | None = None
     host_bytes: int = STREAM_BYTES
+    counted_bytes: int = 0  # of these, which are in the total of its worker
     # What the next commit writes.
     reborn: bool = False  # it drops an earlier generation
     feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry
@@ -305,17 +303,14 @@ class Stream:
         """As the pipeline has it."""
         return self.live()
 
-    def current_share(self) -> Share:
-        """Part of the totals of a ledger that is this stream's now."""
+    def growth(self) -> int:
+        """Count what it takes on the host; returns how much that is more than in the total."""
         self.count()
         if self._table is not None:
             self._table.rows["slept_bytes"][self.at] = 0
-        head = self._head
-        behind = 0 if self.slab is None or head is None else self.seq - head.checkpoint
-        if not behind or head is None:
-            return Share(self.host_bytes, self.slab is not None, 0, 0)
-        since_ms = head.checkpoint_ms or head.created_ms  # of the stream, where there is none
-        return Share(self.host_bytes, True, behind, since_ms)
+        growth = self.host_bytes - self.counted_bytes
+        self.counted_bytes = self.host_bytes
+        return growth
 
     def count(self) -> None:
         """Count what the stream takes on the host."""

@@ -187,7 +187,7 @@ def test_a_stream_sleeps_until_something_else_touches_its_head(bench):
         bench.observe("a", [0.0])
     before = copy(stream._head)
     seq = stream.seq
-    assert stream.current_share().behind == seq - stream._head.checkpoint
+    assert table.behind == seq - stream._head.checkpoint
     assert (stream.at >= 0, stream.alive, stream.idle) == (True, True, True)
     bench.observe("a", [0.1])
     assert (stream.seq, stream._head.seq) == (seq + 1, before.seq)
