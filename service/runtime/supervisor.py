@@ -12,7 +12,6 @@ import contextlib
 import http.client
 import logging
 import os
-import queue
 import secrets
 import shutil
 import signal
@@ -24,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import redis
@@ -187,20 +186,6 @@ class Child:
     due: float = 0.0  # when to start it; meaningful while `process` is None
 
 
-class Exited(NamedTuple):
-    """A child's process ended."""
-
-    child: Child
-    process: subprocess.Popen[bytes]
-
-
-class Stop(NamedTuple):
-    """Somebody asked for the end."""
-
-    why: str
-    refused: bool = False
-
-
 class Supervisor:
     """Runs everything of one machine until it is told to stop.
 
@@ -222,16 +207,16 @@ class Supervisor:
         self._environ = environ
         self._on_ready = on_ready
         self._store = StoreKeeper(settings)
-        self._events: queue.SimpleQueue[Exited | Stop] = queue.SimpleQueue()
+        self._status = 0
+        self._stops: list[str] = []  # why it is to stop; with a second reason at once
         self._stopping = threading.Event()
-        self._hurry = False  # a second signal came
         self._api = Child("api", "api")
         self._workers = [Child(f"worker {n}", "worker") for n in range(1, settings.workers + 1)]
         self._readers = [Child("webhooks", "webhooks")] if settings.webhooks_file else []
 
     def stop(self, why: str = "stop requested") -> None:
         """Make `run` stop everything and return; may be called from any thread or handler."""
-        self._events.put(Stop(why))
+        self._stops.append(why)  # a lock could be held by what a signal interrupts
 
     def run(self) -> int:
         """Run until stopped; return the exit status."""
@@ -252,19 +237,16 @@ class Supervisor:
             return self._supervise()
 
     def _supervise(self) -> int:
-        while True:
+        while not self._stops:
             for child in (self._api, *self._workers, *self._readers):
                 if child.process is None and child.due <= time.monotonic():
                     self._start(child)
+                elif child.process is not None and child.process.poll() is not None:
+                    self._mind(child)
             self._store.mind()
-            try:
-                event = self._events.get(timeout=TICK_S)
-            except queue.Empty:
-                continue
-            stop = self._mind(event) if isinstance(event, Exited) else event
-            if stop is not None:
-                log.info("stopping: %s", stop.why)
-                return EXIT_REFUSED if stop.refused else 0
+            time.sleep(TICK_S)
+        log.info("stopping: %s", self._stops[0])
+        return self._status
 
     def _start(self, child: Child) -> None:
         descriptors = [self._life]
@@ -283,11 +265,6 @@ class Supervisor:
             pass_fds=descriptors,
             start_new_session=True,  # Ctrl-C is for the supervisor, which stops them in order
         )
-        threading.Thread(target=self._wait, args=(child, child.process), daemon=True).start()
-
-    def _wait(self, child: Child, process: subprocess.Popen[bytes]) -> None:
-        process.wait()
-        self._events.put(Exited(child, process))
 
     def _environment(self) -> dict[str, str]:
         names = {f"MOCA_{name.upper()}" for name in Settings.model_fields}
@@ -298,28 +275,29 @@ class Supervisor:
         settings = {f"MOCA_{n.upper()}": str(v) for n, v in values.items() if v is not None}
         return {**kept, **settings, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir}
 
-    def _mind(self, event: Exited) -> Stop | None:
+    def _mind(self, child: Child) -> None:
         """Clean up after a dead child and plan its next start."""
-        child = event.child
-        status = event.process.returncode
-        self._clean_up(child)
+        status = self._clean_up(child)
         if status == EXIT_REFUSED:
-            return Stop(f"{child.name} cannot run with this configuration, see above", refused=True)
+            self._status = EXIT_REFUSED
+            self.stop(f"{child.name} cannot run with this configuration, see above")
+            return
         pause_s = child.backoff.next_s(now := time.monotonic())
         child.due = now + pause_s
         how = f"exited with {status}"
         if status < 0:
             how = f"was killed by {signal.Signals(-status).name}"
         log.warning("%s %s; restarting in %.1f s", child.name, how, pause_s)
-        return None
 
-    def _clean_up(self, child: Child) -> None:
+    def _clean_up(self, child: Child) -> int:
+        """Let go of a dead child; returns its exit status."""
         assert child.process is not None
+        status = child.process.returncode
         mark_process_dead(child.process.pid, self._metrics_dir)  # type: ignore[no-untyped-call]
-        itself = _by_itself(child.process.returncode)
         child.process = None
         if child.command == "worker":
-            self._store.bury(child.worker_id, "failed" if itself else "unknown")
+            self._store.bury(child.worker_id, "failed" if _by_itself(status) else "unknown")
+        return status
 
     def _announce(self) -> None:
         while not self._stopping.wait(TICK_S):
@@ -344,17 +322,15 @@ class Supervisor:
             if child.process is not None:
                 child.process.terminate()
         while any(child.process is not None for child in children):
-            event: Exited | Stop | None = None
-            with contextlib.suppress(queue.Empty):
-                event = self._events.get(timeout=TICK_S)
-            if isinstance(event, Exited):
-                self._clean_up(event.child)
-            self._hurry = self._hurry or isinstance(event, Stop)  # those that come later as well
-            if self._hurry or time.monotonic() > give_up:
-                for child in children:
-                    if child.process is not None:
-                        log.warning("%s did not exit: killed", child.name)
-                        child.process.kill()
+            time.sleep(TICK_S)
+            for child in children:
+                if child.process is None:
+                    continue
+                if child.process.poll() is not None:
+                    self._clean_up(child)
+                elif len(self._stops) > 1 or time.monotonic() > give_up:
+                    log.warning("%s did not exit: killed", child.name)
+                    child.process.kill()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ Real processes that are killed: tests/e2e/test_kill.py.
 """
 
 import os
-import queue
 import re
 import signal
 import socket
@@ -23,18 +22,19 @@ from service.runtime.process import (
     listen,
     url_of,
 )
-from service.runtime.supervisor import KILL_AFTER_S, TICK_S, Exited, Stop, Supervisor
+from service.runtime.supervisor import KILL_AFTER_S, TICK_S, Supervisor
 from service.settings import Settings
 from tests.waiting import Clock
 
 
 def told(child):
     """What a child was told by its supervisor: to terminate, or killed."""
-    return [] if child.process is None else [call[0] for call in child.process.method_calls]
+    calls = [] if child.process is None else [call[0] for call in child.process.method_calls]
+    return [name for name in calls if name != "poll"]
 
 
 class Stage:
-    """A supervisor whose children and events are made up, on a clock that its waits move."""
+    """A supervisor whose children are made up, on a clock that its waits move."""
 
     def __init__(self, monkeypatch, folder):
         self.clock, self.born, self.buried = Clock(), [], []
@@ -43,12 +43,11 @@ class Stage:
         settings = Settings(workers=2, webhooks_file=folder / "hooks.toml", partitions=5)
         monkeypatch.setattr(supervisor, "StoreKeeper", lambda _: store)
         monkeypatch.setattr(supervisor.subprocess, "Popen", self._popen)
-        monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=self.clock))
+        timed = SimpleNamespace(monotonic=self.clock, sleep=self._sleep)
+        monkeypatch.setattr(supervisor, "time", timed)
         monkeypatch.setattr(supervisor, "mark_process_dead", lambda *_: None)
         environ = {"MOCA_WORKERS": "9", "HOME": "/h"}
         self.found = Supervisor(settings, environ, webhook_timeout_s=7.0)
-        self.found._wait = lambda child, process: None
-        self.found._events = self
         self.found._life, self.found._metrics_dir = 0, str(folder)
         self.found._socket = SimpleNamespace(fileno=lambda: 1, close=lambda: None)
 
@@ -56,42 +55,36 @@ class Stage:
         self.buried.append((worker_id, verdict))
 
     def _popen(self, command, env, **_):
-        self.born.append(Mock(command=command[3:], env=env, pid=0, returncode=None))
-        return self.born[-1]
+        born = Mock(command=command[3:], env=env, pid=0, returncode=None)
+        born.poll.side_effect = lambda: born.returncode
+        self.born.append(born)
+        return born
 
     @property
     def children(self):
         return [self.found._api, *self.found._workers, *self.found._readers]
 
-    def get(self, timeout):
-        """The next event: of the script, or of a child that was told to end."""
-        assert timeout == TICK_S
+    def _sleep(self, seconds):
+        """What happens meanwhile: a step of the script; then those end that were told to."""
+        assert seconds == TICK_S
         if self.steps:
-            step = self.steps.pop(0)
-            return step() if callable(step) else step
+            self.steps.pop(0)()
+            return
+        self.clock.advance(seconds)
         for child in self.children:
             killed = "kill" in told(child)
             if killed or (told(child) and child.name not in self.deaf):
-                return self.ended(child, -signal.SIGKILL if killed else 0)
-        self.clock.advance(timeout)
-        raise queue.Empty
-
-    def ended(self, child, status):
-        child.process.returncode = status
-        return Exited(child, child.process)
+                child.process.returncode = -signal.SIGKILL if killed else 0
 
     def dies(self, name, status):
-        return lambda: self.ended(next(c for c in self.children if c.name == name), status)
+        child = next(child for child in self.children if child.name == name)
+        return lambda: setattr(child.process, "returncode", status)
 
     def passes(self, seconds):
-        def pause():
-            self.clock.advance(seconds)
-            raise queue.Empty
-
-        return pause
+        return lambda: self.clock.advance(seconds)
 
     def run(self, *steps):
-        self.steps = [*steps, Stop("enough")]
+        self.steps = [*steps, lambda: self.found.stop("enough")]
         return self.found._supervise()
 
     def stop(self, note, *steps):
@@ -101,7 +94,7 @@ class Stage:
 
         def noted(child):
             note(child)
-            clean_up(child)
+            return clean_up(child)
 
         self.found._clean_up = noted
         self.found._stop_children()
@@ -140,7 +133,6 @@ def test_a_child_that_keeps_dying_is_started_again_ever_more_slowly(stage):
 
     def look():
         starts.append(len(stage.born))
-        raise queue.Empty
 
     dies = stage.dies("worker 1", 3)
     steps = [dies, stage.passes(0.09), look, stage.passes(0.011), look]
@@ -157,9 +149,11 @@ def test_what_a_worker_died_of_is_told_to_the_store(stage):
     statuses = [0, 1, 2, 3, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGSEGV, -signal.SIGABRT]
     for status in statuses:
         stage.found._start(worker)
-        stage.found._mind(stage.ended(worker, status))
+        worker.process.returncode = status
+        stage.found._mind(worker)
     stage.found._start(stage.found._api)
-    stage.found._mind(stage.ended(stage.found._api, 3))
+    stage.found._api.process.returncode = 3
+    stage.found._mind(stage.found._api)
     verdicts = [verdict for _, verdict in stage.buried]
     assert verdicts == ["unknown"] * 2 + ["failed"] * 2 + ["unknown"] * 2 + ["failed"] * 2
 
@@ -203,7 +197,7 @@ def test_what_does_not_end_is_killed_after_its_time(stage):
 def test_a_second_signal_kills_what_ends_and_all_that_comes_later(stage):
     stage.deaf = {child.name for child in stage.children}
     began, orders = stage.clock.now, []
-    stage.stop(lambda child: orders.append(told(child)), Stop("SIGTERM"))
+    stage.stop(lambda child: orders.append(told(child)), lambda: stage.found.stop("SIGTERM"))
     assert ["kill" in order for order in orders] == [True] * 4
     assert stage.clock.now - began < 1
 
