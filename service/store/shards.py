@@ -21,14 +21,13 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from importlib.resources import files
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import redis
 import redis.asyncio
@@ -305,34 +304,6 @@ def reply_of(connection: Any) -> Any:
         return error
 
 
-class Begun(Generic[T]):
-    """A coroutine that has run up to its first wait.
-
-    A result that is ready needs no timeout, which would cost several times as much. `done`:
-    it did not wait, and `result` is its result. An error before the first wait is raised here.
-    """
-
-    __slots__ = ("_coroutine", "_waits_for", "done", "result")
-
-    def __init__(self, coroutine: Coroutine[Any, None, T]) -> None:
-        self._coroutine = coroutine
-        self.done = False
-        self.result: T | None = None
-        try:
-            self._waits_for = coroutine.send(None)
-        except StopIteration as end:
-            self.done = True
-            self.result = end.value
-
-    def __await__(self) -> Generator[Any, None, T]:
-        """Wait for the result; only if it is not done."""
-        try:
-            yield self._waits_for
-            return (yield from self._coroutine.__await__())
-        finally:
-            self._coroutine.close()
-
-
 async def send_async(connection: Any, commands: Iterable[Words]) -> None:
     """Send commands."""
     for part in _parts(commands):
@@ -342,11 +313,8 @@ async def send_async(connection: Any, commands: Iterable[Words]) -> None:
 async def reply_of_async(connection: Any, limit_s: float) -> Any:
     """Read one reply, as `reply_of` does; redis.TimeoutError after `limit_s`."""
     try:
-        reading = Begun(connection.read_response(timeout=math.inf, disconnect_on_error=False))
-        if reading.done:  # it came with one before it
-            return reading.result
         async with asyncio.timeout(limit_s):
-            return await reading
+            return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
     except ResponseError as error:
         return error
     except TimeoutError:

@@ -1,13 +1,11 @@
-"""Which server has a key, as servers of a cluster say, and how replies are awaited; no server."""
-
-import asyncio
+"""Which server has a key, as servers of a cluster say; no server."""
 
 import pytest
 import redis
 from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
 
 from service.store import keys
-from service.store.shards import SLOTS, Begun, ClusterShards, Shards, key_of, slot_of
+from service.store.shards import SLOTS, ClusterShards, Shards, key_of, slot_of
 
 HALF = SLOTS // 2
 LOW = next(key for key in map(keys.log, range(64)) if slot_of(key) < HALF)
@@ -81,40 +79,3 @@ def test_the_key_of_a_command():
     ]
     assert [key_of(words) for words in cases] == [LOW] * 4
     assert key_of(("TIME",)) == keys.WORKERS
-
-
-async def test_what_does_not_wait_is_done_when_it_has_begun():
-    async def value(result):
-        return result
-
-    async def fault():
-        raise ValueError("at once")
-
-    for result in (None, 7):
-        ready = Begun(value(result))
-        assert (ready.done, ready.result) == (True, result)
-    with pytest.raises(ValueError, match="at once"):
-        Begun(fault())
-
-
-async def test_what_has_begun_goes_on_from_its_first_wait_and_ends_with_a_cancellation():
-    steps = []
-
-    async def slow(gate):
-        steps.append("begun")
-        try:
-            await gate.wait()
-            await asyncio.sleep(0)
-            return "result"
-        finally:
-            steps.append("ended")
-
-    gate = asyncio.Event()
-    waiting = Begun(slow(gate))
-    assert (waiting.done, steps) == (False, ["begun"])
-    asyncio.get_running_loop().call_soon(gate.set)
-    assert await waiting == "result"
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await Begun(slow(asyncio.Event()))
-    assert steps == ["begun", "ended"] * 2
