@@ -163,7 +163,10 @@ def parse_cursor(text: str, total: int) -> dict[int, Id]:
     except (ValueError, struct.error):
         raise BadCursor("expected the unmodified id of a message of this call") from None
     if stated != total:
-        raise BadCursor(f"expected a cursor of a service with {total} partitions")
+        raise BadCursor(
+            f"expected a cursor of a service with {total} partitions, got one of {stated}: "
+            "subscribe again without it"
+        )
     return {partition: Id(ms, number) for partition, ms, number in places}
 
 

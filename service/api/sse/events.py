@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from moca_client.responses import MESSAGES
@@ -153,7 +154,8 @@ class Subscription:
                 await self._hub.entries.beyond(count, left_s)
 
     async def _page(self, behind: Mapping[int, Id]) -> list[FeedEntry]:
-        some = dict(list(behind.items())[:PARTITIONS_AT_ONCE])
+        # What is furthest behind comes first: partitions in which much happens keep none back.
+        some = dict(sorted(behind.items(), key=itemgetter(1))[:PARTITIONS_AT_ONCE])
         entries: list[FeedEntry] = await from_store(self._hub.feeds.page(some, PAGE))
         for partition in some.keys() - {entry.partition for entry in entries}:
             # Its entries are gone from the store: there is nothing to catch up with.

@@ -10,6 +10,7 @@ import pytest
 from service.api.routes import events as event_routes
 from service.api.sse import events as sse_events
 from service.store.connection import connect
+from service.store.keys import partition_of
 from service.wire import Id, KnownRegime
 from service.wire.event_entries import Positions
 from tests.feeding import Consumer, Writer, by_stream
@@ -185,6 +186,16 @@ def test_catching_up_meets_following_without_a_loss_or_a_doubling(start, writer,
     for consumer in consumers:
         assert by_stream(consumer.seen) == by_stream(writer.written)
         assert consumer.gaps == []
+
+
+def test_partitions_in_which_much_happened_keep_no_others_back(start, writer, monkeypatch):
+    monkeypatch.setattr(sse_events, "PARTITIONS_AT_ONCE", 1)
+    monkeypatch.setattr(sse_events, "PAGE", 8)
+    url = start().url
+    fill(writer, 40)
+    consumer = Consumer(url, after="0")
+    consumer.read(8 * PARTITIONS)
+    assert len({partition_of(stream, PARTITIONS) for stream, *_ in consumer.seen}) == PARTITIONS
 
 
 def test_a_lost_connection_to_the_store_loses_no_event(start, writer, valkey_url):

@@ -20,7 +20,7 @@ def test_a_cursor_has_every_position_of_its_partitions(known, partitions):
     text = Positions(partitions, 64, known).text()
     wanted = {p: id_ for p, id_ in known.items() if p in partitions and id_ != START}
     assert parse_cursor(text, 64) == wanted
-    with pytest.raises(BadCursor):
+    with pytest.raises(BadCursor, match="with 65 partitions, got one of 64: subscribe again"):
         parse_cursor(text, 65)
 
 
