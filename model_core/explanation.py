@@ -8,9 +8,9 @@ In the model of *nothing* both regimes share every parameter. Each other model s
 the mean (a), the spread (s), the slope (b, with or without a step) or the autocorrelation (phi, at
 the same s or at the same spread of u); in one more mean and spread change together. a, b and s^2
 are integrated out in closed form (normal and inverse gamma priors), phi and ratios of spreads over
-a grid. The most probable model is the explanation; slope and autocorrelation, which few labels look
-like by chance, are less probable before. Counts and durations are compared by
-their rates, classes by their shares.
+a grid. The most probable model is the explanation, of those of which the labels themselves show
+something; slope and autocorrelation, which few labels look like by chance, are less probable
+before. Counts and durations are compared by their rates, classes by their shares.
 """
 
 from __future__ import annotations
@@ -54,10 +54,15 @@ RATIO = np.concatenate([1 / _FAR[::-1], np.geomspace(1 / 6, 6, 13), _FAR])
 # for a kind of change; and from that of its regime, from which on it is in no mean or spread.
 OUTLIER = 6.0
 FAR = 20.0
+FEW = 0.1  # share of a regime that may be outliers
 OUTLIERS_FROM = 10  # labels of a regime; in fewer an outlier looks like a larger spread
+# Of a regime, from its median, from which on its labels next to the change are on the way.
+ARRIVED = 3.0
+MOSTLY = 0.75  # share of them that are
+ON_THE_WAY = 5  # one label in so many, at most
 # Prior standard deviations, in those of the innovations: of the level, of what a trend adds over
-# all labels, of a step (more where the means are further apart), and of what a change of slope
-# adds until the last label.
+# all labels, of a step, and of what a change of slope adds until the last label. All but the first
+# are larger where the labels show more.
 LEVEL = 10.0
 TREND = 3.0
 STEP = 3.0
@@ -67,10 +72,17 @@ SHAPE = 1.0
 RATE = 0.5
 ROUNDING = 1e-13  # as a share of the labels: what is less is no spread, and no change
 CLEAR = log(3.0)  # of a log Bayes factor, from which a second change is mentioned
+# From which on regimes share a trend: means are then the levels next to the change, and spreads
+# those about the line.
+TRENDING = log(100.0)
 # Log Bayes factor of a mean against a spread, either way, up to which the sentence names both: of
 # a few labels far off on one side either may be the reason.
 ALIKE = log(10.0)
 SAME = 1.15  # factor of a spread up to which it is not mentioned
+# Of a mean, in standard deviations of the wider regime: if it moved by less it is not mentioned, if
+# by more it is mentioned first.
+LITTLE = 0.2
+FAR_APART = 1.0
 RARE = -log(5.0)  # log prior odds of a slope or an autocorrelation to a mean or a spread
 
 
@@ -164,6 +176,14 @@ def _candidates(before: Array, after: Array) -> list[int]:
 # --- numbers ---------------------------------------------------------------------------------
 
 
+class _Line(NamedTuple):
+    """Line through labels: sums of products with the time, and of its squares; sd about it."""
+
+    products: float
+    times: float
+    sd: float
+
+
 class _Spread(NamedTuple):
     """Mean of labels, and the sum of their squared distances from it.
 
@@ -201,100 +221,166 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     largest = float(np.abs(labels).max())
     # Less what both share, before anything is squared: large labels with a small spread.
     centre = _median(labels)
-    old = old - centre
-    new = new - centre
+    old, new = _settled(old - centre, new - centre)
     usual = [_without_outliers(old), _without_outliers(new)]
     spread_of = [_spread(usual[0]), _spread(usual[1])]
     scale = _within(*spread_of)
+    least = ROUNDING * largest
     if not isfinite(scale):
         return -inf, Explanation("labels too large to compare")
-    if scale <= ROUNDING * largest:  # constant within both regimes
+    if scale <= least:  # constant within both regimes
         return _constant(centre + spread_of[0].mean, centre + spread_of[1].mean)
     weighed = _weighed(usual, spread_of, scale)
-    evidence = weighed.evidence
+    # Beside a trend: levels next to the change, and spreads about the line.
+    old = old - weighed.trend * (np.arange(len(old)) - len(old) + 0.5)
+    new = new - weighed.trend * (np.arange(len(new)) + 0.5)
+    every = _spread(old), _spread(new)  # outliers as well
+    within = _within(*every)
+    means = centre + every[0].mean, centre + every[1].mean
+    if within <= least:  # constant, or on two lines
+        return _constant(*means)
+    shown = _Shown(means, (_sd(every[0], least), _sd(every[1], least)), within)
+    evidence = weighed.evidence(shown)
     kind = max(evidence, key=lambda name: evidence[name])
     clear = evidence[kind] - weighed.nothing
     total = _log_sum(np.array([weighed.nothing, *evidence.values()]))
     probability = exp(max(evidence[kind], weighed.nothing) - total)
-    every = _spread(old), _spread(new)  # outliers as well
-    means = centre + every[0].mean, centre + every[1].mean
-    least = ROUNDING * largest
-    spreads = _sd(every[0], least), _sd(every[1], least)
-    # Innovations differ in spread where autocorrelation changes, too: of the labels it is the same.
-    same = spreads[1] < SAME * spreads[0] and spreads[0] < SAME * spreads[1]
-    if clear <= 0 or (kind == "spread" and same):
+    if clear <= 0:
         return clear, Explanation(UNCLEAR, probability=probability)
-    size: float | None
-    if kind == "mean":
-        ends = means
-        size = (means[1] - means[0]) / _within(*every)
-        text = moved("mean", ends, size)
-        second = scaled("spread", spreads)
-    elif kind == "spread":
-        ends = spreads
-        size = ratio(spreads)
-        text = scaled("spread", spreads)
-        second = moved("mean", means)
-    elif kind == "slope":
+    if kind == "slope":
         ends = _slope(usual[0]), _slope(usual[1])
-        size = ends[1] - ends[0]
         text = f"{moved('slope', ends)} per observation"
-    else:
+        return clear, Explanation(text, kind, *ends, probability, size=ends[1] - ends[0])
+    if kind == "autocorrelation":
         ends = _autocorrelations(weighed.phis)
-        size = ends[1] - ends[0]
-        text = moved("autocorrelation", ends)
-    if kind == weighed.with_both:
-        # Without what looks like outliers a few labels may be closer together than they are: of a
-        # spread nothing is said that all labels contradict, or do not show.
-        wider = sqrt(spread_of[1].squares / len(new)) > sqrt(spread_of[0].squares / len(old))
-        plain = not same and wider == (spreads[1] > spreads[0])
-        both = f"{text}; {second}" if plain or kind == "spread" else text
-        text = weighed.choose(text, both, either(means, spreads))
-    return clear, Explanation(text, kind, ends[0], ends[1], probability, size=size)
+        text = moved(kind, ends)
+        return clear, Explanation(text, kind, *ends, probability, size=ends[1] - ends[0])
+    wider = spread_of[1].squares / len(new) > spread_of[0].squares / len(old)
+    text = weighed.sentence(kind, shown, wider)
+    if kind == "mean":
+        return clear, Explanation(text, kind, *means, probability, size=shown.shift / within)
+    size = ratio(shown.spreads)
+    return clear, Explanation(text, kind, *shown.spreads, probability, size=size)
+
+
+class _Shown(NamedTuple):
+    """What the labels of two regimes show: means and spreads of both, and the spread within."""
+
+    means: tuple[float, float]
+    spreads: tuple[float, float]
+    within: float
+
+    @property
+    def shift(self) -> float:
+        return self.means[1] - self.means[0]
+
+    @property
+    def moved(self) -> float:
+        """How far the mean moved, in standard deviations of the wider regime."""
+        return abs(self.shift) / max(self.spreads)
+
+    @property
+    def same(self) -> bool:
+        """Whether the spread is, of the labels: innovations' may change with autocorrelation."""
+        old, new = self.spreads
+        return new < SAME * old and old < SAME * new
 
 
 class _Weighed(NamedTuple):
     """Log evidence of nothing and, with the prior odds, of each kind of change.
 
-    with_both: mean or spread, whichever a change of both counts as. second: log Bayes factor of
-    a change of both against one of that alone. phis: at the points where phi differs.
+    both: of mean and spread. trend: slope of the line that both regimes share; 0: there is none.
+    phis: at the points where phi differs.
     """
 
     nothing: float
-    evidence: dict[str, float]
-    with_both: str
-    second: float
+    mean: float
+    spread: float
+    both: float
+    others: dict[str, float]
+    trend: float
     phis: Array
 
-    def choose(self, one: str, both: str, either: str) -> str:
-        """Choose the sentence of a change: of mean or spread, of both, or of either."""
-        if self.second > CLEAR:
-            return both
-        alike = abs(self.evidence["mean"] - self.evidence["spread"]) < ALIKE
-        return either if alike else one
+    def evidence(self, shown: _Shown) -> dict[str, float]:
+        """Evidence of each kind that can be named: of those of which the labels show something.
+
+        A change of both mean and spread counts as one of the mean where that moved far, else of
+        what says more.
+        """
+        kinds = dict(self.others)
+        if shown.moved >= LITTLE:
+            kinds["mean"] = self.mean
+        if not shown.same:
+            kinds["spread"] = self.spread
+        if len(kinds) > len(self.others):
+            more = max(("mean", "spread"), key=lambda name: kinds.get(name, -inf))
+            if self.both - max(self.mean, self.spread) > CLEAR and not shown.same:
+                more = "mean" if shown.moved >= FAR_APART else "spread"
+            kinds[more] = _log_sum(np.array([kinds[more], self.both])) - log(2)
+        return kinds or {"mean": -inf}
+
+    def sentence(self, kind: str, shown: _Shown, wider: bool) -> str:
+        """Name a change of mean or spread: with the other one, or either, where that is as likely.
+
+        wider: whether the later regime is, without outliers.
+        """
+        # Without what looks like outliers a few labels may be closer together than they are: of a
+        # spread nothing is said that all labels contradict.
+        plain = kind == "spread" or wider == (shown.spreads[1] > shown.spreads[0])
+        mean = moved("mean", shown.means, shown.shift / shown.within if kind == "mean" else None)
+        spread = scaled("spread", shown.spreads)
+        one = mean if kind == "mean" else spread
+        if shown.same or shown.moved < LITTLE or not plain:
+            return one
+        if self.both - (self.mean if kind == "mean" else self.spread) > CLEAR:
+            return f"{mean}; {spread}" if kind == "mean" else f"{spread}; {mean}"
+        alike = abs(self.mean - self.spread) < ALIKE
+        return either(shown.means, shown.spreads) if alike else one
 
 
 def _weighed(usual: Sequence[Array], spread_of: Sequence[_Spread], scale: float) -> _Weighed:
     """Weigh the kinds of changes between two regimes' numbers, of which scale is the spread."""
     old, new = spread_of
     cleaned = np.concatenate(usual)
+    lines = [_line(labels, own) for labels, own in zip(usual, spread_of, strict=True)]
     # The smaller spread is the unit: in one of both a regime that is quiet beside the other would
     # be less than the priors of its noise and of a step.
-    sds = sqrt(old.squares / old.number), sqrt(new.squares / new.number)
-    unit = max(min(sds), scale / RATIO[-1])
-    shift = abs(new.mean - old.mean) / unit
-    logs = _evidence((cleaned - _median(cleaned)) / unit, old.number, max(STEP, shift))
-    evidence = {"mean": _mean(logs[_STEP]), "spread": _mean(logs[_SPREAD])}
-    # A change of both counts as one of the mean where that is clear, else of what says more.
-    both = _mean(logs[_STEP_SPREAD])
-    clearly = both - max(evidence["mean"], evidence["spread"]) > CLEAR
-    more = "mean" if clearly or evidence["mean"] > evidence["spread"] else "spread"
-    second = both - evidence[more]
-    evidence[more] = _log_sum(np.array([evidence[more], both])) - log(2)
+    unit = max(min(line.sd for line in lines), scale / RATIO[-1])
+    slope = sum(line.products for line in lines) / sum(line.times for line in lines)
+    shift = new.mean - old.mean
+    steps = abs(shift), abs(shift - slope * len(cleaned) / 2)
+    bend = lines[1].products / lines[1].times - lines[0].products / lines[0].times
+    level, trending = _evidence(
+        (cleaned - _median(cleaned)) / unit,
+        old.number,
+        max(STEP, max(steps) / unit),
+        max(BEND, abs(bend) * new.number / unit),
+        max(TREND, abs(slope) * len(cleaned) / unit),
+    )
+    # Averaged over having a trend.
+    logs = np.maximum(level, trending) + np.log1p(np.exp(-np.abs(level - trending))) - log(2)
+    mean = _mean(logs[_STEP])
+    others: dict[str, float] = {}
     if new.number >= FEWEST:
-        evidence["slope"] = _mean(logs[_BENDS]) + RARE
-        evidence["autocorrelation"] = _mean(logs[_PHIS]) + RARE
-    return _Weighed(_mean(logs[_NOTHING]), evidence, more, second, logs[_PHIS])
+        bends = _mean(logs[_BEND])
+        # A step with a bend counts as what says more by itself.
+        stepped = _mean(logs[_STEP_BEND]) + RARE - log(2)
+        if bends > mean:
+            others["slope"] = _log_sum(np.array([bends + RARE - log(2), stepped]))
+        else:
+            others["slope"] = bends + RARE - log(2)
+            mean = _log_sum(np.array([mean, stepped]))
+        others["autocorrelation"] = _mean(logs[_PHIS]) + RARE
+    trend = _mean(trending[_LINES]) - _mean(level[_LINES]) > TRENDING
+    return _Weighed(
+        _mean(logs[_NOTHING]),
+        mean,
+        _mean(logs[_SPREAD]),
+        _mean(logs[_STEP_SPREAD]),
+        others,
+        slope if trend else 0.0,
+        logs[_PHIS],
+    )
 
 
 def _constant(old: float, new: float) -> tuple[float, Explanation]:
@@ -312,11 +398,11 @@ def _crossed(*axes: Array) -> list[Array]:
 # and a bend alone; nothing; a spread; autocorrelations, at the same noise and spread.
 _COUNTS = [len(PHI), len(PHI) * len(RATIO), len(PHI), len(PHI), len(PHI), len(PHI) * len(RATIO)]
 _ENDS = np.cumsum(_COUNTS).tolist()
-_STEP, _STEP_SPREAD, _, _, _NOTHING, _SPREAD = map(slice, [0, *_ENDS[:-1]], _ENDS)
-_BENDS = slice(_ENDS[1], _ENDS[3])
+_STEP, _STEP_SPREAD, _STEP_BEND, _BEND, _NOTHING, _SPREAD = map(slice, [0, *_ENDS[:-1]], _ENDS)
+_LINES = slice(0, _ENDS[1])  # with a step, without a bend
 _PHIS = slice(_ENDS[5], None)
 _WITH_STEP = slice(0, _ENDS[2])
-_WITH_BEND = _BENDS
+_WITH_BEND = slice(_ENDS[1], _ENDS[3])
 
 
 class _Grid(NamedTuple):
@@ -351,10 +437,13 @@ def _whole_grid() -> _Grid:
 _GRID = _whole_grid()
 
 
-def _evidence(labels: Array, first: int, step: float) -> Array:
-    """Log evidence (G,) at each point of the grid, averaged over having a trend.
+def _evidence(
+    labels: Array, first: int, step: float, bend: float, trend: float
+) -> tuple[Array, Array]:
+    """Log evidence (G,) at each point of the grid, without a trend and with one.
 
-    labels: standardised, of both regimes; first: of those after the change. step: its prior sd.
+    labels: standardised, of both regimes; first: of those after the change. step, bend, trend:
+    prior sds, see above.
     """
     count = len(labels)
     time = np.arange(count, dtype=float)
@@ -362,8 +451,8 @@ def _evidence(labels: Array, first: int, step: float) -> Array:
     columns = np.empty((5, count))  # priors are unit normal that way
     columns[0] = LEVEL
     columns[1] = step * (time >= first)
-    columns[2] = BEND * later / later[-1]
-    columns[3] = TREND * (time / count - 0.5)
+    columns[2] = bend * later / later[-1]
+    columns[3] = trend * (time / count - 0.5)
     columns[4] = labels
     old = _products(columns[:, :first], columns[:, : first - 1], columns[:, 1:first])
     # The first label is stationary: its variance is s^2 / (1 - phi^2).
@@ -381,15 +470,13 @@ def _evidence(labels: Array, first: int, step: float) -> Array:
         others = left[0, 1:]
         left[1:, 1:] -= others[:, None] * (others / pivot)
     shape = SHAPE + count / 2
-    (trend, shared), (_, squares) = sums[3:, 3:]
-    pivot = trend + 1.0
+    (times, shared), (_, squares) = sums[3:, 3:]
+    pivot = times + 1.0
     level = log_scale - 0.5 * np.log(determinant) - shape * np.log(RATE + squares / 2)
     squares = squares - shared * (shared / pivot)
     determinant *= pivot
     trending = log_scale - 0.5 * np.log(determinant) - shape * np.log(RATE + squares / 2)
-    more = np.maximum(level, trending)
-    averaged: Array = more + np.log1p(np.exp(-np.abs(level - trending))) - log(2)
-    return averaged
+    return level, trending
 
 
 def _autocorrelations(logs: Array) -> tuple[float, float]:
@@ -424,8 +511,9 @@ def _within_reach(labels: Array) -> Array:
         return labels
     off = np.abs(labels - _median(labels))
     robust = 1.4826 * _median(off)
-    near: Array = labels if robust == 0 else labels[off <= FAR * robust]
-    return near
+    near = off <= FAR * robust
+    kept: Array = labels[near] if robust and _few(~near) else labels
+    return kept
 
 
 def _without_outliers(labels: Array) -> Array:
@@ -436,8 +524,14 @@ def _without_outliers(labels: Array) -> Array:
     middle = np.sort(np.stack([padded[i : i + len(labels)] for i in range(5)]), axis=0)[2]
     off = np.abs(labels - middle)
     robust = 1.4826 * _median(off)
-    usual: Array = labels if robust == 0 else np.where(off > OUTLIER * robust, middle, labels)
+    far = off > OUTLIER * robust
+    usual: Array = np.where(far, middle, labels) if robust and _few(far) else labels
     return usual
+
+
+def _few(outliers: NDArray[np.bool_]) -> bool:
+    """Whether so many are outliers: else a regime has two levels, of which one is rarer."""
+    return bool(np.count_nonzero(outliers) <= FEW * len(outliers))
 
 
 def _within(old: _Spread, new: _Spread) -> float:
@@ -447,6 +541,67 @@ def _within(old: _Spread, new: _Spread) -> float:
 def _sd(own: _Spread, least: float) -> float:
     """Standard deviation; 0 where it is less than `least`, which is rounding."""
     return own.sd if own.sd > least else 0.0
+
+
+def _line(labels: Array, own: _Spread) -> _Line:
+    """Line through a regime's labels; of few of them the sd is about their mean."""
+    time = np.arange(len(labels)) - (len(labels) - 1) / 2
+    products = float(time @ labels)
+    times = float(time @ time)
+    left = own.squares
+    if len(labels) >= OUTLIERS_FROM:
+        left = max(left - products**2 / times, 0.0)
+    return _Line(products, times, sqrt(left / len(labels)))
+
+
+def _settled(old: Array, new: Array) -> tuple[Array, Array]:
+    """Labels of two regimes without those next to the change that are on the way between them.
+
+    A level may take a few labels to change, and a start may be a few off.
+    """
+    late = 0
+    early = 0
+    sides = old[::-1], new
+    for sloped in (False, True):
+        first, last = (_course(labels, sloped) for labels in sides)
+        late = max(late, _on_the_way(sides[0], first, last))
+        early = max(early, _on_the_way(sides[1], last, first))
+    return old[: len(old) - late], new[early:]
+
+
+class _Course(NamedTuple):
+    """A regime's labels, as a line that outliers do not move: its start, slope, distance to it."""
+
+    level: float
+    slope: float
+    off: float
+
+
+def _course(labels: Array, sloped: bool) -> _Course:
+    half = len(labels) // 2
+    slope = 0.0
+    left = labels
+    if sloped and len(labels) >= OUTLIERS_FROM:
+        slope = _median(labels[half:] - labels[: len(labels) - half]) / half
+        left = labels - slope * np.arange(len(labels))
+    ordered = np.sort(left)
+    quartiles = ordered[len(left) // 4], ordered[-1 - len(left) // 4]
+    return _Course(_median(ordered), slope, float(quartiles[1] - quartiles[0]) / 1.349)
+
+
+def _on_the_way(labels: Array, own: _Course, other: _Course) -> int:
+    """How many labels, from the first one on, are between their regime and the other, or there."""
+    if len(labels) < OUTLIERS_FROM:
+        return 0
+    first = labels[: len(labels) // ON_THE_WAY]
+    apart = other.level - own.level
+    away = (first - own.slope * np.arange(len(first)) - own.level) * (1 if apart > 0 else -1)
+    between = (away > ARRIVED * own.off) & (away <= abs(apart) + ARRIVED * other.off)
+    if not between.any():
+        return 0
+    mostly = np.cumsum(between) >= MOSTLY * np.arange(1, len(first) + 1)
+    places = np.flatnonzero(between & mostly)
+    return int(places[-1]) + 1 if len(places) else 0
 
 
 def _slope(labels: Array) -> float:

@@ -134,6 +134,59 @@ def test_the_first_sentence_of_a_spread_that_quadrupled_is_of_the_spread():
     assert sum("spread" in names for names in last) >= 38, last
 
 
+def drawn(case, rng, phi):
+    """200 labels before a change and 100 after it, of levels and trends as metrics have them."""
+    time = np.arange(300)
+    noise = np.sqrt(1 - phi**2) * autoregressive(rng, 300, phi, rng.normal())
+    sign = rng.choice([-1.0, 1.0])
+    later = np.maximum(time - 199, 0)
+    if case == "early":
+        return noise + 5 * sign * (time >= 205), 200, sign
+    if case == "rise":
+        return noise + 10 * sign * np.minimum(later / 5, 1), 200, sign
+    if case == "against a trend":
+        return noise + sign * (0.05 * time - 3 * (time >= 200)), 200, -sign
+    return noise + 0.5 * sign * np.minimum(time, 200), 200, -sign  # a rise that ends
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "right"),
+    [
+        ("early", "mean", (0.9, 0.9)),
+        ("rise", "mean", (0.9, 0.9)),
+        ("against a trend", "mean", (0.95, 0.9)),
+        ("a rise that ends", "slope", (0.95, 0.95)),
+    ],
+)
+def test_levels_that_take_a_while_and_trends_are_explained_as_they_are_seen(case, kind, right):
+    """right: least share of sentences with that kind alone, in the right direction; by noise."""
+    for phi, least in zip((0.0, 0.9), right, strict=True):
+        rng = np.random.default_rng(11)
+        fitting = 0
+        for _ in range(60):
+            labels, start, sign = drawn(case, rng, phi)
+            found = explain(labels[:start, None], labels[start:, None])
+            upwards = found.after is not None and (found.after > found.before) == (sign > 0)
+            fitting += words(found.text) == {kind} and upwards
+        assert fitting >= 60 * least, (phi, fitting)
+
+
+def test_a_regime_with_two_levels_has_both_in_its_spread():
+    """A sensor that rounds: most labels are the same but for jitter, the others are no outliers."""
+    rng = np.random.default_rng(5)
+    before = 76 + (rng.random((130, 1)) < 0.7) + 0.01 * rng.normal(size=(130, 1))
+    found = explain(before, before[:60] - 3)
+    assert found.text.startswith("mean fell by ")
+    assert found.size == pytest.approx(-3 / 0.46, rel=0.1)
+
+
+def test_a_mean_that_hardly_moved_is_not_named():
+    rng = np.random.default_rng(3)
+    for _ in range(100):
+        found = explain(rng.normal(size=(200, 1)), 0.3 * rng.normal(size=(60, 1)) + 0.05)
+        assert words(found.text) == {"spread"}, found.text
+
+
 def test_a_large_change_of_one_parameter_is_none_of_another():
     rng = np.random.default_rng(7)
 
