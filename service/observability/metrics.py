@@ -165,9 +165,6 @@ RESIDENT_BYTES = _sum(
     "moca_resident_bytes",
     "Memory held for streams and models, on device and host, including one step, in bytes.",
 )
-RESIDENT_STREAMS = _sum(
-    "moca_resident_streams", "Resident streams: their state is in the worker's memory."
-)
 FENCED_COMMITS = _counter(
     "moca_fenced_commits_total",
     "Commits rejected because the worker no longer owned the partition.",
@@ -270,11 +267,6 @@ SUBSCRIBERS = _sum(
     "Open connections that follow the `events` of all streams, or the `observations` of one.",
     ["kind"],
 )
-SUBSCRIBERS_DROPPED = _counter(
-    "moca_subscribers_dropped_total",
-    "Such connections that were closed by the send timeout.",
-    ["kind"],
-)
 WEBHOOK_DELIVERED = _counter(
     "moca_webhook_delivered_total", "Events accepted by a webhook's receiver.", ["hook"]
 )
@@ -314,8 +306,6 @@ FIRST = (
     "moca_unowned_partitions",
     "moca_quarantined_commands_total",
 )
-for _kind in ("events", "observations"):
-    SUBSCRIBERS_DROPPED.labels(_kind)
 BUILD_INFO.labels(service_version(), platform.python_version()).set(1)
 # Counters that are there from the start: a rate does not miss the first increment.
 _REASONS = ("partition_full", "too_many_waiting", "wait", "api_busy", "connections")

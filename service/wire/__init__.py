@@ -37,7 +37,6 @@ from service.wire.commands import (
     Id,
     Import,
     Ingest,
-    Label,
     LogEntry,
     Move,
     NameRegime,
@@ -82,7 +81,6 @@ from service.wire.records import (
     updated,
 )
 from service.wire.stored_records import (
-    CHECKSUM_MARK,
     CHECKSUM_SIZE,
     Damaged,
     checked,

@@ -30,7 +30,6 @@ from service.api.routes.streams import head_of
 from service.api.sse.connections import EventStream
 from service.api.sse.events import Subscription
 from service.api.sse.observations import Follower, differs
-from service.observability import metrics
 from service.schema.commands import IncidentExclusionForm
 from service.schema.queries import (
     ChangesQuery,
@@ -171,12 +170,7 @@ async def events(
     positions = Positions(partitions, total, hub.positions if resumed is None else resumed)
     incidents = context.incidents if query.incidents else None
     subscription = Subscription(hub, filter_, positions, whole, incidents)
-    return EventStream(
-        subscription.chunks(HEARTBEAT_S),
-        hub.connections.leave,
-        SEND_TIMEOUT_S,
-        metrics.SUBSCRIBERS_DROPPED.labels("events"),
-    )
+    return EventStream(subscription.chunks(HEARTBEAT_S), hub.connections.leave, SEND_TIMEOUT_S)
 
 
 def _place(last_event_id: str, after: str | None) -> tuple[str, str]:
@@ -236,12 +230,7 @@ async def follow_observations(
     full = query.detail == "full"
     follower = Follower(hub, stream, head, at, query.state, full)
     await follower.ready()
-    return EventStream(
-        follower.chunks(HEARTBEAT_S),
-        follower.leave,
-        SEND_TIMEOUT_S,
-        metrics.SUBSCRIBERS_DROPPED.labels("observations"),
-    )
+    return EventStream(follower.chunks(HEARTBEAT_S), follower.leave, SEND_TIMEOUT_S)
 
 
 def _resume_observations(last_event_id: str, after: str | None) -> tuple[str, str | None] | None:

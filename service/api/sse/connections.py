@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
-from prometheus_client import Counter, Gauge
+from prometheus_client import Gauge
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -92,9 +92,9 @@ def message(kind: str, data: Any, id_: str = "") -> bytes:
 class EventStream(StreamingResponse):
     """A streaming response without an end; calls `leave` when it is closed.
 
-    A consumer that does not read for `send_timeout_s` is disconnected, which `dropped` counts. Only
-    the connection's own buffer waits for it: later messages are in the store. A consumer whose key
-    was revoked is disconnected before the next chunk.
+    A consumer that does not read for `send_timeout_s` is disconnected. Only the connection's own
+    buffer waits for it: later messages are in the store. A consumer whose key was revoked is
+    disconnected before the next chunk.
     """
 
     media_type = "text/event-stream"
@@ -104,12 +104,10 @@ class EventStream(StreamingResponse):
         chunks: AsyncGenerator[bytes],
         leave: Callable[[], None],
         send_timeout_s: float,
-        dropped: Counter,
     ) -> None:
         self._chunks = chunks
         self._leave = leave
         self._send_timeout_s = send_timeout_s
-        self._dropped = dropped
         super().__init__(chunks, headers=HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +144,6 @@ class EventStream(StreamingResponse):
         try:
             await super().stream_response(timed)
         except TimeoutError:
-            self._dropped.inc()
             log.warning("closing event stream: send timeout after %g s", self._send_timeout_s)
         except ServiceError as error:
             # The response has begun: the consumer gets the error when it reconnects.

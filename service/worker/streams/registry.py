@@ -533,20 +533,15 @@ class Engine:
     def measure(self) -> None:
         """Set the gauges of what is held, and of how far checkpoints are behind."""
         now_ms = time.time() * 1000
-        resident = 0
         behind = self.table.behind
         oldest_ms = self.table.oldest_ms or now_ms
         for stream in self.streams.values():
-            if stream.slab is None:
-                continue
-            resident += 1
-            if stream.at < 0:  # awake: the table has all others
+            if stream.at < 0 and stream.slab is not None:  # the table has those that are asleep
                 head = stream.live()
                 if head.seq > head.checkpoint:
                     behind = max(behind, head.seq - head.checkpoint)
                     oldest_ms = min(oldest_ms, head.checkpoint_ms or head.created_ms)
         metrics.RESIDENT_BYTES.set(sum(self.held()))
-        metrics.RESIDENT_STREAMS.set(resident)
         metrics.CHECKPOINT_AGE.set(max(0.0, now_ms - oldest_ms) / 1000)
         metrics.CHECKPOINT_LAG.set(behind)
 

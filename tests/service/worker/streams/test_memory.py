@@ -48,12 +48,11 @@ def clock(monkeypatch):
 
 
 def recount(engine, now_s):
-    """Resident streams, bytes on the host, longest way and oldest age behind a checkpoint."""
+    """Bytes on the host, longest way and oldest age behind a checkpoint."""
     streams = engine.streams.values()
     behind = [s for s in streams if s.slab is not None and s.live().checkpoint < s.live().seq]
     made_ms = [s.live().checkpoint_ms or s.live().created_ms for s in behind]
     return (
-        sum(s.slab is not None for s in streams),
         sum(s.host_bytes for s in streams),
         max((s.live().seq - s.live().checkpoint for s in behind), default=0),
         max(0.0, now_s - min(made_ms) / 1000) if made_ms else 0.0,
@@ -64,7 +63,6 @@ def gauges(engine):
     """The same as the worker has it."""
     engine.measure()
     return (
-        REGISTRY.get_sample_value("moca_resident_streams"),
         engine.held().host,
         REGISTRY.get_sample_value("moca_checkpoint_lag_observations"),
         REGISTRY.get_sample_value("moca_checkpoint_age_seconds"),
