@@ -283,7 +283,7 @@ def _role(pid: int) -> str:
     if name in STORES:
         return "store"
     if len(words) > 3 and words[1] == "-c":
-        return "serve" if words[3] == "serve" else "echo"
+        return "echo" if "service.bench.echo" in words[2] else "serve"
     return name
 
 
