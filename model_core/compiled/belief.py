@@ -368,14 +368,24 @@ def outlying(work: Floats) -> bool:
 
 
 @compiled
-def totals_after(head: Floats, outputs: int, number: Floats, counts: bool, out: Floats) -> bool:
-    """New totals of the labels, of which this one counts or not; returns whether all is finite."""
+def totals_after(
+    head: Floats, outputs: int, number: Floats, counts: bool, expected: Floats, out: Floats
+) -> bool:
+    """New totals of the labels, of which this one counts or not; returns whether all is finite.
+
+    expected: mean and covariance of the label, as in a summary. A missing output has these, so that
+    segments which have it in part have its mean and spread nevertheless.
+    """
     before = head[totals_place(outputs) :]
     out[0] = before[0] + (1.0 if counts else 0.0)
     for o in range(outputs):
         centred = number[LABEL + o] - head[LOCATION + o] if counts else 0.0
+        square = centred * centred
+        if math.isnan(centred):
+            centred = expected[o] - head[LOCATION + o]
+            square = centred * centred + expected[outputs + o * outputs + o]
         out[1 + o] = before[1 + o] + centred
-        out[1 + outputs + o] = before[1 + outputs + o] + centred * centred
+        out[1 + outputs + o] = before[1 + outputs + o] + square
     return math.isfinite(arithmetic.total(out, 1 + 2 * outputs))
 
 

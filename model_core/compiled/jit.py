@@ -40,8 +40,8 @@ _CALLED_OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 _ENTRY_OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Files and folders of model_core whose code and constants kernels hold.
 SOURCES = (
-    "belief.py", "compiled", "components", "hazard.py", "maths", "quantiles.py", "regimes.py",
-    "table.py", "upm",
+    "belief.py", "compiled", "components", "hazard.py", "labels.py", "maths", "quantiles.py",
+    "regimes.py", "table.py", "upm",
 )  # fmt: skip
 # Modules that share nothing with other kernels, and what each is compiled from: a change of that
 # empties no cache but its own.

@@ -94,6 +94,7 @@ class Kernel:
         # What is believed of a label, and features are made of, is known after its step alone.
         self._in_turns = bool(sizes.encoded and model.believes and sizes.lags)
         self._support = model.label
+        self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
         self._levels = NO_LEVELS  # that were checked last
         self._inputs = LABEL + model.y_dim + model.x_dim
         self._numbers = NUMBERS + 2 + 4 * model.y_dim  # in a row of the table
@@ -148,7 +149,12 @@ class Kernel:
         if len(beliefs):
             _check("beliefs", beliefs, (batch, 2, slots))
         table = np.empty((batch, self._numbers + (COLUMNS if regimes else 0)))
-        summary = np.empty((batch, self._columns(levels.shape[1]) if summarised else 0))
+        if not summarised:
+            levels = NO_LEVELS
+        labels = inputs[:, LABEL : LABEL + self.model.y_dim]
+        lacking = self._partial and bool(np.isnan(labels).any())
+        width = self._columns(levels.shape[1]) if summarised or lacking else 0
+        summary = np.empty((batch, width))
         if self._in_turns:
             for turn in _turns(rows):
                 self._step(
@@ -157,7 +163,8 @@ class Kernel:
                 )  # fmt: skip
         else:
             self._step(held, levels, window, rows, inputs, hazards, table, summary, beliefs)
-        return table, Summary(summary, self.model.y_dim, self._support)
+        wanted = summary if summarised else summary[:, :0]
+        return table, Summary(wanted, self.model.y_dim, self._support)
 
     def _step(
         self,

@@ -241,7 +241,7 @@ def advance(
     """Step rows by one observation each, in order.
 
     A row that is not `ok` stays as it was, but for what its empty slots hold. recalled: regimes of
-    their memories.
+    their memories. summary: empty where it is not wanted, and no label lacks outputs.
 
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
     model.params, W) to work in, spare: (model.spare, of `components`), totals: (1 + 2 d).
@@ -296,13 +296,14 @@ def advance(
             work[SHARE, i] = 0.0
         log_score = belief.observe(work, counted)
         outlying = labelled and belief.outlying(work)
-        counts = labelled and not outlying
-        finite = belief.totals_after(head, model.outputs, number, counts, totals)
         best = arithmetic.largest(work[PATH], width)
-        if not (finite and math.isfinite(log_score) and math.isfinite(best)):
+        if not (math.isfinite(log_score) and math.isfinite(best)):
             continue
         if summary.shape[1] > 0:
             call(summarise, step, levels, spare, summary[b])
+        counts = labelled and not outlying
+        if not belief.totals_after(head, model.outputs, number, counts, summary[b], totals):
+            continue
         if labelled:
             log_score = call(learn, step, log_score)
         if not (math.isfinite(log_score) and _finite(own, work[belief.SPARE])):

@@ -227,7 +227,6 @@ class Slab:
         self.device = device
         # Elsewhere than on the CPU, and of models that have none, the eager filter steps all rows.
         self._kernel = places.kernel_of(model) if device == "cpu" else None
-        self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
         self._make_room = room.make_room
         self.levels = [*levels]
         self._levels = with_normal(levels)
@@ -493,8 +492,7 @@ class Slab:
         if not rows:
             return []
         packed = columns.packed(self.model, seen, watched)
-        # Not those of details, and of labels with missing outputs.
-        compiled = self.whole(seen.y) if self._kernel is not None else np.zeros(len(rows), bool)
+        compiled = np.full(len(rows), self._kernel is not None)
         if any(detailed):
             compiled &= ~np.array(detailed, dtype=bool)
         if compiled.all():
@@ -549,12 +547,8 @@ class Slab:
         at = 0
         while at < seen.rows:
             coming = seen.part(slice(at, at + AT_ONCE))
-            count = coming.rows
-            if self._partial and not (whole := self.whole(coming.y)).all():
-                count = int(whole.argmin())
             used = 0
-            if self._kernel is not None and count > 1:
-                coming = coming.part(slice(count))
+            if self._kernel is not None and coming.rows > 1:
                 used = yield from self._series(row, coming, watched, summarised, believed)
             if not used:
                 used = 1
@@ -787,13 +781,6 @@ class Slab:
             _, outside = self._interval
             beside.recall(errors[lying[0]], y, outlying, uncorrected, intervals, outside)
 
-    def whole(self, y: Floats) -> NDArray[np.bool_]:
-        """Which labels (B, d) a kernel takes: those of which no output alone is missing."""
-        if not self._partial:
-            return np.ones(len(y), dtype=bool)
-        missing = np.isnan(y)
-        return np.asarray(missing.all(1) | ~missing.any(1))
-
     def stepped(
         self,
         rows: Numbers,
@@ -920,12 +907,6 @@ class Slab:
             prior = self._layout.prior(*lying)
             observed = columns.inputs_of(self.model, packed, self.device)
             wanted = summarised and bool(self.levels)
-            predicted = None
-            foreseen = np.zeros(len(rows), dtype=bool)
-            if wanted and self._kernel is not None and not all(detailed or [False]):
-                predicted, foreseen = self._foreseen(rows, packed, to_arrays([prior.location])[0])
-                self._chunks.write(rows, lying)  # as they were
-                foreseen[np.flatnonzero(detailed)] = False  # theirs are of the mixture itself
             state, info = moca.step(self.model, state, prior, observed)
             after: tuple[Array, Array] = self._layout.packed(state, prior)
             if self.device == "cpu":
@@ -936,17 +917,16 @@ class Slab:
             self._chunks.write(rows, after)
             regimes = readout.typical_regimes(self.model, state) if self.model.typical else []
             fine = table[:, OK_COLUMN] > 0
-            left = fine & ~foreseen
-            if wanted and left.any():
-                mixture = info.predictive.rows(to_device(np.flatnonzero(left), self.device))
-                inputs = packed.inputs[left]
+            predicted = None
+            if wanted and fine.any():
+                mixture = info.predictive.rows(to_device(np.flatnonzero(fine), self.device))
+                inputs = packed.inputs[fine]
                 y = inputs[:, places.LABEL : places.LABEL + self.model.y_dim].copy()
                 y[inputs[:, places.LABELLED] == 0] = np.nan
                 own = summary.of_mixture(mixture, torch.from_numpy(y), self.levels)
-                if predicted is None:
-                    numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
-                    predicted = Summary(numbers, own.outputs, own.support)
-                predicted.numbers[left] = own.numbers
+                numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
+                numbers[fine] = own.numbers
+                predicted = Summary(numbers, own.outputs, own.support)
         stepped = self._answered(rows, packed, table, predicted, memories, held)
         steps = stepped.steps()
         for i, regime in enumerate(regimes):
@@ -958,29 +938,6 @@ class Slab:
                 detail = MixtureRow(info.predictive, i, run_length[i], stepped.applied[i])
                 steps[i] = steps[i]._replace(mixture=detail)
         return steps
-
-    def _foreseen(
-        self, rows: Sequence[int], packed: Packed, location: Floats
-    ) -> tuple[Summary, NDArray[np.bool_]]:
-        """Summaries by the kernel, in a tenth of torch's time, and which rows have one.
-
-        Rows are stepped by it, as if missing outputs were at `location`: what is expected of a
-        label does not depend on it.
-        """
-        inputs = packed.inputs.copy()
-        labels = inputs[:, places.LABEL : places.LABEL + self.model.y_dim]
-        missing = np.isnan(labels)
-        labels[missing] = location[missing]
-        groups = self._chunks.groups(rows)
-        parts = [
-            self._advance(chunk, lying, inputs[at], packed.hazard[at], True)
-            for chunk, lying, at in groups
-        ]
-        table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
-        assert predicted is not None
-        predicted.cdf[missing] = np.nan
-        predicted.cdf_below[missing] = np.nan
-        return predicted, table[:, OK_COLUMN] > 0
 
     def _advance(
         self,

@@ -218,8 +218,7 @@ def begun(
 ) -> list[int | None]:
     """Rows of filters that begin now, with the labels of warm-ups so far; the caller's to remove.
 
-    Labels that lack some outputs count by location and scale alone. None before two labels differ,
-    and where it takes no observations.
+    None before two labels differ, and where it takes no observations.
     """
     ready: dict[int, Units] = {}
     for i, (seen, own) in enumerate(zip(histories, settings, strict=True)):
@@ -289,9 +288,8 @@ def forecasts(
 
 
 def _recalled(slab: Slab, seen: Columns) -> Columns:
-    """Observations with whole labels; those without one, too, where they say something."""
-    whole = slab.whole(seen.y)
+    """Observations with labels; those without one, too, where they say something."""
     if slab.layout.context:
-        return seen._replace(y=np.where(whole[:, None], seen.y, math.nan))
-    chosen = whole & columns.labelled(slab.model, seen.y)
+        return seen
+    chosen = columns.labelled(slab.model, seen.y)
     return seen if chosen.all() else seen.part(np.flatnonzero(chosen))

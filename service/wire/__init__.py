@@ -60,7 +60,6 @@ from service.wire.commands import (
     latest,
     numbers,
     outputs_of,
-    partial,
     settings_of,
     units,
 )

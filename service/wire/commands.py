@@ -45,11 +45,6 @@ def latest(last: list[float | None] | None, y: Label) -> list[float | None] | No
     return [old if new is None else new for old, new in zip(last, y, strict=True)]
 
 
-def partial(y: Label) -> bool:
-    """Whether some outputs of a label are missing."""
-    return isinstance(y, list) and None in y
-
-
 class Observation(Struct, omit_defaults=True, gc=False):
     """One observation as accepted: form checked, not yet checked against its stream."""
 

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +38,6 @@ from service.wire import (
     QuietAnswers,
     Record,
     outputs_of,
-    partial,
     timestamps,
 )
 from service.wire.commands import quiet_bytes, quiet_row
@@ -510,7 +508,7 @@ class CommandBatch:
         else:  # its input and time were checked when they came
             seen_now = [replace(seen_now[0], x=head.pending[at].x, time=None)]
         self._check(stream, head, seen_now, command.first)
-        self._check_needs(stream, head, command)
+        self._check_details(head, command)
         self._create(stream, head, task)
         # A label that comes late is none of a new observation.
         self._applied(stream, task.envelope, command.observations if at is None else [])
@@ -565,7 +563,7 @@ class CommandBatch:
             if queue.at == 0:
                 check_position(command.seq, head.seq)
                 self._check(stream, head, command.observations, command.first)
-                self._check_needs(stream, head, command)
+                self._check_details(head, command)
                 self._create(stream, head, task)
         head = stream.live()
         coming = command.observations[queue.at : queue.at + self._at_once(queue, task, command)]
@@ -626,19 +624,13 @@ class CommandBatch:
         if dimensions != before:
             check_sizes(self.engine, head, dimensions, head.settings.max_hypotheses)
 
-    def _check_needs(self, stream: Stream, head: Head, command: Observe) -> None:
-        """Refuse details that take too long; have torch imported where no kernel does.
+    def _check_details(self, head: Head, command: Observe) -> None:
+        """Refuse details that take too long; have torch imported, which computes them.
 
         Raises UnfitModel and NotInstalled.
         """
-        detailed = answers.detailed(command)
-        if detailed:
+        if answers.detailed(command):
             check_details(self.engine, head, command)
-        elif head.y_dim == 1:
-            return
-        # Those of the buffer are stepped at the end of the warm-up.
-        labels = chain((own.y for own in stream.buffer), (own.y for own in command.observations))
-        if detailed or any(map(partial, labels)):
             self.engine.need_torch()
 
     def _refuse(self, queue: StreamQueue, refusal: ServiceError | Unfit) -> None:

@@ -997,16 +997,16 @@ def test_what_is_no_series_is_refused():
     assert [many.seq(np.int64(row)) for row in range(2)] == [0, 0]
 
 
-def test_forecasts_in_the_warm_up_replay_what_a_kernel_takes(monkeypatch):
-    """Eager steps, of labels that lack an output, would be too many."""
+def test_labels_that_lack_an_output_are_stepped_by_the_kernel(monkeypatch):
+    """In the warm-up, where each forecast replays it, and after it."""
     rng = np.random.default_rng(2)
-    labels = [[None if t % 2 else y, z] for t, (y, z) in enumerate(rng.normal(size=(18, 2)))]
-    one = Detector("joint")
-    one.update_many(labels)
+    labels = [[None if t % 2 else y, z] for t, (y, z) in enumerate(rng.normal(size=(50, 2)))]
     monkeypatch.setattr(Slab, "_step_eagerly", None)
-    answer = one.update([0.5, 0.5])
-    assert answer.warming_up
-    assert np.isfinite(answer.log_score)
+    one = Detector("joint")
+    answers = [one.update(label) for label in labels]
+    assert answers[18].warming_up
+    assert not answers[-1].warming_up
+    assert all(np.isfinite(answer.log_score) for answer in answers[4:])
 
 
 WITHOUT_TORCH = """
@@ -1037,8 +1037,9 @@ for name, labels in series.items():
     print(name, *[event.start for event in one.events if event.state == "confirmed"])
 partial = Detector("joint")
 partial.update_many(both)
+assert np.isfinite(partial.update([None, 1.0]).log_score)
 try:
-    partial.update([None, 1.0])
+    partial.forecast(2)
 except MissingTorch as error:
     print(str(error).partition(":")[0])
 """

@@ -141,7 +141,11 @@ def labels(model: UnderlyingModel, rng, batch: int, at: int, far: float) -> np.n
         return (0.5 * level + 0.7 * noise + 4.0 * astray) * model.y_scale.numpy()
     # All outputs far off together leave a covariance that is singular but for rounding.
     far = 1e2 if model.kind in ("multivariate", "joint") else rng.choice([1e2, far])
-    return 3.0 * level + noise + astray * far
+    y = 3.0 * level + noise + astray * far
+    if model.partial and model.y_dim > 1:
+        gone = rng.random(y.shape) < 0.15
+        y[gone & ~gone.all(1, keepdims=True)] = np.nan
+    return y
 
 
 def is_normal(model: UnderlyingModel) -> bool:
@@ -394,7 +398,8 @@ def test_answers_have_the_probabilities_that_are_promised_by_scipy():
         _, summary = pair.advance(seen)
         if at % 4:
             continue
-        assert np.abs(summary.cdf - cdf_by_scipy(info.predictive, seen.y)).max() < MERGED
+        off = np.abs(summary.cdf - cdf_by_scipy(info.predictive, seen.y))
+        assert np.nanmax(off) < MERGED  # outputs that are missing have none
         for i, level in enumerate(LEVELS):
             reached = cdf_by_scipy(info.predictive, summary.quantiles[:, i])
             assert np.abs(reached - level).max() < MERGED, (at, level)
@@ -534,9 +539,8 @@ SIZES = {
     "features": st.integers(1, 64),
     "inputs": st.integers(1, 3),
     "widths": st.sampled_from([(), (5,)]),
-    "seed": st.integers(0, 99),
+    "lags": st.sampled_from([0, 0, 2]),
 }
-OUTPUTS = {"outputs": st.integers(1, 3), "lags": st.sampled_from([0, 0, 2])}
 
 
 @pytest.mark.slow
@@ -544,8 +548,8 @@ OUTPUTS = {"outputs": st.integers(1, 3), "lags": st.sampled_from([0, 0, 2])}
 @settings(max_examples=20)
 @given(st.data(), st.integers(0, 2**32), st.sampled_from([1, 2, 50, 500]), HAZARDS)
 def test_models_of_any_size_are_stepped_as_by_the_filter(kind, data, seed, hypotheses, hazard):
-    more = {"classes": st.integers(2, 6)} if kind == "pcoc" else OUTPUTS
-    model = data.draw(st.builds(getattr(untrained, kind), **SIZES, **more))
+    sizes = {"classes": st.integers(2, 6)} if kind == "pcoc" else SIZES
+    model = data.draw(st.builds(getattr(untrained, kind), **sizes))
     # Of many features an input is an outlier to all hypotheses or to none: ties, if it may be.
     certain = kind == "pcoc" and model.prior_mean.shape[1] > 6
     run_beside(
@@ -609,6 +613,8 @@ def test_a_row_that_is_not_finite_stays_as_it_was(name):
         for at in range(8):
             pair.advance(observed(model, rng, 3, at))
         seen = observed(model, rng, 3, 8, labelled=np.ones(3, bool))
+        if wrong == "nan" and model.partial:
+            continue  # an output that is missing
         if wrong == "state":
             leaves(pair.own)[-1][1] = torch.inf
             pair.own.stats[0][1] = torch.inf

@@ -315,7 +315,10 @@ def score(step: RowStep) -> float:
 
 @compiled
 def log_density(step: RowStep) -> None:
-    """Fill the label's log densities, of all outputs, and what it makes likely of each."""
+    """Fill the label's log densities, of all outputs, and what it makes likely of each.
+
+    An output that is missing, nan, tells nothing; what is of it alone is not filled.
+    """
     widest()  # the loops divide and take logarithms more than they load
     d = step.model.outputs
     noise = step.model.noise
@@ -326,6 +329,8 @@ def log_density(step: RowStep) -> None:
     arithmetic.fill(density, 0.0)
     params[at.walk, 1] = 0.0
     for o in range(d):
+        if math.isnan(step.number[LABEL + o]):
+            continue
         params[at.walk, 1] += _walk_density(step, o)
         shares = params[student_t.lines_of(d, noise).shares + o]
         for j in range(every):
@@ -388,6 +393,10 @@ def read(step: RowStep, mass: Floats) -> None:
     n = whole(mass)
     for o in range(d):
         reading = params[at.reading + o]
+        reading[FORECAST] = forecast(step.work[CHANCE], params[o])
+        arithmetic.fill(reading[:MANY], 0.0)
+        if math.isnan(step.number[LABEL + o]):
+            continue
         for c in range(MANY):
             arithmetic.fill(average, 0.0)
             for k in range(o * every, (o + 1) * every):
@@ -396,7 +405,6 @@ def read(step: RowStep, mass: Floats) -> None:
             for i in range(n):
                 average[i] = mass[i] * share[i] * average[i] if mass[i] > 0 else 0.0
             reading[c] = arithmetic.total(average, n)
-        reading[FORECAST] = forecast(step.work[CHANCE], params[o])
 
 
 @compiled
@@ -412,7 +420,10 @@ def forecast(chance: Floats, means: Floats) -> float:
 
 @compiled
 def update(step: RowStep) -> None:
-    """Conjugate update of all experts but a learned one, and of the probabilities of all."""
+    """Conjugate update of all experts but a learned one, and of the probabilities of all.
+
+    Outputs share alpha; of a missing one the expected variance stays as it is.
+    """
     d = step.model.outputs
     noise = step.model.noise
     own = step.own
@@ -435,15 +446,21 @@ def update(step: RowStep) -> None:
             variance = params[at.variances + o * every + j]
             loc = params[location_of(d, noise, o, j)]
             beta = own[5 * size + 1 + k]
+            if math.isnan(y):
+                for i in range(n):
+                    beta[i] += 0.5 * share[i] * (beta[i] / alpha[i])
+                continue
             fill_shares(step, o, j, learned)
             for i in range(n):
                 beta[i] += _REGRESSION.scatter(learned[i], y - loc[i], variance[i])
             first = 2 * size + 3 * k
             _absorb(y, loc, learned, u, own[2 * k], own[2 * k + 1], own[first : first + 3])
-        reweigh(
-            step, params[at.experts + o * every : at.experts + (o + 1) * every],
-            params[at.evidence + o], own[at.logs + o * every : at.logs + (o + 1) * every], spare,
-        )  # fmt: skip
+        if not math.isnan(y):
+            reweigh(
+                step, params[at.experts + o * every : at.experts + (o + 1) * every],
+                params[at.evidence + o], own[at.logs + o * every : at.logs + (o + 1) * every],
+                spare,
+            )  # fmt: skip
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     now = step.context[0]
@@ -529,6 +546,11 @@ def _advance_walk(
         if number[LABELLED] == 0:
             kept[at + CHANGE * d] = 0.0
             continue
+        if math.isnan(number[LABEL + o]):
+            kept[at + CHANGE * d] = 0.0
+            if not outlying:  # labels are counted for all outputs; its scale stays as it is
+                kept[at + SQUARE * d] *= (FORGET * kept[COUNT] + 1.0) / kept[COUNT]
+            continue
         y = _CONTEXT.in_units(number[LABEL + o], context[1 + o], context[1 + d + o])
         if outlying:
             kept[at] = y
@@ -564,6 +586,8 @@ def remember(step: RowStep) -> float:
     if number[LABELLED] == 0:
         return 0.0
     for o in range(d):
+        if math.isnan(number[LABEL + o]):
+            continue
         reading = params[at.reading + o]
         not_wild = 0.0
         for c in range(MANY - 1):

@@ -137,6 +137,8 @@ def learn(step: RowStep, log_score: float) -> float:
     arithmetic.fill(average, 0.0)
     for o in range(d):
         y = step.number[LABEL + o]
+        if math.isnan(y):
+            continue
         scale = step.context[1 + d + o]
         loc = params[averaged.location_of(d, noise, o, learned)]
         shape = own[at.kept + size * d + o]

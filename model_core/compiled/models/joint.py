@@ -5,8 +5,8 @@ log choice (2). Lines of `params`: those of `averaged`; then, for independent ou
 together, the label's log density with the log choice, the probability given the label, and the
 weight in the forecast; for each scale of the noise of all together the squared scale of psi, the
 label's log density and its responsibility; the log of the label's density by all; lines to work in,
-two; squared scales of an output by scale of the noise; means of the hypotheses (d); and a block of
-`multivariate`.
+two; squared scales of an output by scale of the noise; means of the hypotheses (d); a block of
+`multivariate`; and the factor of psi in the order of a label that lacks outputs (d, d).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Places(NamedTuple):
     """First lines of the statistics of all together; of `params` after those of `averaged`.
 
     more: the lines as above. block: that of `multivariate`, whose SPREAD is the average over the
-    scales.
+    scales. seen: the factor in the order of the label.
     """
 
     together: int
@@ -48,6 +48,7 @@ class Places(NamedTuple):
     choice: int
     more: int
     block: int
+    seen: int
     end: int
 
 
@@ -57,7 +58,8 @@ def places_of(d: int, noise: Noise) -> Places:
     at = averaged.places_of(d, noise)
     psi = at.kept + d + 2
     block = at.end + MEANS + d
-    return Places(at.kept, psi, psi + d * d, at.end, block, block + multivariate.block_of(d).end)
+    seen = block + multivariate.block_of(d).end
+    return Places(at.kept, psi, psi + d * d, at.end, block, seen, seen + d * d)
 
 
 def of(model: joint.Joint) -> tuple[Model, Functions]:
@@ -157,7 +159,7 @@ def _correlate(d: int, context: Floats, psi: Floats, block: Floats) -> None:
             apart = math.sqrt(psi[a * d + a, last] * psi[b * d + b, last]) * correlation
             arithmetic.shift(psi[a * d + b], apart, factor[a * d + b], last + 1)
             pair += 1
-    multivariate.factorise(d, factor, block)
+    multivariate.factorise(d, d, factor, factor, block[DETERMINANT])
 
 
 @compiled
@@ -218,24 +220,38 @@ def score(step: RowStep) -> float:
 def _score_together(step: RowStep) -> None:
     """Log density by all together, and responsibilities of the scales."""
     d = step.model.outputs
+    number = step.number
     at = places_of(d, step.model.noise)
     more = step.params[at.more : at.block]
     block = step.params[at.block :]
     places = multivariate.block_of(d)
     distance = more[OTHER]
-    multivariate.distances(
-        d, step.number, block[LOCATION:], block[places.factor :], block[places.errors :], distance
-    )
+    count = multivariate.present(d, number)
+    factor = step.params[_factor_at(step) :]
+    if count < d:
+        multivariate.reorder(d, number, block[places.factor :], factor)
+        multivariate.factorise(d, count, factor, factor, block[DETERMINANT])
+    multivariate.distances(d, number, block[LOCATION:], factor, block[places.errors :], distance)
     for c in range(MANY):
         own = more[DENSITIES + c]
         share = _share(d, c, step.context)
         arithmetic.copy(distance, own)
-        multivariate.log_density(d, block[HALF], more[SPREADS + c], block[DETERMINANT], own)
+        multivariate.log_density(count, block[HALF], more[SPREADS + c], block[DETERMINANT], own)
         arithmetic.shift(own, math.log(share), own, whole(own))
     student_t.explain(
         more[DENSITIES : DENSITIES + MANY], more[ONE], more[DENSITY + 1],
         more[RESPONSIBILITIES : RESPONSIBILITIES + MANY],
     )  # fmt: skip
+
+
+@inlined
+def _factor_at(step: RowStep) -> int:
+    """Where `params` have the factor of psi in the order of the label."""
+    d = step.model.outputs
+    at = places_of(d, step.model.noise)
+    if multivariate.present(d, step.number) < d:
+        return at.seen
+    return at.block + multivariate.block_of(d).factor
 
 
 @entry
@@ -258,7 +274,7 @@ def learn(step: RowStep, log_score: float) -> float:
     of_lag, of_trend = _memory(step.context)
     multivariate.absorb(
         d, step.number, share, precision, own[at.together :], 1.0 - of_lag - of_trend,
-        params[at.block :],
+        params[at.block :], params[_factor_at(step) :],
     )  # fmt: skip
     averaged.reweigh(
         step, more[DENSITY : DENSITY + 2], more[EVIDENCE], own[at.choice : at.choice + 2],
@@ -315,7 +331,7 @@ def _watch(step: RowStep) -> None:
     reading = step.params[averaged.places_of(d, step.model.noise).reading :]
     watched = context[_watched_at(d, context) :]
     for o in range(d):
-        if number[LABELLED] == 0:
+        if number[LABELLED] == 0 or math.isnan(number[LABEL + o]):
             watched[3 * d + o] = 0.0  # what follows has no neighbour
             continue
         location = context[1 + o]
@@ -329,6 +345,8 @@ def _watch(step: RowStep) -> None:
         return
     distances = context[context.shape[0] - DISTANCES :]
     for o in range(d):
+        if math.isnan(number[LABEL + o]):
+            continue
         scale = context[1 + d + o]
         level = reading[o, LEVEL]
         lag, trend = _lag_and_trend(d, o, context)

@@ -16,6 +16,7 @@ from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole
 from model_core.compiled.step import ALONE, Functions, Model, RowStep, forget
+from model_core.labels import LARGEST
 from model_core.upm import multivariate
 from model_core.upm.base import OUTLIER_SPREAD
 
@@ -49,7 +50,7 @@ def block_of(d: int) -> Block:
 
 @compiled
 def forecast(d: int, own: Floats, feature: float, block: Floats) -> None:
-    """Fill a block but for the label, and for the factor of psi: see `factorise`.
+    """Fill a block but for the label, and for the factor of psi with its determinant.
 
     own: the statistics. feature: `f` of labels whose mean is `f m`.
     """
@@ -75,15 +76,52 @@ def forecast(d: int, own: Floats, feature: float, block: Floats) -> None:
             square[i] = diagonal[i] * spread[i]
 
 
+@inlined
+def present(d: int, number: Floats) -> int:
+    """How many outputs of the label are there."""
+    count = 0
+    for o in range(d):
+        count += 0 if math.isnan(number[LABEL + o]) else 1
+    return count
+
+
+@inlined
+def ordered(d: int, number: Floats, place: int) -> int:
+    """The output at a place in the order of the label: first those that are there."""
+    left = place
+    for missing in range(2):
+        for o in range(d):
+            if math.isnan(number[LABEL + o]) == (missing == 1):
+                if left == 0:
+                    return o
+                left -= 1
+    return d
+
+
 @compiled
-def factorise(d: int, psi: Floats, block: Floats) -> None:
-    """Fill a block's Cholesky factor and half log determinant; nan if it is not positive definite.
+def reorder(d: int, number: Floats, factor: Floats, out: Floats) -> None:
+    """The matrix of a Cholesky factor, with outputs in the order of the label, below its diagonal.
+
+    Both (d d, W).
+    """
+    for a in range(d):
+        for b in range(a + 1):
+            one = ordered(d, number, a)
+            other = ordered(d, number, b)
+            entry = out[a * d + b]
+            arithmetic.fill(entry, 0.0)
+            for c in range(min(one, other) + 1):
+                arithmetic.add_product(factor[one * d + c], factor[other * d + c], entry)
+
+
+@compiled
+def factorise(d: int, count: int, psi: Floats, factor: Floats, logs: Floats) -> None:
+    """Fill a Cholesky factor, nan if psi is not positive definite.
 
     psi: (d d, W), of which what lies above the diagonal is not read; it may be the factor itself.
+    logs: half the log determinant of the first `count` outputs.
     """
     n = psi.shape[1]
-    factor = block[block_of(d).factor :]
-    logs = block[DETERMINANT]
     arithmetic.fill(logs, 0.0)
     for a in range(d):
         for b in range(a + 1):
@@ -101,26 +139,29 @@ def factorise(d: int, psi: Floats, block: Floats) -> None:
         pivot = factor[a * d + a]
         for i in range(n):
             pivot[i] = math.sqrt(pivot[i]) if pivot[i] > 0 else math.nan
-        for i in range(n):
-            logs[i] += arithmetic.log(pivot[i])
+        if a < count:
+            for i in range(n):
+                logs[i] += arithmetic.log(pivot[i])
 
 
 @compiled
 def distances(
     d: int, number: Floats, locations: Floats, factor: Floats, residuals: Floats, out: Floats
 ) -> None:
-    """Squared distances of the label from the locations, by the factors.
+    """Squared distances of the outputs that are there from their locations, by the factors.
 
-    residuals: d rows to work in.
+    factor: of the outputs in the order of the label. residuals: (d, W), filled with the errors in
+    scales of the factor.
     """
     n = out.shape[0]
     arithmetic.fill(out, 0.0)
-    for a in range(d):
+    for a in range(present(d, number)):
+        o = ordered(d, number, a)
         residual = residuals[a]
-        loc = locations[a]
+        loc = locations[o]
         pivot = factor[a * d + a]
         for i in range(n):
-            residual[i] = number[LABEL + a] - loc[i]
+            residual[i] = number[LABEL + o] - loc[i]
         for b in range(a):
             before = residuals[b]
             entry = factor[a * d + b]
@@ -172,36 +213,57 @@ def absorb(
     own: Floats,
     feature: float,
     block: Floats,
+    factor: Floats,
 ) -> None:
     """Conjugate update with a label that counts as a share.
 
-    precision: of its noise, times the share. own, feature: as of `forecast`.
+    precision: of its noise, times the share. own, feature: as of `forecast`. factor: as of
+    `distances`, whose residuals the block has. Missing outputs are expected where the others have
+    them, with the scale matrix of the noise that is left, see `upm.joint`.
     """
     n = whole(share)
+    count = present(d, number)
     kappa = own[d]
     nu = own[d + 1]
     gain = block[DETERMINANT]
     moved = block[SQUARE]
     variance = block[VARIANCE]
+    half = block[HALF]
     errors = block[block_of(d).errors :]
     for i in range(n):
         gain[i] = _REGRESSION.gain(precision[i], variance[i])
         moved[i] = gain[i] * (feature / kappa[i])
-    for o in range(d):
-        error = errors[o]
+    for a in range(count, d):
+        error = errors[a]
+        arithmetic.fill(error, 0.0)
+        for c in range(count):
+            arithmetic.add_product(factor[a * d + c], errors[c], error)
+        for i in range(n):  # beyond any label its square would overflow
+            error[i] = min(max(error[i], -LARGEST), LARGEST)
+    for a in range(count):
+        o = ordered(d, number, a)
+        error = errors[a]
         loc = block[LOCATION + o]
         for i in range(n):
             error[i] = number[LABEL + o] - loc[i]
-        arithmetic.add_product(moved, error, own[o])
+    for a in range(d):
+        arithmetic.add_product(moved, errors[a], own[ordered(d, number, a)])
     rounding = d * (d + 3) * EPSILON  # of psi's diagonal, more than can be taken away
     for a in range(d):
+        first = d + 2 + ordered(d, number, a) * d
         for b in range(d):
-            row = own[d + 2 + a * d + b]
+            row = own[first + ordered(d, number, b)]
             left = errors[a]
             right = errors[b]
             for i in range(n):
                 row[i] += left[i] * right[i] * gain[i]
-        row = own[d + 2 + a * d + a]
+            if a >= count and b >= count:
+                arithmetic.fill(moved, 0.0)
+                for c in range(count, min(a, b) + 1):
+                    arithmetic.add_product(factor[a * d + c], factor[b * d + c], moved)
+                for i in range(n):
+                    row[i] += share[i] * (moved[i] / (2.0 * half[i]))
+        row = own[first + ordered(d, number, a)]
         for i in range(n):
             row[i] += row[i] * rounding if gain[i] > 0 else 0.0
     for i in range(n):
@@ -246,12 +308,12 @@ def predict(step: RowStep) -> float:
     block = params[first:]
     last = own.shape[1] - 1
     forecast(d, own, 1.0, block)
-    factorise(d, own[d + 2 :], block)
-    squares = block_of(d).squares
+    at = block_of(d)
+    factorise(d, d, own[d + 2 :], block[at.factor :], block[DETERMINANT])
     arithmetic.copy(block[HALF], params[2 * d])
     for o in range(d):
         arithmetic.copy(block[LOCATION + o], params[2 * d + student_t.FREEDOM + o])
-        arithmetic.copy(block[squares + o], params[3 * d + student_t.FREEDOM + o])
+        arithmetic.copy(block[at.squares + o], params[3 * d + student_t.FREEDOM + o])
     student_t.widen(model, params)
     student_t.finish(model, params)
     block[SPREAD, last] *= OUTLIER_SPREAD
@@ -276,7 +338,8 @@ def learn(step: RowStep, log_score: float) -> float:
     d = step.model.outputs
     share = step.work[SHARE]
     block = step.params[student_t.lines_of(d, step.model.noise).end :]
-    absorb(d, step.number, share, share, step.own, 1.0, block)
+    factor = block[block_of(d).factor :]
+    absorb(d, step.number, share, share, step.own, 1.0, block, factor)
     return log_score
 
 

@@ -20,8 +20,6 @@ from service.worker.streams.answers import gathered
 from tests.service.worker.filtering.test_delayed_labels import late, pend
 
 KNOWN = {"location": [0.0, 0.0, 0.0], "scale": [1.0, 1.0, 5.0], "hazard": 0.03}
-# Torch steps labels with missing outputs, which is slow.
-FEW = {"max_hypotheses": 8}
 
 
 def holes(count, seed=1, chance=0.3):
@@ -42,7 +40,7 @@ def known(labels, output):
 
 
 def made(bench, stream="a", model="joint", **settings):
-    bench.ask(Configure(stream, {"model": model, **FEW, **settings}), status=201)
+    bench.ask(Configure(stream, {"model": model, **settings}), status=201)
 
 
 def test_a_label_to_come_waits_on_where_one_with_a_hole_is_refused(bench):

@@ -1,6 +1,5 @@
 """Workers where torch is not installed: what needs it is refused as such, all else is served."""
 
-import json
 import random
 
 import pytest
@@ -60,8 +59,6 @@ def test_calls_that_torch_computes_are_refused_and_change_nothing(bench, uninsta
         Predict("a", samples=3),
         Predict("a", quantiles=[0.25]),
         Act("b", [[0.5], [1.0]], "greedy"),
-        Observe("a", [HOLE]),
-        Observe("a", [Observation(y=PAIRS[0]), HOLE]),
         Observe("a", [Observation(y=PAIRS[0])], components=True),
         Observe("a", [Observation(y=PAIRS[0])], quantiles=[0.25]),
     ):
@@ -89,50 +86,16 @@ def test_remembered_regimes_are_listed_and_named_without_their_forecasts(bench, 
     assert bench.ask(Regimes("a"))["regimes"] == [before[0], {**before[1], "name": "busy"}]
 
 
-def test_a_first_label_that_lacks_outputs(bench, uninstall):
-    bench.ask(Configure("a", {"model": "joint"}), status=201)
+def test_labels_that_lack_outputs_are_served(bench, uninstall):
+    """In the warm-up and after it, from the history and in hindsight."""
     uninstall()
-    refused(bench, Observe("a", [HOLE]))
-    assert bench.head("a").seq == 0
-
-
-def test_a_label_of_the_warm_up_that_lacks_outputs(bench, uninstall):
     bench.ask(Configure("a", {"model": "joint", "warmup": 4}), status=201)
-    bench.observe("a", [PAIRS[0], HOLE, PAIRS[1]])
-    uninstall()
-    refused(bench, Observe("a", [HOLE]))
-    refused(bench, Observe("a", [Observation(y=PAIRS[2])]))  # would replay the one before
-    uninstall.undo()
-    bench.observe("a", [PAIRS[2], [0.7, 0.8]])
+    bench.observe("a", [HOLE, *PAIRS, HOLE, [0.7, 0.8]])
     assert bench.head("a").warm
-
-
-def test_a_stream_whose_last_labels_lack_outputs_waits_for_a_worker_with_torch(bench, uninstall):
-    bench.ask(Configure("a", {"model": "joint", **KNOWN}), status=201)
     bench.observe("a", [*PAIRS, HOLE])
     bench.crash()
-    uninstall()
-    before = bench.stored("a")
-    keyed = Observe("a", [Observation(y=PAIRS[0])], key="k", digest="d")
-    for command in (keyed, RunLength("a"), Predict("a"), SegmentHistory("a")):
-        refused(bench, command)
-    assert bench.stored("a") == before
-    assert all(slab.empty for slab in bench.worker.engine._slabs.values())
-    bench.observe("b", [1.0, 2.0])  # others are served
-    uninstall.undo()
-    (outcome,) = bench.send(keyed)  # not answered from memory: nothing was done
-    assert json.loads(outcome.body[0])["seq"] == 4
-
-
-def test_a_rerun_through_labels_that_lack_outputs_leaves_no_row(bench, uninstall):
-    bench.ask(Configure("a", {"model": "joint", **KNOWN}), status=201)
-    bench.observe("a", [*PAIRS, HOLE])
-    (slab,) = bench.worker.engine._slabs.values()
-    uninstall()
-    spare = slab.spare_bytes
-    refused(bench, SegmentHistory("a"))
-    assert slab.spare_bytes == spare
-    assert [answer["seq"] for answer in bench.observe("a", PAIRS)] == [4, 5, 6]
+    assert [answer["seq"] for answer in bench.observe("a", [HOLE, *PAIRS])] == [10, 11, 12, 13]
+    bench.ask(SegmentHistory("a"), status=204)
 
 
 def test_a_trained_model_is_refused(bench, uninstall, tmp_path):
