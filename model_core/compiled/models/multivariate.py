@@ -329,6 +329,8 @@ def score(step: RowStep) -> float:
     at = block_of(d)
     distances(d, step.number, block[LOCATION:], block[at.factor :], block[at.errors :], density)
     log_density(d, block[HALF], block[SPREAD], block[DETERMINANT], density)
+    if present(d, step.number) < d:
+        arithmetic.fill(density, math.nan)  # labels are whole here
     return 1.0
 
 
