@@ -135,6 +135,20 @@ MUTATIONS = [
         "tests/model_core/test_believing.py",
     ),
     Mutation(
+        "joint: what is expected of missing outputs is known for certain",
+        "model_core/compiled/models/multivariate.py",
+        "share[i] * (moved[i] / (2.0 * half[i]))",
+        "0.0 * moved[i]",
+        "tests/model_core/test_kernels.py",
+    ),
+    Mutation(
+        "kernels: segments lack the spread of missing outputs",
+        "model_core/compiled/belief.py",
+        "square = centred * centred + expected[outputs + o * outputs + o]",
+        "square = centred * centred",
+        "tests/model_core/test_kernels.py",
+    ),
+    Mutation(
         "correction: an outlier is an error of a forecast",
         "model_core/correction.py",
         "if count > 0.0 and not outlying:",
