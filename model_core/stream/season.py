@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import periodicity
+from model_core.labels import LARGEST
 from model_core.periodicity import PERIODS, RECENT_PERIODS, SHORTEST
 from model_core.stream_settings import SEASONS_FROM
 
@@ -39,6 +40,7 @@ WORTH_FORGETTING = 0.75
 OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
 MULTIPLE = 0.02  # a longer period as close as this to a multiple of the shorter one is that
 MOST_SEEN = 2**53  # observations that float64 can count
+MOST_PROFILE = 10.0  # of the largest label: a profile may go beyond the labels that it is of
 SHOWN = 3.0  # nats of evidence: an output with less has no season, unless none has more
 FILLINGS = 3  # of missing labels by a profile, which is learned from them again each time
 MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
@@ -227,13 +229,22 @@ def valid(state: Floats) -> bool:
     numbers = state[0, :NUMBERS]
     if not np.isfinite(numbers).all() or (np.abs(numbers) > MOST_SEEN).any():
         return False
-    longest = _capacity(state) // PERIODS
+    rows = numbers[FIRST_LAYER:].reshape(LAYERS, LAYER)
     kept = layers(state)
+    counted = np.concatenate((numbers[[SEEN, USABLE]], rows[:, :2].ravel()))
+    if (counted != np.floor(counted)).any() or rows[len(kept) :, 0].any():
+        return False
+    seen = numbers[SEEN]
+    usable = numbers[USABLE]
+    longest = min(_capacity(state) // PERIODS, usable)
+    largest = MOST_PROFILE * LARGEST
     profiles = [_profile(state, i)[:, : layer.period] for i, layer in enumerate(kept)]
     return bool(
-        0 <= numbers[USABLE] <= min(numbers[SEEN], _capacity(state))
+        0 <= usable <= min(seen, _capacity(state))
         and all(SHORTEST <= layer.period <= longest for layer in kept)
-        and all(np.isfinite(profile).all() for profile in profiles)
+        and all(0 <= layer.origin <= seen for layer in kept)
+        and all((np.abs(profile) <= largest).all() for profile in profiles)
+        and not (np.abs(state[:, NUMBERS : NUMBERS + _capacity(state)]) > LARGEST).any()
     )
 
 
@@ -424,7 +435,7 @@ def _search(state: Floats) -> bool:
     usable = int(state[0, USABLE])
     wait = min(int((GROWTH - 1) * usable), _capacity(state) // SEARCHES)
     state[0, SEARCH] = state[0, SEEN] + max(wait, FEWEST)
-    if len(kept) == LAYERS:
+    if len(kept) == LAYERS or usable < PERIODS * SHORTEST:
         return False
     y = _filled(_labels(state, usable))
     deseasoned = _detrended(y)

@@ -300,11 +300,30 @@ def test_what_cannot_be_a_state_is_not_valid():
     assert not season.valid(state[:, :-1])
     assert not season.valid(state[:, :5])
     profiles = -2 * season.CAPACITY // 3
-    bad = [(0, np.nan), (1, 1e6), (season.FIRST_LAYER, 2.0), (0, 1e300), (profiles, np.inf)]
+    first = season.FIRST_LAYER
+    second = first + season.LAYER
+    bad = [
+        *[(season.SEEN, number) for number in (np.nan, 1e300, 250.5)],
+        *[(season.USABLE, number) for number in (1e6, -1.0, DAY - 1, 99.5)],
+        *[(first, number) for number in (2.0, -DAY, DAY + 0.5)],
+        *[(first + 1, number) for number in (-(2.0**40), 1.5, 1e6)],
+        (second, -1.0),
+        (season.NUMBERS, np.inf),
+        *[(profiles, number) for number in (np.inf, 1e300)],
+    ]
     for place, number in bad:
         other = state.copy()
         other[0, place] = number
         assert not season.valid(other), (place, number)
+    state[0, [second, first]] = [DAY, 0]  # none before the second
+    assert not season.valid(state)
+
+
+def test_a_search_among_no_labels_finds_nothing():
+    state = season.blank()
+    state[0, season.SEEN] = 99.0  # its search is due
+    assert season.valid(state)
+    assert not season.observe(state, [[1.0]])
 
 
 def test_searches_are_a_fifth_apart_and_begin_at_a_thousand():
