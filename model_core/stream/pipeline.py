@@ -154,6 +154,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         """
         results: list[T] = []
         for at in range(0, len(parts), AT_ONCE):
+            if at:
+                self.tick()
             going = parts[at : at + AT_ONCE]
             done: dict[int, T] = {}
             answers: Iterable[tuple[int, SeenLabels | None]] = enumerate([None] * len(going))
@@ -313,7 +315,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         """Begin the filter anew with the last labels less the seasons of now."""
         kept = self.kept(series, season.REPLAYED)
         past = self.past(slab, kept)
-        anew = seasons.begin_anew(slab, series, past)
+        anew = seasons.begin_anew(slab, series, past, self.tick)
         if anew is not None:
             self.correct(series, kept, anew.offsets, anew.previous)
             self.begun_anew(series, kept)

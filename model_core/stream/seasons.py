@@ -8,7 +8,7 @@ that are retained then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -100,11 +100,12 @@ def known_now(periods: SeasonPeriods | None, state: Floats, seq: int, met: Float
     return offsets
 
 
-def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
+def begin_anew(slab: Slab, series: Series, past: Past, tick: Callable[[], object]) -> Anew | None:
     """Begin the filter of a series anew, with its last observations less the seasons of now.
 
     The regimes that it finds among these are known, no events. The regime that the filter before
-    believed in goes on where the new one begins. None: the new filter takes no observations, and
+    believed in goes on where the new one begins. tick: is called while the work goes on, which
+    takes seconds where many labels lack outputs. None: the new filter takes no observations, and
     the series goes on with the one before.
     """
     state = series.state
@@ -133,8 +134,10 @@ def begin_anew(slab: Slab, series: Series, past: Past) -> Anew | None:
     watch = state.watch._replace(settled=max(state.track.settled - base, 0))  # as it counts
     try:
         # With its errors, by which its first forecasts are corrected.
-        replayed = slab.replay(row, past._replace(seen=seen), lambda: watch, summarised=True)
-        lines = list(replayed)
+        lines = []
+        for line in slab.replay(row, past._replace(seen=seen), lambda: watch, summarised=True):
+            tick()
+            lines.append(line)
     except Refused:
         slab.put(row, before)
         return None

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from model_core.stream import season
+from model_core.stream import pipeline, season
 from service.store import keys
 from service.wire import (
     Configure,
@@ -291,6 +291,37 @@ def test_seasons_of_vectors_outlast_crashes_corrections_and_snapshots(pair, clos
     troubled.put("b", blob)
     expected = [each | {"stream": "b"} for each in quiet.observe("a", y[285:])]
     close(troubled.observe("b", y[285:]), expected)
+
+
+def test_a_filter_that_begins_anew_with_labels_that_lack_outputs_gives_signs_of_life(
+    bench, monkeypatch
+):
+    """Each takes torch milliseconds: leases are not to end meanwhile."""
+    made(bench, model="averaged", seasonal=True)
+    y = [[value, 0.5 * value, value if t < 5 else None] for t, value in enumerate(day(150, 150))]
+    ticks = []
+    monkeypatch.setattr(bench.worker.engine, "tick", lambda: ticks.append(1))
+    for label in y:
+        ticks.clear()
+        (answer,) = bench.observe("a", [label])
+        if "season" in answer:
+            break
+    assert len(ticks) > min(answer["seq"], season.REPLAYED)
+
+
+def test_between_many_streams_that_look_for_seasons_there_are_signs_of_life(bench, monkeypatch):
+    names = [made(bench, name, seasonal=True) for name in "abc"]
+    for name in names:
+        bench.observe(name, vectors()[:20])
+    ticks = []
+    monkeypatch.setattr(bench.worker.engine, "tick", lambda: ticks.append(1))
+    counts = []
+    for most in (64, 1):
+        monkeypatch.setattr(pipeline, "AT_ONCE", most)
+        ticks.clear()
+        bench.send(*(Observe(name, [Observation(y=[5.0, 5.0, 5.0])]) for name in names))
+        counts.append(len(ticks))
+    assert counts[1] == counts[0] + 2
 
 
 def test_an_exclusion_where_no_season_was_found_says_of_none(bench):
