@@ -154,6 +154,7 @@ def _run_ahead(
         row = slab.add(slab.row(stream.row))
         stream.ahead = Ahead(row, 0)
     while stream.ahead.count < count:
+        engine.tick()
         at = stream.ahead.count
         record = _record(engine, stream, head.seq + at, head.pending[at])
         seen = step_inputs.columns_of(slab.model, [record])

@@ -293,14 +293,17 @@ def test_seasons_of_vectors_outlast_crashes_corrections_and_snapshots(pair, clos
     close(troubled.observe("b", y[285:]), expected)
 
 
-def test_a_filter_that_begins_anew_with_labels_that_lack_outputs_gives_signs_of_life(
-    bench, monkeypatch
-):
-    """Each takes torch milliseconds: leases are not to end meanwhile."""
-    made(bench, model="averaged", seasonal=True)
-    y = [[value, 0.5 * value, value if t < 5 else None] for t, value in enumerate(day(150, 150))]
+@pytest.fixture
+def ticks(bench, monkeypatch):
+    """One for each sign of life: leases are not to end while torch takes its milliseconds."""
     ticks = []
     monkeypatch.setattr(bench.worker.engine, "tick", lambda: ticks.append(1))
+    return ticks
+
+
+def test_a_filter_that_begins_anew_with_labels_that_lack_outputs_gives_signs_of_life(bench, ticks):
+    made(bench, model="averaged", seasonal=True)
+    y = [[value, 0.5 * value, value if t < 5 else None] for t, value in enumerate(day(150, 150))]
     for label in y:
         ticks.clear()
         (answer,) = bench.observe("a", [label])
@@ -309,12 +312,26 @@ def test_a_filter_that_begins_anew_with_labels_that_lack_outputs_gives_signs_of_
     assert len(ticks) > min(answer["seq"], season.REPLAYED)
 
 
-def test_between_many_streams_that_look_for_seasons_there_are_signs_of_life(bench, monkeypatch):
+def test_a_list_of_labels_that_lack_outputs_gives_signs_of_life(bench, ticks):
+    """Also where a label before them is to come, and they go ahead."""
+    made(bench, model="averaged")
+    bench.observe("a", vectors()[:20])
+    lacking = [[first, None, last] for first, _, last in vectors()[20:40]]
+    bench.observe("a", lacking)
+    assert len(ticks) > 20
+    bench.observe("a", [Observation(y=None, pending=True)] * 20)
+    bench.observe("a", [Observation(y=[5.0, None, 5.0])], seq=41)
+    ticks.clear()
+    bench.observe("a", [[5.0, 5.0, 5.0]])
+    assert len(ticks) > 18
+
+
+def test_between_many_streams_that_look_for_seasons_there_are_signs_of_life(
+    bench, ticks, monkeypatch
+):
     names = [made(bench, name, seasonal=True) for name in "abc"]
     for name in names:
         bench.observe(name, vectors()[:20])
-    ticks = []
-    monkeypatch.setattr(bench.worker.engine, "tick", lambda: ticks.append(1))
     counts = []
     for most in (64, 1):
         monkeypatch.setattr(pipeline, "AT_ONCE", most)
