@@ -61,6 +61,12 @@ PLOTS = 5  # streams with a picture of their own
 SHOWN = 20  # changes in the table on the console
 LISTED = 500  # changes in a page of the service's list of them
 HINDSIGHT_POLL_S = 0.2
+# Changes from which on, and observations of each up to which, they may be a season. It is looked
+# for from so many observations on, in labels of one output, by the models that need no choice.
+MANY = 5
+RARELY = 100
+SEASONS_FROM = 1000
+SEASONAL = ("averaged", "joint")
 QUOTED = re.compile(r"[\",\r\n]")  # what a cell of CSV with it stands between quotes for
 # The package that writes a kind of file, and the extra that installs it.
 _NEEDS = {".parquet": ("pyarrow", "replay"), ".png": ("matplotlib", "plots")}
@@ -133,7 +139,7 @@ def replay(
             files = _draw_largest(client, replays, files, plots, console)
         else:
             _print_changes(events_table(first), console)
-            _describe(first, console)
+            _describe(first, console, seasonal="seasonal" in (settings or {}))
             for picture in filter(_picture, files):
                 draw(client, first, picture)
     for path in files:
@@ -168,8 +174,11 @@ def _draw_largest(
     return written
 
 
-def _describe(replayed: Replayed, console: Console) -> None:
-    """Print the regimes of a stream, and the season and the typical regime that it has now."""
+def _describe(replayed: Replayed, console: Console, seasonal: bool) -> None:
+    """Print the regimes of a stream, and the season and the typical regime that it has now.
+
+    seasonal: whether a setting says when to look for a season.
+    """
     regimes = describe_segmentation(replayed.segmentation, replayed.hindsight)
     console.print(regimes, highlight=False)
     if not replayed.answers:
@@ -179,6 +188,20 @@ def _describe(replayed: Replayed, console: Console) -> None:
         console.print(f"season: {describe_season(last.season)}", highlight=False)
     if last.regime is not None:
         console.print(f"typical regime now: {describe_regime(last.regime)}", highlight=False)
+    if not seasonal and may_recur(replayed):
+        text = "many changes: if they recur, as each day, --set seasonal=true learns the season"
+        console.print(text, highlight=False)
+
+
+def may_recur(replayed: Replayed) -> bool:
+    """Whether changes are so many that they may be a season that is not looked for yet."""
+    if not replayed.answers:
+        return False
+    last = replayed.answers[-1]
+    searched = last.seq >= SEASONS_FROM and len(replayed.series.y_names) == 1
+    changes = len(replayed.confirmed)
+    often = changes >= MANY and len(replayed.answers) < RARELY * changes
+    return often and not searched and last.season is None and last.model in SEASONAL
 
 
 def _picture(path: Path) -> bool:

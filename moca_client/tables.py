@@ -30,6 +30,7 @@ _CHANGE = ("stream", "model", *_STATE, "suspected_time", "confirmed_time")
 _EVENT = [name for name in Event.__struct_fields__ if name not in _NESTED]
 # One for each output, where there are several.
 _VECTORS = ("size", "before_mean", "before_sd", "after_mean", "after_sd")
+CERTAIN = 1e9  # evidence from which on digits say nothing
 Columns = dict[str, list[Any]]
 
 
@@ -233,7 +234,7 @@ def describe_evidence(evidence: float | None) -> str:
     if evidence is None:
         return ""
     rarely = max(1.0, float(f"{evidence:.2g}"))
-    return f"1 in {f'{rarely:,.0f}' if rarely < 1e9 else f'{rarely:.1g}'}"
+    return f"1 in {rarely:,.0f}" if rarely < CERTAIN else "1 in a billion+"
 
 
 def describe_start(change: Event | StreamChange) -> str:

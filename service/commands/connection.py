@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC
 from inspect import Parameter, signature
 from itertools import islice
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -51,6 +52,7 @@ GivenSettings = Annotated[
         help="Stream setting such as hazard=0.01; may be repeated.",
     ),
 ]
+MOMENT_S = 2.0
 COMPLETION_S = 1.0
 COMPLETIONS = 50
 PIPED = 200  # characters of a line of a table that nobody sees on a terminal
@@ -104,6 +106,18 @@ def connected(url: str, api_key: str | None, retry_for_s: float) -> Iterator[Cli
         raise typer.Exit(130) from None
     except BrokenPipeError:  # of `| head`
         raise typer.Exit(0) from None
+
+
+@contextmanager
+def noticed(text: str) -> Iterator[None]:
+    """Say on standard error what is waited for, where it takes longer than a moment."""
+    timer = Timer(MOMENT_S, typer.secho, (f"moca: {text}",), {"err": True, "dim": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def with_client(

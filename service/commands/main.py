@@ -35,18 +35,18 @@ _NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 _PLACES = {
     "serve": CommandPlace("service.commands.run:serve", RUN),
     "demo": CommandPlace("service.commands.run:demo", RUN),
-    "stop": CommandPlace("service.commands.run:stop", RUN, True),
+    "stop": CommandPlace("service.commands.run:stop", RUN),
     "api": CommandPlace("service.commands.run:api", RUN, True),
     "worker": CommandPlace("service.commands.run:worker", RUN, True),
     "webhooks": CommandPlace("service.commands.run:webhooks", RUN, True),
     "observe": CommandPlace(
         "service.commands.observing:observe", STREAMS, context_settings=_NEGATIVE
     ),
+    "predict": CommandPlace("service.commands.observing:predict", STREAMS),
     "changepoints": CommandPlace("service.commands.observing:changepoints", STREAMS),
     "changes": CommandPlace("service.commands.changes:changes", STREAMS),
     "incidents": CommandPlace("service.commands.changes:incidents", STREAMS),
     "replay": CommandPlace("service.commands.replay:replay", STREAMS),
-    "predict": CommandPlace("service.commands.observing:predict", STREAMS, True),
     "mcp": CommandPlace("service.commands.tools:mcp", STREAMS, True),
     "models": CommandPlace("service.commands.tools:models", MODELS),
     "backup": CommandPlace("service.commands.backup:backup", OPERATE, True),

@@ -36,6 +36,7 @@ from service.commands.connection import (
     change_cells,
     complete_stream,
     event_text,
+    noticed,
     number,
     numbers,
     print_json,
@@ -99,7 +100,9 @@ def observe(
         size = batch or (FILE_BATCH if _is_file(sys.stdin) else 1)
     headed = as_json
     while some := list(islice(observations, size)):
-        for answer in client.observe(stream, some, detail="full" if as_json else "summary"):
+        with noticed(f"no answer yet from {client.url}: trying on, see --retry-for"):
+            answers = client.observe(stream, some, detail="full" if as_json else "summary")
+        for answer in answers:
             if not headed:
                 typer.echo(_HEAD)
                 headed = True

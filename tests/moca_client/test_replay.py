@@ -14,11 +14,21 @@ from rich.console import Console
 
 from moca_client import times
 from moca_client.errors import Unavailable, problem_of
-from moca_client.replay import ReplayError, stream_name, wait_ready, write_table
+from moca_client.replay import ReplayError, may_recur, stream_name, wait_ready, write_table
 from moca_client.replay import replay as replay_streams
-from moca_client.responses import Changepoints, Event, Hindsight, Segment, StreamSummary
+from moca_client.replayed import Replayed
+from moca_client.responses import (
+    Answer,
+    Changepoints,
+    Event,
+    Hindsight,
+    Season,
+    Segment,
+    StreamSummary,
+)
 from moca_client.series import (
     ColumnRoles,
+    Series,
     SeriesError,
     notices_of,
     read_csv,
@@ -431,6 +441,29 @@ def test_a_service_that_starts_is_waited_for(refusals, waits, shown, ends):
     assert len(lines) == len(shown)
     for line, text in zip(lines, shown, strict=True):
         assert text in line
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "outputs", "model", "many"),
+    [
+        (400, 5, 1, "averaged", True),
+        (400, 4, 1, "averaged", False),
+        (500, 5, 1, "averaged", False),
+        (1001, 20, 1, "averaged", False),
+        (1001, 20, 2, "joint", True),
+        (400, 5, 1, "poisson", False),
+    ],
+)
+def test_many_changes_may_be_a_season(rows, changes, outputs, model, many):
+    names = [f"y{k}" for k in range(outputs)]
+    replayed = Replayed("s", Series([[0.0] * outputs] * rows, None, names, [], None))
+    replayed.answers = [Answer("s", rows - 1, model)] * rows
+    replayed.events = [
+        Event(id=k, state="confirmed", start=k, suspected_at=k) for k in range(changes)
+    ]
+    assert may_recur(replayed) is many
+    replayed.answers[-1] = Answer("s", rows - 1, model, season=Season([24]))
+    assert not may_recur(replayed)
 
 
 class ShiftService(ClientOfItself):

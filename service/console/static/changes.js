@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { changeRow, columnHeads, keyOf } from "./changerow.js";
 import { ChangeFilter } from "./filter.js";
 import { announce, fill, h } from "./dom.js";
-import { clock, count, dayOf, inWords, lasting, plural } from "./format.js";
+import { clock, count, dated, dayOf, inWords, lasting, plural } from "./format.js";
 import { incidentRow, readIncidents } from "./incidents.js";
 import { Pager } from "./pager.js";
 import { AROUND } from "./pictures.js";
@@ -246,7 +246,7 @@ class ChangesPage {
     if (rate > 0) parts.push(` By chance one false alarm in ${lasting(86400 / rate)}, over all streams.`);
     if (last) {
       const time = last.start_time;
-      const when = time ? `${dayOf(time)} ${clock(time)}, ` : "";
+      const when = time ? `${dated(time)}, ` : "";
       parts.push(` Last change: ${when}`, streamLink(last.stream, last.link && linkTo(last.stream)), `, ${last.sentence}.`);
     }
     // A file of the past is posted today.

@@ -107,7 +107,7 @@ export function between(from, to) {
   const apart = dayOf(from) !== dayOf(to);
   const ms = Date.parse(to) - Date.parse(from);
   if (apart && ms > 0 && ms < DAY_MS) return [from, to].map((time) => stamp(time).slice(11).replace(/:00$/, "")).join("–");
-  const [a, b] = [from, to].map((time) => (apart && !MIDNIGHT.test(time) ? `${dayOf(time)} ${clock(time)}` : clock(time)));
+  const [a, b] = [from, to].map((time) => (apart && !MIDNIGHT.test(time) ? dated(time) : clock(time)));
   return a === b ? a : `${a}–${b}`;
 }
 
@@ -122,6 +122,9 @@ export function dayOf(time) {
   const year = at.getFullYear() === now.getFullYear() ? undefined : "numeric";
   return at.toLocaleDateString("en-GB", { day: "numeric", month: "short", year });
 }
+
+/** Day and time of a moment; of a day its name alone. @param {string} time */
+export const dated = (time) => (MIDNIGHT.test(time) ? dayOf(time) : `${dayOf(time)} ${clock(time)}`);
 
 const WORDS = "no one two three four five six seven eight nine ten eleven twelve".split(" ");
 

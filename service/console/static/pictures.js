@@ -8,6 +8,9 @@ const WIDTH = 320;
 const EDGE = 2; // pixels that lines stay away from the rim
 const LEVELS = ["mean", "rate"]; // that are a line
 
+/** The output that a change is of; 0: of none by itself. @param {any} explanation */
+export const changedOutput = (explanation) => (explanation?.kind === "share" ? 0 : (explanation?.output ?? 0));
+
 /** The number of one output. @param {any} value of a label, or of several @param {number} output @returns {number|null} */
 export const one = (value, output) =>
   Array.isArray(value) ? (value[output] ?? null) : (value ?? null);
@@ -48,7 +51,7 @@ export function linesOf(change, first, last) {
   const kind = explanation?.kind;
   const level = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ y) =>
     ({ from, to, at: () => y });
-  const output = kind === "share" ? 0 : (explanation?.output ?? 0);
+  const output = changedOutput(explanation);
   const outputOf = (/** @type {any} */ side) =>
     side && { mean: one(side.mean, output), sd: one(side.sd, output), count: side.count };
   const sides = [

@@ -1,7 +1,7 @@
 // One row of the list of streams, and the parts that other pages share.
 
 import { fill, h } from "./dom.js";
-import { ago, alarms, clock, count, dayOf, digitsOf, number, once, percent, sign } from "./format.js";
+import { ago, alarms, count, dated, digitsOf, number, once, percent, sign } from "./format.js";
 import { recentPicture } from "./pictures.js";
 
 export const HEADS = [
@@ -109,7 +109,7 @@ const rule = (glance) => (glance.alarm_period ? `false alarms: ${alarms(glance.a
 function change(glance) {
   const last = glance.last_event;
   if (!last) return h("span", { class: "note" }, "none");
-  const when = last.start_time ? `${dayOf(last.start_time)}, ${clock(last.start_time)}` : `at ${count(last.start)}`;
+  const when = last.start_time ? dated(last.start_time) : `at ${count(last.start)}`;
   return [last.sentence, h("span", { class: "note block" }, when)];
 }
 

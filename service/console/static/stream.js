@@ -10,7 +10,7 @@ import { Followed } from "./follow.js";
 import { count, dayOf, moment, once, percent, plural, setting, standing } from "./format.js";
 import { showTogether } from "./incidents.js";
 import { Live } from "./live.js";
-import { one } from "./pictures.js";
+import { changedOutput, one } from "./pictures.js";
 import { problem } from "./problems.js";
 import { RegimeList, nameOf } from "./regimes.js";
 import { beliefDrawing, evidenceDrawing, valuesDrawing, whole } from "./series.js";
@@ -47,7 +47,8 @@ class StreamPage {
     this.range = /** @type {[number, number]|null} */ (null); // that is shown; null: everything
     this.found = false; // whether the position of the address was shown
     this.tried = /** @type {any} */ (null);
-    this.output = 0;
+    this.chosen = /** @type {number|null} */ (null); // output; null: the one that changed
+    this.choice = /** @type {HTMLSelectElement|null} */ (null);
     this.following = true;
     this.begun = false;
     this.values = this.chart(valuesDrawing, "Values");
@@ -184,12 +185,13 @@ class StreamPage {
       {
         id: "output",
         change: () => {
-          this.output = Number(/** @type {HTMLSelectElement} */ (choice).value);
+          this.chosen = Number(choice.value);
           this.drawCharts();
         },
       },
-      Array.from({ length: outputs }, (_, i) => h("option", { value: String(i) }, String(i))),
+      Array.from({ length: outputs }, (_, i) => h("option", { value: String(i) }, String(i + 1))),
     );
+    this.choice = choice;
     fill(this.outputs, h("label", { for: "output" }, "Output "), choice);
   }
 
@@ -227,6 +229,11 @@ class StreamPage {
     return leadOf(this.data.events, this.at);
   }
 
+  /** The output that is shown: of the change that the page is about, unless another was chosen. */
+  get output() {
+    return this.chosen ?? changedOutput(this.lead?.explanation);
+  }
+
   draw() {
     const { summary, observations, events, anomalies, segmentation, hindsight } = this.data;
     const { lead } = this;
@@ -256,6 +263,7 @@ class StreamPage {
   }
 
   drawCharts() {
+    if (this.choice) this.choice.value = String(this.output);
     this.values.draw();
     this.folds.evidence.draw();
     if (this.folds.belief.open) this.belief.draw();

@@ -257,6 +257,20 @@ def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(open
     expect(page.locator("#announce")).to_contain_text(f"pump: {event['sentence']}")
 
 
+def test_of_several_outputs_the_one_that_changed_is_shown_by_its_number(page, fake):
+    (event,) = changes(fake.answers["GET /v1/streams/pump/changepoints"])
+    explanation = event["explanation"] | {"output": 1}
+    answer = copy.deepcopy(fake.answers["GET /v1/streams/several/changepoints"])
+    answer["events"] = [event | {"start": 12, "explanation": explanation}]
+    fake.answers["GET /v1/streams/several/changepoints"] = answer
+    page.goto(f"{fake.url}/#/streams/several")
+    chosen = page.get_by_label("Output")
+    expect(chosen.locator("option")).to_have_text(["1", "2"])
+    expect(chosen.locator("option:checked")).to_have_text("2")
+    chosen.select_option("1")
+    expect(chosen.locator("option:checked")).to_have_text("1")
+
+
 def test_feedback_is_sent_and_withdrawn_changes_are_folded(page, fake):
     page.goto(f"{fake.url}/#/streams/pump")
     drawn(page)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from importlib import resources
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from service.commands import connection
 from service.commands.main import app
 from service.commands.options import flag, variable
 from service.settings import Settings
+from tests.waiting import PATIENCE_S
 
 
 def test_help_names_each_option_and_its_variable(moca):
@@ -122,6 +124,19 @@ def test_what_cannot_be_is_named(moca, tmp_path):
     assert "NAME=VALUE" in moca("replay", str(file), "--set", "hazard").output
 
 
+def test_a_wait_for_an_answer_is_said(monkeypatch):
+    monkeypatch.setattr(connection, "MOMENT_S", 0.0)
+    said = Event()
+    monkeypatch.setattr(connection.typer, "secho", lambda text, **_: said.set())
+    with connection.noticed("no answer yet"):
+        assert said.wait(PATIENCE_S)
+    said.clear()
+    monkeypatch.setattr(connection, "MOMENT_S", PATIENCE_S)
+    with connection.noticed("no answer yet"):
+        pass
+    assert not said.is_set()
+
+
 def test_a_command_gets_a_client_of_the_service_that_is_named(moca, monkeypatch):
     given = []
 
@@ -129,7 +144,9 @@ def test_a_command_gets_a_client_of_the_service_that_is_named(moca, monkeypatch)
     def connected(url, api_key, retry_for_s):
         given.append((url, api_key, retry_for_s))
         yield SimpleNamespace(
-            observe=lambda *_, **options: [], stream=lambda name: StreamSummary(name, "gaussian", 3)
+            url=url,
+            observe=lambda *_, **options: [],
+            stream=lambda name: StreamSummary(name, "gaussian", 3),
         )
 
     monkeypatch.setattr(connection, "connected", connected)
