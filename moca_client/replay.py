@@ -143,7 +143,7 @@ def replay(
             for picture in filter(_picture, files):
                 draw(client, first, picture)
     for path in files:
-        console.print(f"wrote {path}", highlight=False)
+        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     return replays
 
 

@@ -37,13 +37,14 @@ class Writer:
         kind="change",
         time="2024-05-01T12:00:00Z",
         tags=None,
+        generation=1,
         **more,
     ):
         """Commit one event state of a stream."""
         self.ms = max(self.ms + 1, self.clock())
         p = keys.partition_of(stream, self.partitions)
         event = Event(id_, state, 10 * id_, 10 * id_ + 3, size=pad, kind=kind, **more)
-        raised = event_entries.Raised(stream, model, 1, event, time, self.ms, tags or {})
+        raised = event_entries.Raised(stream, model, generation, event, time, self.ms, tags or {})
         entry = f"{self.ms}-0"
         blob = event_entries.encode(raised, event_entries.number_of(p, f"{self.ms}-0"))
         effect = ("FEED", keys.feed(p), self._most, f"{self.ms}-0", blob)

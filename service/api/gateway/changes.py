@@ -156,7 +156,7 @@ def _ranked(changes: Sequence[FoundChange], query: ChangesQuery, now_s: float) -
     ranked = ((rank_of(change), change) for change in fitting)
     page, cursor = _pages.page(ranked, query.sort, query.cursor, query.limit)
     timeline = _timeline(fitting, query, now_s)
-    streams = len({(change.stream, change.generation) for change in fitting})
+    streams = len({change.stream for change in fitting})
     return _Ranked(page, fitting, streams, cursor, timeline)
 
 

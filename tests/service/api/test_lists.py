@@ -235,6 +235,9 @@ async def test_a_page_counts_changes_and_their_streams(writer, changes):
         writer.raise_(f"s{i % 3}", i, STATES[i % 2])
     page = await listed(changes(), limit=2, state=["confirmed"])
     assert (len(page.changes), page.total, page.streams) == (2, 4, 3)
+    writer.raise_("s1", 1, generation=2)  # deleted, and made anew
+    page = await listed(changes(), limit=2, state=["confirmed"])
+    assert (page.total, page.streams) == (5, 3)
 
 
 def daily(seq, offset=()):
