@@ -104,12 +104,18 @@ def ahead(
 
 
 def drawn(
-    slab: Slab, row: int, coming: Inputs, offsets: Floats, levels: Sequence[float], seed: int
+    slab: Slab,
+    row: int,
+    coming: Inputs,
+    offsets: Floats,
+    levels: Sequence[float],
+    seed: int,
+    tick: Callable[[], object] = lambda: None,
 ) -> tuple[list[Summary], Tensor]:
     """Draw paths (N, T, d) of the next labels, samples of their joint predictive, corrected.
 
     Returns the summaries of each label alone, too. coming: inputs of the first of them, a row for
-    each path. offsets: (T, d) seasons.
+    each path. offsets: (T, d) seasons. tick: is called with each label.
     """
     count = len(coming.elapsed)
     room = SlabMemory(expected=count)
@@ -135,6 +141,7 @@ def drawn(
     summaries = []
     labels = []
     for (mixture, y), offset in zip(steps, offsets.tolist(), strict=True):
+        tick()
         predicted, applied = summarised(slab, row, mixture.shifted(offset), levels)
         summaries.append(predicted)
         labels.append(moved(y + y.new_tensor(offset) if any(offset) else y, applied))

@@ -209,7 +209,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             ):
                 if not step.readout.ok:
                     break
-                self.tick()  # labels that lack outputs take torch, milliseconds each
+                self.tick()
                 item = items[len(taken)]
                 taken.append(self._alone(self._enter(slab, series, item, step, offset, y)))
             own = taken[at:]

@@ -104,9 +104,8 @@ def begin_anew(slab: Slab, series: Series, past: Past, tick: Callable[[], object
     """Begin the filter of a series anew, with its last observations less the seasons of now.
 
     The regimes that it finds among these are known, no events. The regime that the filter before
-    believed in goes on where the new one begins. tick: is called while the work goes on, which
-    takes seconds where many labels lack outputs. None: the new filter takes no observations, and
-    the series goes on with the one before.
+    believed in goes on where the new one begins. tick: is called while the work goes on. None:
+    the new filter takes no observations, and the series goes on with the one before.
     """
     state = series.state
     seasons = series.season_state

@@ -97,7 +97,9 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> Predictions:
     drawn = None
     if count:
         inputs = step_inputs.inputs(slab, [coming] * count)
-        summaries, drawn = forecasts.drawn(slab, row, inputs, offsets, levels, command.seed)
+        summaries, drawn = forecasts.drawn(
+            slab, row, inputs, offsets, levels, command.seed, engine.tick
+        )
     if model.exchangeable:
         summaries = forecasts.ahead(slab, row, step_inputs.inputs(slab, [coming]), offsets, levels)
     steps = [

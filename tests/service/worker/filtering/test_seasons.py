@@ -295,7 +295,7 @@ def test_seasons_of_vectors_outlast_crashes_corrections_and_snapshots(pair, clos
 
 @pytest.fixture
 def ticks(bench, monkeypatch):
-    """One for each sign of life: leases are not to end while torch takes its milliseconds."""
+    """One for each sign of life, without which leases end."""
     ticks = []
     monkeypatch.setattr(bench.worker.engine, "tick", lambda: ticks.append(1))
     return ticks
@@ -324,6 +324,14 @@ def test_a_list_of_labels_that_lack_outputs_gives_signs_of_life(bench, ticks):
     ticks.clear()
     bench.observe("a", [[5.0, 5.0, 5.0]])
     assert len(ticks) > 18
+
+
+def test_forecasts_give_signs_of_life(bench, ticks):
+    made(bench, model="autoregressive")
+    bench.observe("a", noise(30))
+    ticks.clear()
+    bench.ask(Predict("a", horizon=12))
+    assert len(ticks) > 12
 
 
 def test_between_many_streams_that_look_for_seasons_there_are_signs_of_life(
