@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 from zlib import crc32
 
@@ -108,6 +107,18 @@ class Entry(NamedTuple):
 Effect = tuple[Argument, ...]  # see `Commit`
 
 
+class Pushed(NamedTuple):
+    """What is written of streams of which only tail and position move, together.
+
+    tails: what is pushed to the tail of each, each after its length (u32). positions: of each, all
+    of one length.
+    """
+
+    streams: Sequence[str] = ()
+    tails: bytes = b""
+    positions: bytes = b""
+
+
 class Commit(NamedTuple):
     """What one partition commits at once.
 
@@ -115,8 +126,7 @@ class Commit(NamedTuple):
     (LTRIM, key, first, last), (ZADD, key, score, member...), (ZREM, key, member...),
     (DEL | UNLINK, key), (FEED, key, most entries, id,
     entry...) or (ANSWER, key, ms to keep, oldest id to keep, id, results...), both with rising ids.
-    `new` may equal `expected`: effects without progress. `pushed`: the element that is pushed to
-    each of these lists, which no effect is on: an RPUSH for each would be a fifth longer.
+    `new` may equal `expected`: effects without progress. No effect is on a tail of `pushed`.
     """
 
     partition: int
@@ -125,7 +135,7 @@ class Commit(NamedTuple):
     new: Offset
     done: int  # observations finished
     effects: list[Effect]
-    pushed: Mapping[str, bytes] = MappingProxyType({})
+    pushed: Pushed = Pushed()
 
 
 def index_effects(partition: int, name: str, head: Head, was: StreamSettings) -> list[Effect]:
@@ -331,7 +341,7 @@ class Log:
             places = [at for at, lease in enumerate(leases) if lease in own]
             groups += grouped(
                 places,
-                lambda at: 1 + len(commits[at].effects) + len(commits[at].pushed),
+                lambda at: 1 + len(commits[at].effects) + len(commits[at].pushed.streams),
                 MOST_EFFECTS,
             )
         return groups
@@ -395,20 +405,20 @@ def _command_of(commits: Sequence[Commit]) -> Words:
     for commit in commits:
         p = commit.partition
         tag = f"{{{p}}}"
-        pushed = commit.pushed
+        streams, tails, positions = commit.pushed
         begin = len(arguments)
         arguments += (0, 0, commit.token, str(commit.expected), str(commit.new), commit.done)
-        arguments.append(len(pushed))
-        arguments += pushed.values()
-        number: dict[Argument, int] = dict(zip(pushed, range(1, len(pushed) + 1), strict=True))
-        for effect in commit.effects:
-            at = number.setdefault(effect[1], len(number) + 1)
-            if at <= len(pushed):
-                raise ValueError(f"an effect on {effect[1]!r}, which an element is pushed to")
-            arguments += (effect[0], at, len(effect) - 2, *effect[2:])
-        for key in number:
+        arguments += (len(streams), tails, positions)
+        tail = keys.tail(p, "")
+        number: dict[Argument, int] = {keys.heads(p): 1}
+        number |= {tail + stream: at for at, stream in enumerate(streams, 2)}
+        for operation, key, *others in commit.effects:
             if type(key) is not str or tag not in key:
                 raise ValueError(f"an effect of partition {p} on key {key!r}")
+            at = number.setdefault(key, len(number) + 1)
+            if 1 < at <= len(streams) + 1:
+                raise ValueError(f"an effect on {key!r}, which an element is pushed to")
+            arguments += (operation, at, len(others), *others)
         arguments[begin] = 3 + len(number)
         arguments[begin + 1] = len(arguments) - begin - 2
         names += (*_keys(p), *cast("Iterable[str]", number))

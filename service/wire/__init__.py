@@ -85,7 +85,6 @@ from service.wire.stored_records import (
     checked,
     checked_at,
     checksummed,
-    checksummed_all,
     checksummed_at,
     decode_block,
     decode_columns,

@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from operator import add, attrgetter, itemgetter
+from operator import attrgetter, itemgetter
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple, cast
@@ -461,10 +461,14 @@ def encode_position(head: Head) -> bytes:
     return _POSITION.pack(*numbers)
 
 
-def encode_positions(rows: NDArray[Any]) -> list[bytes]:
-    """Encode rows (B,) of `POSITION`."""
-    encoded: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.itemsize}").tolist()
-    return encoded
+def stored_positions(places: Iterable[int], rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows (B,) of `POSITION` as they are stored, each with its checksum; places: of each."""
+    bodies = np.ascontiguousarray(rows).view(f"V{rows.itemsize}")
+    table = np.empty(len(rows), _STORED_POSITION)
+    table["mark"] = CHECKSUM_MARK[0]
+    table["crc"] = list(map(crc32, bodies.tolist(), places))
+    table["body"] = bodies
+    return table
 
 
 def decode_position(body: bytes) -> Position:
@@ -496,15 +500,29 @@ def block_of(first: int, rows: Sequence[bytes]) -> bytes:
     return first.to_bytes(_SEQ_BYTES, "little") + bytes([len(rows)]) + b"".join(rows)
 
 
-def blocks_of(
-    firsts: NDArray[np.int64], counts: NDArray[np.int64], rows: Sequence[bytes]
+def stored_blocks(
+    places: Iterable[int],
+    firsts: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    rows: Sequence[bytes],
 ) -> list[bytes]:
-    """Return one block of each of several tails, as `block_of`; rows: those of each, joined."""
+    """Return one block for each of several tails, with its checksum, after its length (u32).
+
+    places: of the checksums. rows: those of each, joined. Each is two parts, of which these are the
+    second.
+    """
     headers = np.empty(len(firsts), _BLOCK)
     headers["first"] = firsts & 0xFFFFFFFF
     headers["above"] = firsts >> 32
     headers["count"] = counts
-    return list(map(add, headers.view(f"V{_HEADER}").tolist(), rows))
+    own: list[bytes] = headers.view(f"V{_HEADER}").tolist()
+    table = np.empty(len(firsts), _STORED_BLOCK)
+    table["length"] = np.array(list(map(len, rows))) + CHECKSUM_SIZE + _HEADER
+    table["mark"] = CHECKSUM_MARK[0]
+    table["crc"] = list(map(crc32, rows, map(crc32, own, places)))
+    table["header"] = headers.view(f"V{_HEADER}")
+    heads: list[bytes] = table.view(f"V{table.itemsize}").tolist()
+    return list(chain.from_iterable(zip(heads, rows, strict=True)))
 
 
 def split_block(body: bytes) -> tuple[int, list[bytes]]:
@@ -600,7 +618,9 @@ def decode_columns(body: bytes) -> list[Record]:
 
 CHECKSUM_MARK = b"\xc1"
 CHECKSUM_SIZE = 5  # of what precedes the body
-_SUM = np.dtype([("mark", "u1"), ("crc", "<u4")])
+_SUM = [("mark", "u1"), ("crc", "<u4")]
+_STORED_POSITION = np.dtype([*_SUM, ("body", f"V{POSITION.itemsize}")])
+_STORED_BLOCK = np.dtype([("length", "<u4"), *_SUM, ("header", f"V{_HEADER}")])
 
 
 class Damaged(ValueError):
@@ -615,14 +635,6 @@ def place_of(part: str, owner: object, field: object = "") -> int:
 def checksummed_at(place: int, body: bytes) -> bytes:
     """Return a body with its checksum; place: as of `place_of`."""
     return CHECKSUM_MARK + crc32(body, place).to_bytes(4, "little") + body
-
-
-def checksummed_all(places: Iterable[int], bodies: Sequence[bytes]) -> list[bytes]:
-    """Return bodies with their checksums; places: as of `place_of`, of each."""
-    sums = np.empty(len(bodies), _SUM)
-    sums["mark"] = CHECKSUM_MARK[0]
-    sums["crc"] = list(map(crc32, bodies, places))
-    return list(map(add, sums.view(f"V{CHECKSUM_SIZE}").tolist(), bodies))
 
 
 def checksummed(body: bytes, part: str, owner: object, field: object = "") -> bytes:

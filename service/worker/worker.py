@@ -580,7 +580,7 @@ class Worker:
         """Answer a command that is not applied, and its repeats; keep it for an operator."""
         aside, record = refused(self.engine.store, item)
         p = lease.partition
-        self._commit([self._commits[p].commit(self.offsets[p], [aside], [], Changes(record, {}))])
+        self._commit([self._commits[p].commit(self.offsets[p], [aside], [], Changes(record))])
 
     def _disown(self, partition: int) -> None:
         """Drop a partition that another worker has; what was on trial here is innocent."""
@@ -629,7 +629,7 @@ class Worker:
         self.engine.checkpoint(partition, streams)
         at = self.offsets[partition]
         changes = self.engine.changes({partition: streams})[partition]
-        if changes.effects or changes.pushed:
+        if changes.effects or changes.pushed.streams:
             token = self._commits[partition].lease.token
             self._commit([Commit(partition, token, at, at, 0, *changes)])
 

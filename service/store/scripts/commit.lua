@@ -2,13 +2,15 @@
 -- For each of several partitions: write every effect of a prefix of the log and move the offset, or
 -- write nothing.
 -- There is no rollback: everything that can be refused is refused before the first effect. What is
--- pushed is pushed before that, without a look at each list: where one is no list, the server says
+-- pushed is pushed before that, without a look at each tail: where one is no list, the server says
 -- so, and the elements before it are taken back.
--- KEYS, of each partition: lease, meta, log, the lists that an element is pushed to, then the keys
+-- KEYS, of each partition: lease, meta, log, heads, tails of streams that only moved, then the keys
 --       of the effects
 -- ARGV, of each partition: number of its keys, number of the arguments that follow, token, expected
---       offset, new offset, observations done, number of lists, element of each, each effect as
+--       offset, new offset, observations done, number of tails, elements for them, each after its
+--       length (u32), and positions of their streams, all of one length; then each effect as
 --       operation, number of its key after the log, number of arguments, arguments
+-- Of thousands of streams the server would take most of its time to read arguments one by one.
 -- Answers for each partition OK, ALREADY, FENCED or "INVALID: why".
 local call = redis.call
 
@@ -156,6 +158,15 @@ local function answer(key, first, last)
   call('PEXPIRE', key, ARGV[first])
 end
 
+-- unpack() and a call's arguments live on Lua's stack, which ends at about 8,000; even, for pairs.
+local MOST = 3998
+local function run(operation, key, arguments, first, last)
+  repeat
+    call(operation, key, unpack(arguments, first, math.min(first + MOST - 1, last)))
+    first = first + MOST
+  until first > last
+end
+
 -- Commit a partition whose keys follow KEYS[base], and whose arguments are ARGV[from] to ARGV[to].
 local function commit(base, from, to)
   local lease, meta, log = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
@@ -214,44 +225,55 @@ local function commit(base, from, to)
   local log_type = call('TYPE', log).ok
   if log_type ~= 'stream' and log_type ~= 'none' then return 'INVALID: the log is a ' .. log_type end
 
-  local lists = tonumber(ARGV[from + 4])
-  local list_keys, elements = base + 3, from + 4 -- before the first of them
-  local effects = elements + lists + 1 -- where they begin in ARGV
+  local heads, streams = KEYS[base + 4], tonumber(ARGV[from + 4])
+  local tails, positions = ARGV[from + 5], ARGV[from + 6]
+  local elements, fields = {}, {}
+  local begin, size = 1, #positions / streams
+  local name = streams > 0 and string.match(KEYS[base + 5], ':tail:()')
+  for i = 1, streams do
+    local a, b, c, d = string.byte(tails, begin, begin + 3)
+    if not d then return 'INVALID: an element without its length' end
+    local last = begin + 3 + a + 256 * (b + 256 * (c + 256 * d))
+    elements[i] = string.sub(tails, begin + 4, last)
+    begin = last + 1
+    fields[2 * i - 1] = string.sub(KEYS[base + 4 + i], name) .. '\0'
+    fields[2 * i] = string.sub(positions, (i - 1) * size + 1, i * size)
+  end
+  if begin ~= #tails + 1 then return 'INVALID: elements of other lengths' end
+  local kind = streams > 0 and call('TYPE', heads).ok or 'none'
+  if kind ~= 'hash' and kind ~= 'none' then return 'INVALID: the heads are a ' .. kind end
+
+  local effects = from + 7 -- where they begin in ARGV
   local at = effects
   while at <= to do
     local first = at + 3
     local last = first + tonumber(ARGV[at + 2]) - 1
-    local why = fault(ARGV[at], KEYS[list_keys + tonumber(ARGV[at + 1])], first, last)
+    local why = fault(ARGV[at], KEYS[base + 3 + tonumber(ARGV[at + 1])], first, last)
     if why then return 'INVALID: ' .. why end
     at = last + 1
   end
 
-  for i = 1, lists do
-    local key = KEYS[list_keys + i]
-    local pushed = redis.pcall('RPUSH', key, ARGV[elements + i])
+  for i = 1, streams do
+    local key = KEYS[base + 4 + i]
+    local pushed = redis.pcall('RPUSH', key, elements[i])
     if type(pushed) ~= 'number' then
-      for before = 1, i - 1 do call('RPOP', KEYS[list_keys + before]) end
+      for before = 1, i - 1 do call('RPOP', KEYS[base + 4 + before]) end
       return 'INVALID: RPUSH ' .. tostring(key) .. ': ' .. pushed.err
     end
   end
 
-  -- unpack() and a call's arguments live on Lua's stack, which ends at about 8,000; even, for pairs.
-  local MOST = 3998
+  if streams > 0 then run('HSET', heads, fields, 1, 2 * streams) end
   at = effects
   while at <= to do
     local operation, n = ARGV[at], tonumber(ARGV[at + 2])
-    local key = KEYS[list_keys + tonumber(ARGV[at + 1])]
+    local key = KEYS[base + 3 + tonumber(ARGV[at + 1])]
     local first, last = at + 3, at + 2 + n
     if operation == 'FEED' then
       feed(key, first, last)
     elseif operation == 'ANSWER' then
       answer(key, first, last)
-    elseif n <= MOST then
-      call(operation, key, unpack(ARGV, first, last))
     else
-      for i = first, last, MOST do
-        call(operation, key, unpack(ARGV, i, math.min(i + MOST - 1, last)))
-      end
+      run(operation, key, ARGV, first, last)
     end
     at = last + 1
   end

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, compress
+from itertools import chain, compress, groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from model_core.stream.state import SeasonPeriods, kept_season
 from model_core.stream_settings import DEFAULTS, Hazard
 from service import wire
 from service.store import keys
-from service.store.log import Effect, index_effects
+from service.store.log import Effect, Pushed, index_effects
 from service.store.shards import Argument
 from service.store.streams import CHUNK, Store, idempotency_of, packed_state
 from service.wire import (
@@ -37,7 +38,7 @@ from service.wire import (
     StreamSettings,
     stored_records,
 )
-from service.wire.stored_records import POSITION, encode_positions, enter_numbers, field_at
+from service.wire.stored_records import POSITION, enter_numbers, field_at
 from service.worker.streams.history import NOTHING, Tail
 from service.worker.streams.step_inputs import label_of
 
@@ -638,7 +639,7 @@ class Changes(NamedTuple):
     """Part of a commit: see `Commit`."""
 
     effects: list[Effect]
-    pushed: dict[str, bytes]
+    pushed: Pushed = Pushed()
 
 
 def parted(
@@ -678,29 +679,20 @@ def changes_of(
 ) -> dict[int, Changes]:
     """What writes streams, as they were `parted`, by partition; then nothing waits.
 
-    The heads of a partition are one HSET.
+    The heads of the others of a partition are one HSET.
     """
-    # Made at once: a call of numpy takes as long for one as for a hundred.
-    position = rows["position"]
-    positions = wire.checksummed_all(rows["position_place"].tolist(), encode_positions(position))
-    counts = np.array([stream.moved for stream in asleep], dtype=np.int64)
-    tails = stored_records.blocks_of(position["seq"] - counts, counts, _take_rows(asleep))
-    tails = wire.checksummed_all(rows["tail_place"].tolist(), tails)
     lives_ms = 1000 * rows["ttl"]
-    expire_ms = position["updated_ms"] + lives_ms
+    expire_ms = rows["position"]["updated_ms"] + lives_ms
     far = np.abs(expire_ms - rows["listed_ms"]) > LISTED_SHARE * lives_ms  # not of nan
 
-    written = {partition: Changes([], {}) for partition in others}
+    pushed = _pushed(asleep, rows)
+    written = {partition: Changes([], pushed.get(partition, Pushed())) for partition in others}
     heads: dict[int, list[Argument]] = {partition: [] for partition in others}
     for partition, streams in others.items():
         for stream in streams:
             _put_effects(stream, written[partition].effects, heads[partition])
-    for stream, own_position, tail in zip(asleep, positions, tails, strict=True):
-        partition = stream.partition
-        own = written[partition]
-        heads[partition] += (keys.position_field(stream.name), own_position)
-        own.pushed[keys.tail(partition, stream.name)] = tail
-        own.effects.extend(stream._effects)
+    for stream in filter(attrgetter("_effects"), asleep):
+        written[stream.partition].effects.extend(stream._effects)
         stream._effects = ()
     due: defaultdict[int, list[Argument]] = defaultdict(list)
     for i in np.flatnonzero(far).tolist():
@@ -714,6 +706,26 @@ def changes_of(
         if arguments:
             written[partition].effects.append(("HSET", keys.heads(partition), *arguments))
     return written
+
+
+def _pushed(asleep: Sequence[Stream], rows: Rows) -> dict[int, Pushed]:
+    """Tails and positions of streams of which only these move, by partition."""
+    # Made at once: a call of numpy takes as long for one as for a hundred.
+    position = rows["position"]
+    counts = np.array([stream.moved for stream in asleep], dtype=np.int64)
+    positions = stored_records.stored_positions(rows["position_place"].tolist(), position)
+    tails = stored_records.stored_blocks(
+        rows["tail_place"].tolist(), position["seq"] - counts, counts, _take_rows(asleep)
+    )
+    pushed = {}
+    first = 0
+    for partition, streams in groupby(asleep, attrgetter("partition")):
+        names = [stream.name for stream in streams]
+        end = first + len(names)
+        tail = b"".join(tails[2 * first : 2 * end])
+        pushed[partition] = Pushed(names, tail, positions[first:end].tobytes())
+        first = end
+    return pushed
 
 
 def _take_rows(streams: Iterable[Stream]) -> list[bytes]:

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as Unreachable
 
 from service.store import keys
 from service.store import log as logs
-from service.store.log import DONE, REMEMBER_MS, START, Appended, Appender, Log, Offset
+from service.store.log import DONE, REMEMBER_MS, START, Appended, Appender, Log, Offset, Pushed
 from tests.service.store.conftest import TTL_MS, P
 from tests.waiting import until, until_async
 
@@ -386,6 +386,11 @@ def test_a_repeated_commit_answers_already_and_writes_nothing(redis_client, log,
     assert dump(redis_client) == before
 
 
+def pushed_to(**elements):
+    tails = [len(element).to_bytes(4, "little") + element for element in elements.values()]
+    return Pushed([*elements], b"".join(tails), "".join(f"{n:>8}" for n in elements).encode())
+
+
 @pytest.mark.parametrize("most", [1, 2, 4096], ids=["each alone", "in pairs", "at once"])
 def test_commits_of_several_partitions_go_together(redis_client, log, make, monkeypatch, most):
     monkeypatch.setattr(logs, "MOST_EFFECTS", 2 * most)
@@ -395,7 +400,7 @@ def test_commits_of_several_partitions_go_together(redis_client, log, make, monk
         make(lease, START, ("HSET", keys.heads(lease.partition), "a", str(lease.partition)))
         for lease in leases
     ]
-    commits[1] = commits[1]._replace(pushed={keys.tail(0, "a"): b"x", keys.tail(0, "b"): b"y"})
+    commits[1] = commits[1]._replace(pushed=pushed_to(a=b"x", b=b"y"))
     commits[3].effects.append(("HSET", keys.meta(1), "a", "1"))
     answers = log.commit(commits)
     assert [answer[:7] for answer in answers] == ["OK", "OK", "FENCED", "INVALID"]
@@ -488,25 +493,38 @@ def test_a_bad_effect_leaves_everything_unwritten(redis_client, log, add, make):
         assert dump(redis_client) == before, bad
 
 
-def test_an_element_is_pushed_to_each_list_or_nothing_is_done(redis_client, log, add, make):
+def test_tails_and_positions_are_written_of_all_streams_or_nothing_is_done(
+    redis_client, log, add, make
+):
     entries = [*map(Offset, add(2), (DONE, DONE))]
     lease = log.acquire(P)
-    tails = [keys.tail(P, name) for name in "abc"]
+    tails = [keys.tail(P, name) for name in ("a", "b:tail:c", "c")]
     redis_client.rpush(tails[0], "old")
     redis_client.rpush(tails[1], "old")
-    pushed = {key: name.encode() for key, name in zip(tails, "xyz", strict=True)}
+    long = b"y" * 70_000
+    pushed = pushed_to(**{"a": b"", "b:tail:c": long, "c": b"z"})
     commit = make(lease, entries[0])._replace(pushed=pushed)
     assert log.commit([commit]) == ["OK"]
     held = [redis_client.lrange(key, 0, -1) for key in tails]
-    assert held == [[b"old", b"x"], [b"old", b"y"], [b"z"]]
+    assert held == [[b"old", b""], [b"old", long], [b"z"]]
+    fields = [keys.position_field(name) for name in pushed.streams]
+    assert redis_client.hmget(HEADS, fields) == [b"       a", b"b:tail:c", b"       c"]
     redis_client.set(keys.tail(P, "d"), "no list")
-    for wrong in (keys.tail(P, "d"), keys.meta(P), keys.lease(P), keys.log(P)):
+    for wrong in (
+        pushed_to(a=b"x", d=b"y"),
+        pushed._replace(tails=pushed.tails[:-1]),
+        pushed._replace(tails=pushed.tails + b"x"),
+        pushed._replace(tails=pushed.tails[:2]),
+    ):
         commit = make(lease, entries[1], expected=entries[0])
-        (answer,) = log.commit([commit._replace(pushed={**pushed, wrong: b"y"})])
+        (answer,) = log.commit([commit._replace(pushed=wrong)])
         assert answer.startswith("INVALID: ")
     assert [redis_client.lrange(key, 0, -1) for key in tails] == held
-    with pytest.raises(ValueError, match="on key"):
-        log.commit([commit._replace(pushed={keys.tail(P + 1, "a"): b"x"})])
+    redis_client.delete(HEADS)
+    redis_client.set(HEADS, "no hash")
+    (answer,) = log.commit([commit._replace(pushed=pushed)])
+    assert answer == "INVALID: the heads are a string"
+    assert [redis_client.lrange(key, 0, -1) for key in tails] == held
     commit = make(lease, entries[1], ("UNLINK", tails[0]), expected=entries[0])
     with pytest.raises(ValueError, match="pushed to"):
         log.commit([commit._replace(pushed=pushed)])

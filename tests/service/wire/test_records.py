@@ -12,9 +12,12 @@ from service.wire import Head, Pace, Position, decode_position, encode_position
 from service.wire.stored_records import (
     POSITION,
     TOO_MANY,
-    encode_positions,
+    block_of,
+    checksummed_at,
     enter_numbers,
     numbers_of,
+    stored_blocks,
+    stored_positions,
 )
 
 
@@ -65,7 +68,22 @@ def test_many_at_once_are_encoded_as_each_alone():
     rng = random.Random(2)
     heads = [ordinary(rng) for _ in range(200)]
     rows = np.array([numbers_of(head) for head in heads], POSITION)
-    assert encode_positions(rows) == [*map(encode_position, heads)]
+    stored = stored_positions(range(200), rows)
+    each = [checksummed_at(at, encode_position(head)) for at, head in enumerate(heads)]
+    assert stored.tobytes() == b"".join(each)
+
+
+def test_many_blocks_are_stored_as_each_alone():
+    rng = random.Random(4)
+    firsts = [rng.choice([rng.randrange(300), rng.randrange(2**47)]) for _ in range(50)]
+    rows = [[rng.randbytes(rng.randrange(300)) for _ in range(rng.randrange(1, 4))] for _ in firsts]
+    joined = [b"".join(own) for own in rows]
+    counts = np.array([*map(len, rows)])
+    stored = b"".join(stored_blocks(range(50), np.array(firsts), counts, joined))
+    each = [
+        checksummed_at(n, block_of(*own)) for n, own in enumerate(zip(firsts, rows, strict=True))
+    ]
+    assert stored == b"".join(len(block).to_bytes(4, "little") + block for block in each)
 
 
 def test_numbers_are_entered_as_they_were_read():
