@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from ctypes.util import find_library
 from pathlib import Path
 from typing import IO, Any
 
@@ -175,6 +176,7 @@ class Embedded:
                 stdout=sink,
                 stderr=sink,
                 pass_fds=[self._lock.fileno()],
+                env=_environment(),
                 start_new_session=True,  # Ctrl-C must not end it before the workers are done
             )
         while (info := _answer(self.url)) is None:
@@ -228,6 +230,15 @@ class Embedded:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Return ours, with jemalloc where the system has it.
+
+    The server was built without it, and the allocator of the C library takes a third of its time.
+    """
+    found = find_library("jemalloc")
+    return {"LD_PRELOAD": found, **os.environ} if found else {**os.environ}
 
 
 def owner_of(data_dir: Path) -> int | None:

@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from ctypes.util import find_library
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -56,6 +58,13 @@ def test_it_is_fit_to_run_on_and_private(store, tmp_path):
     assert store.socket.parent.stat().st_mode & 0o777 == 0o700
     assert str(tmp_path) not in str(store.socket)
     assert (tmp_path / "data" / "store").stat().st_mode & 0o777 == 0o700
+
+
+def test_its_allocator_is_one_that_the_system_has(store, monkeypatch):
+    other = find_library("bz2")
+    monkeypatch.setattr(embedded, "find_library", {"jemalloc": other}.get)
+    store.start()
+    assert other in Path(f"/proc/{store.pid}/maps").read_text()
 
 
 def end(store):
