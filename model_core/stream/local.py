@@ -170,7 +170,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         width = self.layout.width
         self.series = [LocalSeries(rules, model.y_dim, width, phase) for phase in phases]
         asked = self.settings.seasonal
-        looks = asked or (asked is None and model.seasonal)
+        looks = asked or (asked is None and model.seasonal) or (model.rescaled and model.y_dim > 1)
         self._most = max(self.settings.history, season.REPLAYED) if looks else self.settings.history
         moments = warmup.given(model, self.settings)
         if moments is not None:

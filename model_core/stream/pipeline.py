@@ -12,6 +12,9 @@ from collections.abc import Generator, Iterable, Sequence
 from itertools import groupby
 from typing import Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from model_core.explanation import explained, following, next_due, reach, uncovered
 from model_core.readout import Readout
 from model_core.stream import columns, events, season, seasons, warmup
@@ -193,6 +196,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             seq = series.state.seq
             due = seasons.next_look(slab.model, series, seq)
             count = seen.rows - at if due is None else min(seen.rows - at, due - seq)
+            left = np.flatnonzero(_left(slab, series.state, seen.y[at : at + count]))
+            count = int(left[0]) + 1 if len(left) else count
             offsets = seasons.foreseen(series.season_state, count, slab.model.y_dim)
             coming = seen.part(slice(at, at + len(offsets)))._replace(offset=offsets)
             for step, offset, y in zip(
@@ -285,31 +290,35 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 series.season_state = seasons.search(state, labels.y)
             found = series.season_state is not None
         taken[-1].season = state.season
-        if not (look or found):
+        moved = bool(_left(slab, state, np.array(y[-1:]))[0])
+        if not (look or found or moved):
             return False
         # Of a model that has neither it is the next observation: another model may be next.
         series.next_look = seasons.next_look(slab.model, series, state.seq) or state.seq + 1
-        return found or (yield from self._misjudged(slab, series))
+        return found or moved or (yield from self._misjudged(slab, series))
 
     def _misjudged(self, slab: Slab, series: S) -> Asking[S, bool]:
         """Whether labels are of another order than the scale, or on a grid that was not known.
 
-        Or on none that was. It is looked at now and then, of models of one real number without
-        inputs, whose scale is not stated.
+        Or on none that was. It is looked at now and then, of models of real numbers without inputs,
+        whose scale is not stated.
         """
         state = series.state
-        if slab.model.y_dim > 1 or not slab.model.seasonal:
+        if not slab.model.rescaled or state.settings.scale is not None:
             return False
-        if warmup.next_look(state.seq - 1) != state.seq:
+        if warmup.next_look(state.seq - 1, slab.model.y_dim) != state.seq:
             return False
-        if state.scale is None or state.location is None or state.settings.scale is not None:
+        if state.scale is None or state.location is None:
             return False
-        labels = yield series, min(season.CAPACITY, state.settings.history)
+        most = season.CAPACITY if slab.model.y_dim == 1 else season.REPLAYED
+        labels = yield series, min(most, state.settings.history)
         if labels is None:
             return False
+        last = labels.y[-season.REPLAYED :]  # what a filter begins anew with
+        if slab.model.y_dim > 1:
+            return any(warmup.outlived(last, state.location, state.scale, state.resolution))
         if warmup.outgrown(labels.y[:, 0], state.location[0], state.scale[0]):
             return True
-        last = labels.y[-season.REPLAYED :]  # what a filter begins anew with
         return renewed(slab.model, last, state.scale, state.resolution) != state.resolution
 
     def _begin_anew(self, slab: Slab, series: S) -> None:
@@ -486,6 +495,14 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 slab, histories[part], settings[part], coming.part(part), detailed[part]
             )
         return steps
+
+
+def _left(slab: Slab, state: State, y: Floats) -> NDArray[np.bool_]:
+    """Which labels (n, d) of a vector move an output that was constant, so that it has a scale."""
+    if slab.model.y_dim == 1 or not slab.model.rescaled or state.settings.scale is not None:
+        return np.zeros(len(y), dtype=bool)
+    left = warmup.left(y, state.location or [], state.scale or []).any(1)
+    return left & columns.labelled(slab.model, y)
 
 
 def follow(

@@ -7,8 +7,12 @@ evenly over its step, as if it had not been rounded (dithering; L. Schuchman, "D
 their effect on quantization noise", 1964): a spread below that of the step is no news then.
 
 What is added is no random number but the next of a sequence that fills the step evenly (of M.
-Roberts, 2018: multiples of the powers of 1 / phi, where phi^(d + 1) = phi + 1), by the position of
-the label: the same labels always give the same numbers.
+Roberts, 2018: multiples of the powers of 1 / phi, where phi^(d + 1) = phi + 1; by squares where
+there are several), by the position of the label: the same labels always give the same numbers.
+
+An output of a vector that rests, at one value nearly all the time, is spread as well, over what its
+scale lets expect of a regime. A regime would else learn that it has no spread, with ever more of
+the evidence that the next regime has to learn again: changes of all other outputs would be hidden.
 
 Nor does a density know of copies: a gauge that is read more often than it is updated looks like one
 regime without spread after the other. A label that a held series only repeats counts as missing.
@@ -36,6 +40,9 @@ LONGEST_USUAL = 10.0  # labels of a value, of half of them: longer levels are re
 WIDE = 4.0  # steps of a grid that held values move by, half of them
 UNUSUAL = 3.0  # times the longest usual hold: a longer one is news
 NEAR = 1e-6  # of a step, by which a label may be off
+RESTING = 0.9  # of an output's labels that are one value: it rests with more
+FILLED = 2.9  # scales, the step of one that rests: spread as a model expects it within a regime
+CYCLE = 2.0**20  # positions whose squares, times a multiplier, still have digits after the point
 
 
 def resolution(
@@ -46,14 +53,23 @@ def resolution(
 ) -> list[float] | None:
     """Step of the grid that each output's labels lie on, 0 where it is fine, or there is none.
 
-    After them `most`, see `hold`. None: all are 0. values: labels, nan where an output is missing,
-    with inputs if they count. scale: of each.
+    Of a vector's output that rests `FILLED` scales. After them `most`, see `hold`. None: all are 0.
+    values: labels, nan where an output is missing, with inputs if they count. scale: of each.
     """
     if model.label != "real" or not values:
         return None
     columns = list(zip(*values, strict=True))[: model.y_dim]
     steps = [_step(column, own) for column, own in zip(columns, scale, strict=False)]
+    if model.y_dim > 1:
+        every = zip(steps, columns, scale, strict=False)
+        steps = [step or (FILLED * own if rests(column) else 0.0) for step, column, own in every]
     return [*steps, most] if any(steps) or most else None
+
+
+def rests(column: Sequence[float]) -> bool:
+    """Whether nearly all labels of an output are one value."""
+    counts = Counter(number for number in column if number == number)
+    return max(counts.values(), default=0) > RESTING * counts.total()
 
 
 def hold(model: UnderlyingModel, labels: Floats) -> float:
@@ -152,6 +168,20 @@ def renewed(
     return resolution(model, y.tolist(), scale, most)
 
 
+def renewed_of(
+    model: UnderlyingModel,
+    values: Sequence[Sequence[float]],
+    scale: Sequence[float],
+    known: list[float] | None,
+    chosen: Sequence[bool],
+) -> list[float] | None:
+    """The known resolution of a vector, but of chosen outputs what the values show."""
+    before = known or [0.0] * (model.y_dim + 1)
+    found = resolution(model, values, scale) or [0.0] * (model.y_dim + 1)
+    steps = [new if yes else old for new, old, yes in zip(found, before, chosen, strict=False)]
+    return [*steps, before[-1]] if any(steps) or before[-1] else None
+
+
 def renewed_hold(model: UnderlyingModel, y: Floats, known: list[float] | None) -> float:
     """The hold of a known resolution while labels (n, d) are held like that; else theirs."""
     before = 0.0 if known is None else known[-1]
@@ -180,7 +210,10 @@ def _step(column: Sequence[float], scale: float) -> float:
 
 def dither(positions: Floats, outputs: int) -> Floats:
     """What is added to labels at these positions (n,), in steps: (n, outputs), in [-.5, .5)."""
-    return np.modf((positions[:, None] + 1.0) * _multipliers(outputs))[0] - 0.5
+    at = positions[:, None] + 1.0
+    if outputs > 1:  # multiples of numbers near 1 are a slow wave, and near to each other
+        at = (at % CYCLE) ** 2
+    return np.modf(at * _multipliers(outputs))[0] - 0.5
 
 
 @cache

@@ -17,7 +17,7 @@ from model_core import readout
 from model_core.codec import StreamRow
 from model_core.stream import columns, memory, season, warmup
 from model_core.stream.columns import Floats
-from model_core.stream.resolution import renewed, renewed_hold
+from model_core.stream.resolution import renewed, renewed_hold, renewed_of
 from model_core.stream.series import Series, State
 from model_core.stream.slab import Past, Refused, Slab
 from model_core.stream.state import SeasonPeriods
@@ -47,9 +47,9 @@ def next_search(model: UnderlyingModel, series: Series, seq: int) -> int | None:
 
 def next_look(model: UnderlyingModel, series: Series, seq: int) -> int | None:
     """Observations, more than `seq`, after which season or scale are looked at; None: never."""
-    if not model.seasonal:
+    if not model.rescaled:
         return None
-    look = warmup.next_look(seq)
+    look = warmup.next_look(seq, model.y_dim)
     search = next_search(model, series, seq)
     return look if search is None else min(search, look)
 
@@ -122,12 +122,20 @@ def begin_anew(slab: Slab, series: Series, past: Past, tick: Callable[[], object
     scale = state.scale or []
     held = renewed_hold(slab.model, seen.y, state.resolution)
     values = columns.values(slab.model, warmup.updates(seen, held) if held else seen)
+    several = slab.model.y_dim > 1
+    chosen = [True] * len(scale)
     if seasons is None:  # it has outgrown its scale: that is of the last labels, as in a warm-up
+        if several and values:
+            chosen = warmup.outlived(np.array(values), location, scale, state.resolution)
         values = values[-max(state.settings.warmup, 2) :]
     settings = state.settings
-    if warmup.given(slab.model, settings) is None and warmup.varied(values, slab.model.y_dim):
-        location, scale = warmup.estimated(slab.model, values, settings)
-    steps = renewed(slab.model, seen.y, scale, state.resolution)
+    known = warmup.given(slab.model, settings) is not None
+    if not known and (several or warmup.varied(values, 1)):
+        location, scale = warmup.anew(slab.model, values, settings, (location, scale), chosen)
+    if several and seasons is None:
+        steps = renewed_of(slab.model, values, scale, state.resolution, chosen)
+    else:
+        steps = renewed(slab.model, seen.y, scale, state.resolution)
     before = slab.row(row)
     slab.begin_anew(row, location, scale, steps)
     watch = state.watch._replace(settled=max(state.track.settled - base, 0))  # as it counts

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model_core.stream import columns
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.resolution import hold, repeated, resolution, undecided
+from model_core.stream.resolution import FILLED, hold, repeated, resolution, rests, undecided
 from model_core.stream.slab import Past, Refused, Slab, Step
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
@@ -25,7 +26,9 @@ UNCOMPILED = 16  # of a model without a kernel, whose steps take milliseconds
 FLAT_SCALE = 0.01  # of the location, where all values were the same
 SMALLEST_SCALE = 1e-150  # its square is still a number
 FIRST_LOOK = 50  # observations after which, and after every doubling, a scale is looked at again
+OFTEN = 50  # observations after which, and after as many again, scales of a vector are
 OUTGROWN = 100.0  # scales from the location: with a quarter of the labels beyond, it is taken anew
+OUTLIVED = 300.0  # the same of an output of a vector, with a quarter of the last `OFTEN` labels
 # Standard deviations by the middle half of labels, from which on that of all is an outlier's.
 OUTLYING = 5.0
 SCALE_FREE = ("count", "positive")  # labels whose location says it all
@@ -36,8 +39,8 @@ Moments = tuple[list[float], list[float]]  # location and scale
 
 
 def varied(values: Values, y_dim: int) -> bool:
-    """Whether two labels differ in each output."""
-    return bool(values) and all(len(set(column)) > 1 for column in _columns(values)[:y_dim])
+    """Whether two labels differ, in any output: the others do not wait for one that is constant."""
+    return bool(values) and any(len(set(column)) > 1 for column in _columns(values)[:y_dim])
 
 
 def _columns(values: Values) -> list[list[float]]:
@@ -48,7 +51,7 @@ def _columns(values: Values) -> list[list[float]]:
 
 
 def complete(model: UnderlyingModel, values: Values, warmup: int, waited: int) -> bool:
-    """Whether each output has enough labels, and two of them differ (or never will).
+    """Whether each output has enough labels, and two of them differ in one (or never will).
 
     Those that a held series only repeats do not count. waited: observations so far, with those that
     have no label.
@@ -111,7 +114,7 @@ def estimate(values: Values, model: UnderlyingModel) -> Moments:
             continue
         mean = math.fsum(column) / len(column)
         squares = math.fsum((value - mean) ** 2 for value in column)
-        deviation = math.sqrt(squares / max(len(column) - 1, 1))
+        deviation = math.sqrt(squares / max(len(column) - 1, 1)) if len(set(column)) > 1 else 0.0
         if model.label in SCALE_FREE:
             # No count yet: half of one spread over all observations.
             location.append(mean or 0.5 / len(column))
@@ -121,8 +124,13 @@ def estimate(values: Values, model: UnderlyingModel) -> Moments:
             usual = _spread(column)
             if usual > 0 and deviation > OUTLYING * usual:
                 deviation = usual
-        scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
+        scale.append(max(deviation, SMALLEST_SCALE) if deviation else flat_scale(column[0]))
     return location, scale
+
+
+def flat_scale(value: float) -> float:
+    """Scale of an output that was constant."""
+    return max(FLAT_SCALE * abs(value) or 1.0, SMALLEST_SCALE)
 
 
 def _spread(column: Sequence[float]) -> float:
@@ -147,21 +155,55 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return low + (high - low) * rest if rest < 0.5 else high - (high - low) * (1 - rest)
 
 
-def next_look(seq: int) -> int:
+def next_look(seq: int, outputs: int = 1) -> int:
     """Observations, more than `seq`, after which a scale is looked at again."""
+    if outputs > 1:
+        return seq - seq % OFTEN + OFTEN
     at = FIRST_LOOK
     while at <= seq:
         at *= 2
     return at
 
 
-def outgrown(labels: Floats, location: float, scale: float) -> bool:
+def left(labels: Floats, location: Sequence[float], scale: Sequence[float]) -> NDArray[np.bool_]:
+    """Which labels (..., d) of outputs that were constant differ from that constant."""
+    flat = [unit == flat_scale(value) for value, unit in zip(location, scale, strict=True)]
+    differ: NDArray[np.bool_] = np.isfinite(labels) & (labels != np.array(location)) & flat
+    return differ
+
+
+def outlived(
+    labels: Floats,
+    location: Sequence[float],
+    scale: Sequence[float],
+    steps: Sequence[float] | None,
+) -> list[bool]:
+    """Outputs of a vector whose scale is to be taken anew, by the last labels (n, d).
+
+    Those that were constant, or nearly so, and move now; that lie far from the location; and that
+    stand still, by their scale. steps: the resolution, if any.
+    """
+    every: list[bool] = []
+    for o, (center, unit) in enumerate(zip(location, scale, strict=True)):
+        column = labels[np.isfinite(labels[:, o]), o]
+        last = column[-OFTEN:]
+        if unit == flat_scale(center):
+            moves = bool((column != center).any())
+        else:
+            rested = steps is not None and steps[o] == FILLED * unit
+            stands = len(column) >= LONGEST and float(np.ptp(column)) * OUTGROWN < unit
+            moves = stands or (rested and not rests(last.tolist()))
+        every.append(moves or outgrown(last, center, unit, OUTLIVED))
+    return every
+
+
+def outgrown(labels: Floats, location: float, scale: float, most: float = OUTGROWN) -> bool:
     """Whether a quarter of the last labels (n,), nan where missing, lies far from the location.
 
     Then the scale tells nothing of levels, noise and outliers any more.
     """
     there = np.sort(np.abs(labels[np.isfinite(labels)] - location)).tolist()
-    return bool(there) and _quantile(there, 0.75) > OUTGROWN * scale
+    return bool(there) and _quantile(there, 0.75) > most * scale
 
 
 def estimated(
@@ -170,6 +212,23 @@ def estimated(
     """Location and scale: those of the settings, else those of labels."""
     location, scale = estimate(values, model)
     return settings.location or location, settings.scale or scale
+
+
+def anew(
+    model: UnderlyingModel,
+    values: list[list[float]],
+    settings: StreamSettings,
+    before: Moments,
+    chosen: Sequence[bool],
+) -> Moments:
+    """`estimated` of the chosen columns that have numbers; of others as before."""
+    columns_of = _columns(values) or [[]] * len(chosen)
+    location, scale = estimated(model, values, settings)
+    own = [yes and bool(column) for yes, column in zip(chosen, columns_of, strict=True)]
+    return (
+        [new if yes else old for yes, new, old in zip(own, location, before[0], strict=True)],
+        [new if yes else old for yes, new, old in zip(own, scale, before[1], strict=True)],
+    )
 
 
 class Units(NamedTuple):

@@ -98,8 +98,16 @@ class UnderlyingModel(ABC):
         These are of one real number. Several outputs may swing alike while a regime lasts, as in a
         gait, and inputs and what was learned before may have the season already.
         """
-        alone = not self.x_dim and self.needs_scale
-        return alone and self.label == "real" and self.y_dim == 1
+        return self._real and self.y_dim == 1
+
+    @property
+    def rescaled(self) -> bool:
+        """Whether scales of its streams are taken anew where labels are of another order."""
+        return self.seasonal or (self._real and self.y_dim > 1)
+
+    @property
+    def _real(self) -> bool:
+        return not self.x_dim and self.needs_scale and self.label == "real"
 
     @abstractmethod
     def prior(self, location: Tensor, scale: Tensor) -> Stats:
