@@ -40,7 +40,7 @@ LONGEST_USUAL = 10.0  # labels of a value, of half of them: longer levels are re
 WIDE = 4.0  # steps of a grid that held values move by, half of them
 UNUSUAL = 3.0  # times the longest usual hold: a longer one is news
 NEAR = 1e-6  # of a step, by which a label may be off
-RESTING = 0.9  # of an output's labels that are one value: it rests with more
+RESTING = 0.75  # of an output's labels that are one value: it rests with more
 FILLED = 2.9  # scales, the step of one that rests: spread as a model expects it within a regime
 CYCLE = 2.0**20  # positions whose squares, times a multiplier, still have digits after the point
 

@@ -73,16 +73,26 @@ def test_a_known_grid_counts_while_labels_are_on_it(labels, step):
     assert renewed(GAUSSIAN, y, [1.0], [1.0, 0.0]) == (step and [*step, 0.0])
 
 
-@pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_what_is_added_fills_a_step_evenly_and_outputs_do_not_move_together(outputs):
-    added = dither(np.arange(400.0), outputs)
-    assert added.shape == (400, outputs)
-    for own in added.T:
-        counts, _ = np.histogram(own, 20, (-0.5, 0.5))
-        assert abs(counts - 20).max() <= 4
-    assert np.abs(np.corrcoef(added.T) - np.eye(outputs)).max() < 0.05
+def test_what_is_added_fills_a_step_evenly():
+    (added,) = dither(np.arange(400.0), 1).T
+    counts, _ = np.histogram(added, 20, (-0.5, 0.5))
+    assert abs(counts - 20).max() <= 4
     # Of one output it is the fractional part of multiples of the golden section.
     assert dither(np.array([0.0]), 1)[0, 0] == pytest.approx((math.sqrt(5) - 1) / 2 - 0.5)
+
+
+@pytest.mark.parametrize("outputs", [2, 3, 8, 32])
+@pytest.mark.parametrize("first", [0, 2**20 - 2000, 10**12])
+def test_what_is_added_to_outputs_moves_neither_with_the_others_nor_with_the_label_before(
+    outputs, first
+):
+    added = dither(first + np.arange(4000.0), outputs)
+    assert added.shape == (4000, outputs)
+    for own in added.T:
+        counts, _ = np.histogram(own, 20, (-0.5, 0.5))
+        assert abs(counts - 200).max() <= 70
+        assert abs(np.corrcoef(own[1:], own[:-1])[0, 1]) < 0.08
+    assert np.abs(np.corrcoef(added.T) - np.eye(outputs)).max() < 0.08
 
 
 def confirmed(y):

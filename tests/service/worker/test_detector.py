@@ -275,6 +275,26 @@ def test_a_held_series(detect, close):
     assert bench.head("a").resolution == detector._all.pipeline.series[0].resolution == [0.0, 8.0]
 
 
+def test_outputs_that_were_constant_or_at_rest(detect, close):
+    """Their scales are taken anew at the same labels, also where the worker is lost."""
+    rng = np.random.default_rng(1)
+    y = rng.standard_normal((160, 3))
+    y[:80, 1] = 7.0
+    y[:30, 2] /= 1000
+    bench, detector = detect({"model": "joint", "max_hypotheses": 20})
+    seen = observations(y.tolist())
+    answers = bench.observe("a", seen[:70])
+    answers += [bench.observe("a", [each])[0] for each in seen[70:90]]
+    bench.crash()
+    answers += bench.observe("a", seen[90:])
+    agree(close, detector, answers, seen)
+    listed(detector, bench)
+    state = detector._all.pipeline.series[0]
+    assert bench.head("a").scale == state.scale
+    assert bench.head("a").resolution == state.resolution
+    assert min(state.scale) > 0.01
+
+
 @pytest.mark.parametrize("name", ["linear-3", "categorical", "alpaca-mixture"])
 def test_inputs_classes_and_typical_regimes(detect, close, tmp_path, name):
     publish(tmp_path / "models")
