@@ -39,8 +39,9 @@ Moments = tuple[list[float], list[float]]  # location and scale
 
 
 def varied(values: Values, y_dim: int) -> bool:
-    """Whether two labels differ, in any output: the others do not wait for one that is constant."""
-    return bool(values) and any(len(set(column)) > 1 for column in _columns(values)[:y_dim])
+    """Whether each output has two labels, and two of one differ: a constant one may stay so."""
+    known = _columns(values)[:y_dim]
+    return all(len(column) > 1 for column in known) and any(len(set(own)) > 1 for own in known)
 
 
 def _columns(values: Values) -> list[list[float]]:
