@@ -60,12 +60,13 @@ def test_twenty_labels_then_a_filter_that_was_there_from_the_start(bench, close)
 
 
 def test_what_counts_towards_it(bench):
-    """Labels that are there, of which two must differ in each output; at most 200 observations."""
+    """Labels that are there, of which two must differ in an output; at most 200 observations."""
     rng = random.Random(1)
     cases = {
         "missing": ([v if i % 2 else None for i, v in enumerate(labels(42))], 40),
         "constant": ([7.0] * 30 + [8.0] + labels(2, level=7.5), 31),
-        "an output": ([[rng.gauss(0, 1), 5.0] for _ in range(25)] + [[0.5, 6.0], [0.1, 5.0]], 26),
+        "an output": ([[rng.gauss(0, 1), 5.0] for _ in range(25)] + [[0.5, 6.0], [0.1, 5.0]], 20),
+        "outputs": ([[7.0, 5.0]] * 30 + [[7.0, 6.0], [7.0, 5.0]], 31),
     }
     for stream, (y, until) in cases.items():
         answers = bench.observe(stream, y)
