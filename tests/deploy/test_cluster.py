@@ -25,8 +25,7 @@ from tests.e2e.deployment import (
     series,
 )
 from tests.e2e.test_events import (  # noqa: F401
-    test_a_consumer_sees_each_event_once_whatever_restarts,
-    test_followers_see_all_once_whatever_restarts,
+    test_consumers_and_followers_see_all_once_whatever_restarts,
 )
 from tests.e2e.test_kill import test_a_worker_is_killed_under_load  # noqa: F401
 from tests.listening import listening
