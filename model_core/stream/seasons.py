@@ -16,11 +16,12 @@ import numpy as np
 from model_core import readout
 from model_core.codec import StreamRow
 from model_core.stream import columns, memory, season, warmup
-from model_core.stream.columns import Floats
+from model_core.stream.columns import Columns, Floats
 from model_core.stream.resolution import renewed, renewed_hold, renewed_of
 from model_core.stream.series import Series, State
 from model_core.stream.slab import Past, Refused, Slab
 from model_core.stream.state import SeasonPeriods
+from model_core.stream.warmup import Units
 from model_core.table import PREVIOUS, RUN_LENGTH, SEQ
 from model_core.upm.base import UnderlyingModel
 
@@ -117,27 +118,13 @@ def begin_anew(slab: Slab, series: Series, past: Past, tick: Callable[[], object
     past = past.last(len(offsets))
     seen = past.seen._replace(offset=offsets)
     base = state.seq - seen.rows
-    joined = max(past.previous[0], 0) if base else 0
-    location = state.location or []
-    scale = state.scale or []
-    held = renewed_hold(slab.model, seen.y, state.resolution)
-    values = columns.values(slab.model, warmup.updates(seen, held) if held else seen)
-    several = slab.model.y_dim > 1
-    chosen = [True] * len(scale)
-    if seasons is None:  # it has outgrown its scale: that is of the last labels, as in a warm-up
-        if several and values:
-            chosen = warmup.outlived(np.array(values), location, scale, state.resolution)
-        values = values[-max(state.settings.warmup, 2) :]
-    settings = state.settings
-    known = warmup.given(slab.model, settings) is not None
-    if not known and (several or warmup.varied(values, 1)):
-        location, scale = warmup.anew(slab.model, values, settings, (location, scale), chosen)
-    if several and seasons is None:
-        steps = renewed_of(slab.model, values, scale, state.resolution, chosen)
-    else:
-        steps = renewed(slab.model, seen.y, scale, state.resolution)
+    joined = state.best_start
+    while joined > base:  # back on the best path, to the regime in which the new filter begins
+        joined = past.previous[joined - base]
+    joined = max(joined, 0)
+    units = _units(slab.model, state, seen, seasons is not None)
     before = slab.row(row)
-    slab.begin_anew(row, location, scale, steps)
+    slab.begin_anew(row, *units)
     watch = state.watch._replace(settled=max(state.track.settled - base, 0))  # as it counts
     try:
         # With its errors, by which its first forecasts are corrected.
@@ -154,15 +141,14 @@ def begin_anew(slab: Slab, series: Series, past: Past, tick: Callable[[], object
     slab.put(row, now)
     last = lines[-1]
     # The regime that the new filter believes in counts as confirmed: it raises no event.
-    newest = now.seq - 1
-    start = max(state.track.confirmed_start, newest - last.event_run_length)
-    state.location = location
-    state.scale = scale
-    state.resolution = steps
-    settled = max(state.track.settled, start)
-    state.track = state.track._replace(
+    began = now.seq - 1 - last.event_run_length
+    track = state.track
+    start = max(track.confirmed_start, began if began > base else joined)
+    state.location, state.scale, state.resolution = units
+    settled = max(track.settled, start)
+    state.track = track._replace(
         confirmed_start=start,
-        before_start=start,
+        before_start=track.before_start if start == track.confirmed_start else start,
         before_totals=None,
         confirmed_totals=last.start_totals,
         settled=settled,
@@ -173,7 +159,34 @@ def begin_anew(slab: Slab, series: Series, past: Past, tick: Callable[[], object
     state.map_run_length = belief.map_run_length
     state.changed_probability = belief.changed_probability
     state.evidence = belief.evidence
-    return Anew(offsets, [_position(line.born_previous_start, base, joined) for line in lines])
+    previous = [_position(line.born_previous_start, base, joined) for line in lines]
+    previous[0] = max(past.previous[0], 0)  # before a regime that starts where this filter began
+    return Anew(offsets, previous)
+
+
+def _units(model: UnderlyingModel, state: State, seen: Columns, seasonal: bool) -> Units:
+    """Of a filter that begins anew with these observations.
+
+    seasonal: it does so for a season. Else it has outgrown its scale: that is of the last labels,
+    as in a warm-up, of a vector for the outputs that have.
+    """
+    location = state.location or []
+    scale = state.scale or []
+    settings = state.settings
+    held = renewed_hold(model, seen.y, state.resolution)
+    values = columns.values(model, warmup.updates(seen, held) if held else seen)
+    several = model.y_dim > 1
+    chosen = [True] * len(scale)
+    if not seasonal:
+        if several and values:
+            chosen = warmup.outlived(np.array(values), location, scale, state.resolution)
+        values = values[-max(settings.warmup, 2) :]
+    known = warmup.given(model, settings) is not None
+    if not known and (several or warmup.varied(values, 1)):
+        location, scale = warmup.anew(model, values, settings, (location, scale), chosen)
+    if several and not seasonal:
+        return Units(location, scale, renewed_of(model, values, scale, state.resolution, chosen))
+    return Units(location, scale, renewed(model, seen.y, scale, state.resolution))
 
 
 def _position(position: int, base: int, joined: int) -> int:

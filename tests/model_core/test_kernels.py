@@ -525,6 +525,12 @@ def test_a_kernel_takes_the_steps_of_the_filter(name):
     assert compared > 40
 
 
+def test_a_kernel_takes_labels_that_lack_outputs():
+    """Of outputs together: more of what `labels` brings to every model."""
+    told = {"labelled": np.ones(STREAMS, bool)}
+    assert run_beside(model_of("joint-2"), 1, 7, [0.02], 12, **told) == 12
+
+
 @pytest.mark.slow
 @every_name
 @settings(max_examples=15)

@@ -43,6 +43,18 @@ def test_an_output_that_hardly_ever_moves_hides_no_change_of_another(kind):
         assert len(found) <= 2
 
 
+def test_an_output_that_dies_and_comes_back_leaves_each_change_its_event():
+    """The filter begins anew twice, once just where a regime began."""
+    for seed in range(3):
+        y = vector(seed, 900)[:, :4]
+        y[300:700, 2] = y[300, 2]
+        y[600:, 0] += 3.0
+        detector, found = changes(y)
+        true = [pytest.approx(start, abs=2) for start in (300, 600, 700)]
+        assert [event.start for event in found][:3] == true
+        assert [segment.start for segment in detector.segments()][1:4] == true
+
+
 @pytest.mark.parametrize(
     ("by", "sentence"),
     [
