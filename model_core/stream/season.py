@@ -377,7 +377,7 @@ def _plan_update(state: Floats) -> None:
 def _showing(y: Floats, period: int) -> list[int]:
     """Outputs that show a season of this period in labels (d, T): at least the one that does most.
 
-    The profile of another would be noise, which each of them adds to what is told from a change.
+    The profile of another would only add noise to its labels.
     """
     if len(y) == 1:
         return [0]
