@@ -196,8 +196,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             seq = series.state.seq
             due = seasons.next_look(slab.model, series, seq)
             count = seen.rows - at if due is None else min(seen.rows - at, due - seq)
-            left = np.flatnonzero(_left(slab, series.state, seen.y[at : at + count]))
-            count = int(left[0]) + 1 if len(left) else count
+            if slab.model.y_dim > 1:
+                left = np.flatnonzero(_left(slab, series.state, seen.y[at : at + count]))
+                count = int(left[0]) + 1 if len(left) else count
             offsets = seasons.foreseen(series.season_state, count, slab.model.y_dim)
             coming = seen.part(slice(at, at + len(offsets)))._replace(offset=offsets)
             for step, offset, y in zip(
@@ -290,7 +291,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 series.season_state = seasons.search(state, labels.y)
             found = series.season_state is not None
         taken[-1].season = state.season
-        moved = bool(_left(slab, state, np.array(y[-1:]))[0])
+        moved = slab.model.y_dim > 1 and bool(_left(slab, state, np.array(y[-1:]))[0])
         if not (look or found or moved):
             return False
         # Of a model that has neither it is the next observation: another model may be next.
@@ -499,7 +500,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
 
 def _left(slab: Slab, state: State, y: Floats) -> NDArray[np.bool_]:
     """Which labels (n, d) of a vector move an output that was constant, so that it has a scale."""
-    if slab.model.y_dim == 1 or not slab.model.rescaled or state.settings.scale is not None:
+    if not slab.model.rescaled or state.settings.scale is not None:
         return np.zeros(len(y), dtype=bool)
     left = warmup.left(y, state.location or [], state.scale or []).any(1)
     return left & columns.labelled(slab.model, y)

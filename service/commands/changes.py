@@ -189,7 +189,7 @@ def incidents(
 
 
 def _say_nothing(what: str, since: str | None, earlier: int) -> None:
-    """Say that there are none, and how to see earlier ones; beside what programs read."""
+    """Print to standard error that there are none, and which option shows earlier ones."""
     if since is None:
         text = f"no {what}s; see --help for what is left out"
     elif earlier:

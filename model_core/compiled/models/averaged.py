@@ -440,27 +440,27 @@ def update(step: RowStep) -> None:
     spare = params[at.spare + 1 : at.spare + 3]
     for o in range(d):
         y = step.number[LABEL + o]
+        if math.isnan(y):
+            for k in range(o * fixed, (o + 1) * fixed):
+                beta = own[5 * size + 1 + k]
+                for i in range(n):
+                    beta[i] += 0.5 * share[i] * (beta[i] / alpha[i])
+            continue
         for j in range(fixed):
             k = o * fixed + j
             u = params[at.features + k]
             variance = params[at.variances + o * every + j]
             loc = params[location_of(d, noise, o, j)]
             beta = own[5 * size + 1 + k]
-            if math.isnan(y):
-                for i in range(n):
-                    beta[i] += 0.5 * share[i] * (beta[i] / alpha[i])
-                continue
             fill_shares(step, o, j, learned)
             for i in range(n):
                 beta[i] += _REGRESSION.scatter(learned[i], y - loc[i], variance[i])
             first = 2 * size + 3 * k
             _absorb(y, loc, learned, u, own[2 * k], own[2 * k + 1], own[first : first + 3])
-        if not math.isnan(y):
-            reweigh(
-                step, params[at.experts + o * every : at.experts + (o + 1) * every],
-                params[at.evidence + o], own[at.logs + o * every : at.logs + (o + 1) * every],
-                spare,
-            )  # fmt: skip
+        reweigh(
+            step, params[at.experts + o * every : at.experts + (o + 1) * every],
+            params[at.evidence + o], own[at.logs + o * every : at.logs + (o + 1) * every], spare,
+        )  # fmt: skip
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     now = step.context[0]
