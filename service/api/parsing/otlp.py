@@ -15,23 +15,20 @@ import msgspec
 
 from service.api.parsing.bodies import JSON, malformed
 from service.api.parsing.protobuf import (
-    ANYTHING,
     BOOL,
+    BYTES,
     DOUBLE,
     FIXED64,
     INT64,
-    OTHER_FIELDS,
     PROTOBUF,
     SIGNED_FIXED64,
     TEXT,
     UNSIGNED,
     Field,
-    Messages,
-    varint_of,
+    Schema,
 )
-from service.api.parsing.protobuf import OTHERS as OTHER_PARTS
 from service.api.parsing.series import RefusedSeries, RemoteWrite, finite, too_many_labels
-from service.problems import BodyTooLarge, UnsupportedMediaType
+from service.problems import UnsupportedMediaType
 from service.wire import tags
 
 NAMES = {"service.name": "job", "service.instance.id": "instance"}
@@ -42,9 +39,8 @@ NO_VALUE = 1  # flag of a point without a value
 NS_PER_MS = 1_000_000
 VALUES = ("string_value", "bool_value", "int_value", "double_value")
 OTHERS = ("histogram", "exponential_histogram", "summary")
-MAX_SAMPLES_ADVICE = "set send_batch_max_size of the collector's batch processor"
-_NUMBERS = {"gauge": 5, "sum": 7, "histogram": 9, "exponential_histogram": 10, "summary": 11}
-_messages = Messages(
+_schema = Schema(
+    "moca.otlp",
     {
         "Request": [Field("resource_metrics", 1, "ResourceMetrics")],
         "ResourceMetrics": [
@@ -55,13 +51,14 @@ _messages = Messages(
         "ScopeMetrics": [Field("metrics", 2, "Metric")],
         "Metric": [
             Field("name", 1, TEXT, once=True),
-            *(
-                Field(name, number, "Others" if name in OTHERS else "Points", once=True)
-                for name, number in _NUMBERS.items()
-            ),
+            Field("gauge", 5, "Points", once=True),
+            Field("sum", 7, "Points", once=True),
+            Field("histogram", 9, "Others", once=True),
+            Field("exponential_histogram", 10, "Others", once=True),
+            Field("summary", 11, "Others", once=True),
         ],
         "Points": [Field("data_points", 1, "Point")],
-        "Others": [Field("data_points", 1, ANYTHING)],
+        "Others": [Field("data_points", 1, BYTES)],
         "Point": [
             Field("attributes", 7, "Attribute"),
             Field("time_unix_nano", 3, FIXED64, once=True),
@@ -79,18 +76,43 @@ _messages = Messages(
             Field("int_value", 3, INT64, oneof=True),
             Field("double_value", 4, DOUBLE, oneof=True),
         ],
+        "Response": [Field("partial_success", 1, "PartialSuccess", once=True)],
+        "PartialSuccess": [
+            Field("rejected_data_points", 1, INT64, once=True),
+            Field("error_message", 2, TEXT, once=True),
+        ],
     },
-    {
-        "resource_metrics": 1,
-        "scope_metrics": 1,
-        "metrics": 1,
-        "data_points": 1,
-        "attributes": tags.MAX_TAGS,
-        OTHER_PARTS: OTHER_FIELDS + 4 * tags.MAX_TAGS,  # an attribute has three
-    },
-    MAX_SAMPLES_ADVICE,
+    "set send_batch_max_size of the collector's batch processor",
 )
-_decode: Any = msgspec.json.Decoder(_messages.structs["Request"]).decode
+
+
+class _JsonMessage(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    """A message that came as JSON."""
+
+    def HasField(self, name: str) -> bool:
+        """Whether a field is there, as messages of protobuf say it."""
+        return getattr(self, name) is not None
+
+
+def _json_decoder() -> Any:
+    """Return what reads a request in JSON, into structs with the members of the messages."""
+    structs: dict[str, Any] = {}
+    for name, fields in reversed([*_schema.messages.items()]):  # parts come after their wholes
+        members: list[tuple[str, Any, Any]] = []
+        for field in fields:
+            is_message = isinstance(field.type, str)
+            part: Any = structs[field.type] if is_message else field.type.json
+            if field.oneof:
+                members.append((field.name, part | None, None))
+            elif field.once:
+                members.append((field.name, part, part() if is_message else field.type.default))
+            else:
+                members.append((field.name, list[part], []))
+        structs[name] = msgspec.defstruct(name, members, bases=(_JsonMessage,), frozen=True)
+    return msgspec.json.Decoder(structs["Request"]).decode
+
+
+_decode = _json_decoder()
 
 
 def media_of(content_type: str) -> str:
@@ -111,9 +133,15 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
     if media == JSON:
         request = _of_json(body, max_points)
     else:
-        request = _messages.read(body, "Request", max_points, MESSAGE)
-    write = RemoteWrite([], [], 0, 0, 0)
-    samples = 0
+        request = _schema.read(body, "Request", max_points, MESSAGE)
+    _check("resources", len(request.resource_metrics), max_points)
+    scopes = [scope for one in request.resource_metrics for scope in one.scope_metrics]
+    _check("scopes", len(scopes), max_points)
+    metrics = [metric for scope in scopes for metric in scope.metrics]
+    _check("metrics", len(metrics), max_points)
+    samples = sum(map(_points_in, metrics))
+    _check("data points", samples, max_points)
+    write = RemoteWrite([], [], samples, 0, 0)
     for resource in request.resource_metrics:
         # Read once: a resource may have as many attributes as all points together.
         common = _texts(
@@ -126,21 +154,22 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
         )
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
-                samples += _add(write, metric, common)
-    if samples > max_points:
-        raise BodyTooLarge(
-            f"expected at most {max_points} data points, got {samples}: {MAX_SAMPLES_ADVICE}"
-        )
-    return write._replace(samples=samples)
+                _add(write, metric, common)
+    return write
+
+
+def _check(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise _schema.too_large(most, what, count)
+
+
+def _points_in(metric: Any) -> int:
+    return sum([len(getattr(metric, kind).data_points) for kind in ("gauge", "sum", *OTHERS)])
 
 
 def _of_json(body: bytes, max_points: int) -> Any:
     most = 2 * tags.MAX_TAGS * max_points  # an attribute is two objects
-    count = body.count(b"{")
-    if count > most:
-        raise BodyTooLarge(
-            f"expected at most {most} objects in a request, got {count}: {MAX_SAMPLES_ADVICE}"
-        )
+    _check("objects", body.count(b"{"), most)
     try:
         body.decode()  # in fields that are not used, too
         return _decode(body)
@@ -148,11 +177,8 @@ def _of_json(body: bytes, max_points: int) -> Any:
         raise malformed(f"expected an {MESSAGE}: {error}", "body") from None
 
 
-def _add(write: RemoteWrite, metric: Any, common: Mapping[str, str]) -> int:
-    """Add the points of a metric; returns how many there are.
-
-    common: labels of the resource.
-    """
+def _add(write: RemoteWrite, metric: Any, common: Mapping[str, str]) -> None:
+    """Add the points of a metric. common: labels of the resource."""
     points = [*metric.gauge.data_points, *metric.sum.data_points]
     for point in points:
         try:
@@ -166,7 +192,6 @@ def _add(write: RemoteWrite, metric: Any, common: Mapping[str, str]) -> int:
     if others:
         reason = "a histogram or summary becomes no stream: filter it, or send a gauge or sum"
         write.refusals.append(RefusedSeries(others, f"{metric.name[:100]}: {reason}"))
-    return len(points) + others
 
 
 def _labels(name: str, common: Mapping[str, str], own: Iterable[Any]) -> Iterator[str]:
@@ -199,8 +224,8 @@ def _texts(texts: dict[str, str], attributes: Iterable[Any]) -> dict[str, str]:
 
 def _text(value: Any) -> str | None:
     for name in VALUES:
-        member = getattr(value, name)
-        if member is not None:
+        if value.HasField(name):
+            member = getattr(value, name)
             return str(member).lower() if isinstance(member, bool) else str(member)
     return None
 
@@ -209,10 +234,10 @@ def _value(point: Any) -> float | None:
     """Return a point's value; None for those that are no numbers."""
     if point.flags & NO_VALUE:
         return None
-    value = point.as_int if point.as_double is None else point.as_double
-    if value is None:
-        raise ValueError("expected a point with a value")
-    return finite(float(value))
+    for name in ("as_double", "as_int"):
+        if point.HasField(name):
+            return finite(float(getattr(point, name)))
+    raise ValueError("expected a point with a value")
 
 
 def _milliseconds(point: Any) -> int:
@@ -229,10 +254,8 @@ def answer(rejected: int, reason: str, media: str) -> bytes:
         return msgspec.json.encode({"partialSuccess": partial} if rejected else {})
     if not rejected:
         return b""
-    success = b"\x08" + varint_of(rejected) + _sized(2, reason.encode())
-    return _sized(1, success)
-
-
-def _sized(number: int, content: bytes) -> bytes:
-    """Return a field that has a length."""
-    return bytes([number << 3 | 2]) + varint_of(len(content)) + content
+    partial_success = {"rejected_data_points": rejected, "error_message": reason}
+    encoded: bytes = _schema.classes["Response"](
+        partial_success=partial_success
+    ).SerializeToString()
+    return encoded

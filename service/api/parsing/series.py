@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 from pydantic import AfterValidator, Field, ValidationError
@@ -40,15 +40,14 @@ MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of a series that is cache
 _reference = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
 _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
-Labels = bytes | tuple[str, ...]  # as sent: what they are depends on the protocol
+Labels = tuple[bytes, ...] | tuple[str, ...]  # as sent: it depends on the protocol
 Samples = list[tuple[float | None, int]]  # value, None where it is missing, and ms since 1970
 Texts = Callable[[Labels], tuple[str, ...]]  # of labels: name, value, name, value ...
 
 
 def plain_texts(labels: Labels) -> tuple[str, ...]:
     """Return labels that were sent as texts."""
-    assert not isinstance(labels, bytes)
-    return labels
+    return cast(tuple[str, ...], labels)
 
 
 class RefusedSeries(NamedTuple):
@@ -153,12 +152,11 @@ class _Targets:
         return target
 
     def __setitem__(self, labels: Labels, target: Target | None) -> None:
-        texts = [labels] if isinstance(labels, bytes) else labels
-        size = sum(map(len, texts))
+        size = sum(map(len, labels))
         if size > MAX_KEY:
             return
         # Twice: the tags may be strings of their own.
-        self._size += 2 * (size + STRING_OVERHEAD * len(texts))
+        self._size += 2 * (size + STRING_OVERHEAD * len(labels))
         self._recent[labels] = target
         if self._size > MAX_REMEMBERED / 2:
             self._earlier = self._recent

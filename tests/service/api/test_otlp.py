@@ -12,14 +12,13 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from service import wire
 from service.api.parsing import otlp
 from service.api.parsing.bodies import JSON
 from service.api.parsing.otlp import parse
-from service.api.parsing.protobuf import OTHER_FIELDS, PROTOBUF
-from service.problems import BodyTooLarge, MalformedBody, RedisUnavailable
+from service.api.parsing.protobuf import MOST_PARTS, PROTOBUF
+from service.problems import BodyTooLarge, RedisUnavailable
 from service.wire import tags
 from tests.service.api.conftest import slug
 from tests.service.api.test_prometheus import each_by, outcome
@@ -143,10 +142,19 @@ def test_more_than_a_request_may_have_is_refused(monkeypatch):
 
     assert series(filled(3, tags.MAX_TAGS - 1), 3).samples == 3
     assert series(filled(1, tags.MAX_TAGS), 3).refusals[0].samples == 1
-    for request in (filled(4), filled(1, 3 * tags.MAX_TAGS + 1)):
-        with pytest.raises(BodyTooLarge):
-            parse(request.SerializeToString(), PROTOBUF, 3)
+    for media in MEDIA:
+        with pytest.raises(BodyTooLarge, match="at most 3 data points .* send_batch_max_size"):
+            parse(body_of(filled(4), media), media, 3)
+    for number, part in ((1, "resources"), (2, "scopes"), (2, "metrics")):
+        whole = bytes([number << 3 | 2, 0]) * 4
+        for outer in range(("resources", "scopes", "metrics").index(part), 0, -1):
+            whole = bytes([outer << 3 | 2, len(whole)]) + whole
+        with pytest.raises(BodyTooLarge, match=f"at most 3 {part}"):
+            parse(whole, PROTOBUF, 3)
     monkeypatch.setattr(otlp, "_decode", None)
+    monkeypatch.setattr(otlp._schema, "classes", {})
+    with pytest.raises(BodyTooLarge, match="parts in a request"):
+        parse(b"\x0a\x00" * (3 * MOST_PARTS + 1), PROTOBUF, 3)
     with pytest.raises(BodyTooLarge, match="objects"):
         parse(b"{" * (2 * 3 * tags.MAX_TAGS + 1), JSON, 3)
 
@@ -172,46 +180,6 @@ def test_attributes_of_a_resource_are_read_once_however_many_points_share_them(m
     assert [(each.samples, "at most 32 labels" in each.reason) for each in parsed.refusals] == [
         (1, True)
     ] * 60
-
-
-def test_fields_of_points_that_are_not_counted_are_bounded():
-    """Also those that are read: the last one counts."""
-    point = NumberDataPoint(as_double=1.0, time_unix_nano=1).SerializeToString()
-    flags = b"\x40\x00"
-
-    def body(count):
-        parts = point + count * flags
-        for number in (1, 5, 2, 2, 1):  # data_points, gauge, metrics, scope_metrics, the request
-            parts = bytes([number << 3 | 2, *length_of(parts)]) + parts
-        return parts
-
-    most = 3 * (OTHER_FIELDS + 4 * tags.MAX_TAGS) - 3  # beside its value, its time and the gauge
-    assert parse(body(most), PROTOBUF, 3).samples == 1
-    with pytest.raises(BodyTooLarge, match="other fields"):
-        parse(body(most + 1), PROTOBUF, 3)
-
-
-def length_of(part):
-    """A length as protobuf has it, of less than 16,384 bytes."""
-    size = len(part)
-    return [size] if size < 128 else [size & 127 | 128, size >> 7]
-
-
-@pytest.mark.parametrize(
-    ("before", "refusal"),
-    [
-        (b"\x0a\x00", BodyTooLarge),
-        (b"\x08\xff\x01", BodyTooLarge),
-        (b"\x13\x14", MalformedBody),
-        (b"\x7b\x08\x01\x7c", MalformedBody),
-    ],
-)
-def test_nothing_before_them_hides_parts_from_being_counted(before, refusal):
-    """An empty message, a field of another type; groups are refused, which a parser passes over."""
-    content = before + gauge().SerializeToString() * 4
-    assert ExportMetricsServiceRequest.FromString(content).resource_metrics
-    with pytest.raises(refusal):
-        parse(content, PROTOBUF, 3)
 
 
 async def test_a_point_becomes_an_observation_of_a_stream_with_its_tags(post):
