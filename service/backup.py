@@ -49,6 +49,7 @@ from service.store.streams import (
     decoded,
     head_of,
     idempotency_of,
+    state_of,
     stored_head,
     values_of,
 )
@@ -86,6 +87,7 @@ class Kept(Struct, array_like=True):
 
     stream: str
     head: StoredHead
+    checkpoint: bytes | None
     tail: list[bytes]
     hashes: dict[str, Fields]
 
@@ -178,8 +180,8 @@ class Writer:
         size = sum(len(k) + len(v) for own in hashes for k, v in own.items())
         if isinstance(part, Kept):
             self._block.streams.append(part)
-            size += len(part.head.settled) + len(part.head.position or b"")
-            size += sum(map(len, part.tail))
+            parts = (*part.head, part.checkpoint, *part.tail)
+            size += sum(len(blob) for blob in parts if blob is not None)
         else:
             self._block.feeds.append(part)
         self._size += size
@@ -365,25 +367,20 @@ def _take_streams(
 
 
 def _taken(client: StoreClient, partition: int, stored_name: bytes) -> tuple[Kept, wire.Head]:
-    """Read a stream as of one commit; raises UnreadablePart where a part of it is damaged.
-
-    Of its states only the one is kept that its head names.
-    """
+    """Read a stream as of one commit; raises UnreadablePart where a part of it is damaged."""
     name = keys.text_of(stored_name)
     if name.encode() != stored_name:
         raise UnreadablePart("its name is damaged")
-    heads, tail, *parts = client.atomic(keys.read_all(partition, name), errors=True)
-    for part in (heads, tail, *parts):
+    heads, checkpoint, tail, *parts = client.atomic(keys.read_all(partition, name), errors=True)
+    for part in (heads, checkpoint, tail, *parts):
         if isinstance(part, Exception):
             raise UnreadablePart(str(part))
     stored = stored_head(*heads)
     if stored is None:
         raise UnreadablePart("its head is missing")
     head = head_of(name, stored)
-    kept = Kept(name, stored, tail, dict(zip(keys.HASHES, parts, strict=True)))
-    named = keys.state_field(head.generation, head.checkpoint).encode()
-    states = kept.hashes["checkpoint"]
-    kept.hashes["checkpoint"] = {field: blob for field, blob in states.items() if field == named}
+    kept = Kept(name, stored, checkpoint, tail, dict(zip(keys.HASHES, parts, strict=True)))
+    state_of(name, head, checkpoint)
     for blob in tail:
         decoded(wire.decode_block, blob, "tail", name)
     for of, stored_hash in kept.hashes.items():
@@ -415,6 +412,7 @@ _LISTS = (
     keys.names,
     keys.due,
     keys.feed,
+    keys.checkpoints,
     keys.hindsight,
 )
 
@@ -641,6 +639,8 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
     """Everything of a stream in its new place."""
     name = kept.stream
     effects = list[Effect]()
+    if kept.checkpoint is not None:
+        effects.append(("HSET", keys.checkpoints(partition), name, kept.checkpoint))
     if kept.tail:
         effects.append(("RPUSH", keys.tail(partition, name), *kept.tail))
     for part, key in keys.HASHES.items():

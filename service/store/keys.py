@@ -39,11 +39,11 @@ heads = _of_partition("heads")
 names = _of_partition("names")  # sorted set (all scores 0) of the ids of living streams
 due = _of_partition("due")  # sorted set of streams that expire, by when, in milliseconds
 feed = _of_partition("feed")  # stream of events of all streams, in the order of the log
+checkpoints = _of_partition("checkpoints")  # hash of streams' states by stream id
 hindsight = _of_partition("hindsight")  # hash of segmentations in hindsight by stream id
 staged = _of_each("staged")  # string: a snapshot on its way in, by its token; it expires
 quarantine = _of_partition("quarantine")  # hash of commands set aside, by where they came from
 tail = _of_each("tail")  # list of blocks of records that no checkpoint and sealed chunk has yet
-checkpoint = _of_each("checkpoint")  # hash of immutable states by `state_field`
 history = _of_each("history")  # hash of sealed chunks by chunk number
 events = _of_each("events")  # hash of changepoint events by event id
 idempotency = _of_each(
@@ -52,16 +52,15 @@ idempotency = _of_each(
 changes = _of_each("changes")  # hash of changed settings by `seq:milliseconds:number`
 anomalies = _of_each("anomalies")  # hash of anomaly events by event id
 
-# Hashes of a stream beside its head, each under its name in backups.
+# Hashes of a stream alone, each under its name in backups.
 HASHES = {
-    "checkpoint": checkpoint,
     "history": history,
     "events": events,
     "idempotency": idempotency,
     "changes": changes,
     "anomalies": anomalies,
 }
-PARTS = (tail, *HASHES.values())  # every key of a stream
+PARTS = (tail, *HASHES.values())  # every key of a stream alone
 
 
 def position_field(stream: AnyStr) -> AnyStr:
@@ -84,11 +83,6 @@ def text_of(stored: bytes) -> str:
     return stored.decode(errors="backslashreplace")
 
 
-def state_field(generation: int, seq: int) -> str:
-    """Return the field of the state at a position among the checkpoints of a stream."""
-    return f"{generation}:{seq}"
-
-
 def webhook_again(hook: str) -> str:
     """Return the stream of dead letters that one webhook is to try again."""
     return f"moca:webhooks:again:{hook}"
@@ -100,7 +94,13 @@ def webhook_lock(hook: str) -> str:
 
 
 def read_all(p: int, stream: str) -> list[tuple[Any, ...]]:
-    """Return the reads of all that is kept of a stream: its head's fields, its tail, its hashes."""
-    hashes = [("HGETALL", key(p, stream)) for key in HASHES.values()]
-    tails = ("LRANGE", tail(p, stream), 0, -1)
-    return [("HMGET", heads(p), *head_fields([stream])), tails, *hashes]
+    """Return the reads of all that is kept of a stream.
+
+    These are its head's fields, its checkpoint, its tail, its hashes.
+    """
+    return [
+        ("HMGET", heads(p), *head_fields([stream])),
+        ("HGET", checkpoints(p), stream),
+        ("LRANGE", tail(p, stream), 0, -1),
+        *(("HGETALL", key(p, stream)) for key in HASHES.values()),
+    ]

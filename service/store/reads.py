@@ -25,7 +25,7 @@ from service.store.streams import (
     idempotency_of,
     in_tail,
     living_heads,
-    state,
+    state_of,
     stored_head,
     tail_has,
     unseal,
@@ -121,20 +121,14 @@ class AsyncStore:
         The digest of its model is None where the head has none.
         """
         commands = keys.read_all(self._partition(stream), stream)
-        parts, tail, *hashes = await self._client.atomic(commands)
+        parts, checkpoint, tail, *hashes = await self._client.atomic(commands)
         stored = stored_head(*parts)
         if stored is None:
             return None
         head = head_of(stream, stored)
         if head.deleted:
             return None
-        states, history, events, idempotency, changes, anomalies = hashes
-        named = keys.state_field(head.generation, head.checkpoint)
-        held = states.get(named.encode())
-        if head.checkpoint and held is None:
-            raise UnreadablePart(
-                f"the checkpoint of {stream!r} at seq {head.checkpoint} is missing"
-            )
+        history, events, idempotency, changes, anomalies = hashes
         records = [
             r for n, chunk in history.items() for r in unseal(stream, keys.text_of(n), chunk)
         ]
@@ -145,7 +139,7 @@ class AsyncStore:
             time.time_ns() // 1_000_000,
             head.digest,
             head,
-            None if held is None else decoded(state, held, "checkpoint", stream, named),
+            state_of(stream, head, checkpoint),
             [by_seq[seq] for seq in sorted(by_seq)],
             values_of("events", stream, events),
             # Without checksums: they may get another stream.

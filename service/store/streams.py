@@ -155,15 +155,14 @@ class Stored(NamedTuple):
     """What one stream left in Redis, as bytes. Idempotency is by field, as keys.py says."""
 
     head: StoredHead | None
-    checkpoint: bytes | None  # the one that the head names
+    checkpoint: bytes | None
     tail: list[bytes]  # see `blocks`
     idempotency: dict[bytes, bytes]
-    stale: tuple[bytes, ...] = ()  # fields of checkpoints that no commit came to name
     named: bool = False  # listed as a living stream; only looked at where there is no head
 
 
 class Store:
-    """A worker's reads of the streams of partitions it owns, and its checkpoints."""
+    """A worker's reads of the streams of partitions it owns."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -172,36 +171,20 @@ class Store:
         """Load each stream's head, its checkpoint, its tail and its idempotency records."""
         if not streams:
             return []
-        parts: Any = self._client.hmget(keys.heads(partition), keys.head_fields(streams))
-        heads = list(map(stored_head, parts[::2], parts[1::2]))
-        fields = list(map(checkpoint_field, streams, heads))
-        commands: list[Words] = []
-        for stream, named in zip(streams, fields, strict=True):
-            states = keys.checkpoint(partition, stream)
+        commands: list[Words] = [
+            ("HMGET", keys.heads(partition), *keys.head_fields(streams)),
+            ("HMGET", keys.checkpoints(partition), *streams),
+        ]
+        for stream in streams:
             commands += (
-                ("HGET", states, named),
                 ("LRANGE", keys.tail(partition, stream), 0, -1),
                 ("HGETALL", keys.idempotency(partition, stream)),
-                ("HKEYS", states),
                 ("ZSCORE", keys.names(partition), stream),
             )
-        replies = self._client.all(commands)
-        loaded = []
-        for i, (head, named) in enumerate(zip(heads, fields, strict=True)):
-            checkpoint, tail, idempotency, present, score = replies[5 * i : 5 * i + 5]
-            stale = tuple(field for field in present if named and field != named.encode())
-            living = score is not None
-            loaded.append(Stored(head, checkpoint, tail, idempotency, stale, living))
-        return loaded
-
-    def put_checkpoints(
-        self, partition: int, checkpoints: Iterable[tuple[str, str, bytes]]
-    ) -> None:
-        """Write (stream, field, state) before the commit that moves the heads' pointers."""
-        self._client.all(
-            ("HSET", keys.checkpoint(partition, stream), field, packed_state(stream, field, blob))
-            for stream, field, blob in checkpoints
-        )
+        parts, checkpoints, *others = self._client.all(commands)
+        heads = map(stored_head, parts[::2], parts[1::2])
+        named = (score is not None for score in others[2::3])
+        return list(map(Stored, heads, checkpoints, others[::3], others[1::3], named))
 
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
         """Read the committed events of a stream; raises UnreadablePart."""
@@ -237,28 +220,28 @@ class Store:
         return [next(stored) if numbers else [] for _, _, numbers in asked]
 
 
-def packed_state(stream: str, field: str, blob: bytes) -> bytes:
+def packed_state(stream: str, blob: bytes) -> bytes:
     """Compress a state of `model_core.codec` as it is stored: to two thirds, in microseconds."""
-    return wire.checksummed(stored_records.compressed(blob), "checkpoint", stream, field)
+    return wire.checksummed(stored_records.compressed(blob), "checkpoint", stream)
 
 
-def state(body: bytes) -> bytes:
-    """Return a checkpoint that has the beginning and the checksum of `model_core.codec`."""
-    blob = stored_records.decompressed(body)
-    if not blob.startswith(b"MOCA") or crc32(blob[:-4]).to_bytes(4, "little") != blob[-4:]:
-        raise wire.Damaged("checksum mismatch")
-    return blob
+def state_of(stream: str, head: wire.Head, checkpoint: bytes | None) -> bytes | None:
+    """Return what `packed_state` took, None before there is one; raises UnreadablePart.
 
+    It has the beginning and the checksum of `model_core.codec`.
+    """
+    if not head.checkpoint:
+        return None
+    if checkpoint is None:
+        raise UnreadablePart(f"the checkpoint of {stream!r} at seq {head.checkpoint} is missing")
 
-def checkpoint_field(stream: str, head: StoredHead | None) -> str:
-    """Return the field of the checkpoint a head names; one that never exists without any."""
-    if head is None:
-        return ""
-    try:
-        settled = decoded(wire.decode_settled, head.settled, "head", stream)
-    except UnreadablePart:  # the worker decodes it again, and says whose head is corrupt
-        return ""
-    return keys.state_field(settled.generation, settled.checkpoint)
+    def state(body: bytes) -> bytes:
+        blob = stored_records.decompressed(body)
+        if not blob.startswith(b"MOCA") or crc32(blob[:-4]).to_bytes(4, "little") != blob[-4:]:
+            raise wire.Damaged("checksum mismatch")
+        return blob
+
+    return cast(bytes, decoded(state, checkpoint, "checkpoint", stream))
 
 
 def hindsight_of(stream: str, blob: bytes | None) -> wire.StoredHindsight | None:
@@ -307,7 +290,6 @@ def _unreadable(part: str, owner: str, error: Exception) -> UnreadablePart:
 # Hashes of a stream by their names in `keys.HASHES`: what each of their values is, and its decoder.
 # Idempotency records have `idempotency_of`.
 _VALUES: dict[str, tuple[str, Callable[[bytes], Any]]] = {
-    "checkpoint": ("checkpoint", state),
     "history": ("history", wire.decode_columns),
     "events": ("event", wire.decode_event),
     "changes": ("change", wire.decode_change),

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from math import ceil
+from operator import itemgetter
 from typing import NamedTuple
 
 import redis
@@ -24,13 +25,13 @@ from service.settings import Settings
 from service.store.connection import connect
 from service.store.log import Commit, Lease, Log, Offset, Verdict
 from service.store.streams import Store
-from service.wire import BACKGROUND
+from service.wire import BACKGROUND, grouped
 from service.worker.batch import CommandBatch
 from service.worker.commit import Committer, PartitionCommits, Stages, refused
 from service.worker.self_test import rehearse
 from service.worker.streams.answers import gathered
-from service.worker.streams.registry import Engine
-from service.worker.streams.stream import Changes
+from service.worker.streams.registry import STATES_BYTES, Engine
+from service.worker.streams.stream import Changes, Stream
 from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
 
 logger = logging.getLogger(__name__)
@@ -615,31 +616,33 @@ class Worker:
         self._end_job(partition)
         self._settle()
         streams = self.engine.of_partition(partition)
-        self._keep(partition, [s.name for s in streams if s.alive and s.slab is not None])
+        self._keep(partition, [s for s in streams if s.alive])
         lease = self.leases.drop(partition)
         self._forget(partition)
         if lease is not None:
             self.log.release(lease, clean=True)
 
-    def _keep(self, partition: int, names: list[str]) -> None:
+    def _keep(self, partition: int, streams: Sequence[Stream]) -> None:
         """Checkpoint streams and commit their heads, without moving the offset."""
-        if not names or partition not in self.offsets:
-            return
-        streams = [self.engine.streams[partition, name] for name in names]
-        self.engine.checkpoint(partition, streams)
-        at = self.offsets[partition]
-        changes = self.engine.changes({partition: streams})[partition]
-        if changes.effects or changes.pushed.streams:
-            token = self._commits[partition].lease.token
-            self._commit([Commit(partition, token, at, at, 0, *changes)])
+        filtered = [(stream, stream.slab.row_bytes) for stream in streams if stream.slab]
+        for group in grouped(filtered, itemgetter(1), STATES_BYTES):
+            if partition not in self.offsets:
+                return
+            own = [stream for stream, _ in group]
+            self.engine.checkpoint(own)
+            changes = self.engine.changes({partition: own})[partition]
+            if changes.effects or changes.pushed.streams:
+                at = self.offsets[partition]
+                token = self._commits[partition].lease.token
+                self._commit([Commit(partition, token, at, at, 0, *changes)])
 
     def _make_room(self) -> None:
         """Evict the streams used longest ago where there are too many."""
-        for partition, names in self.engine.crowded(self._jobs).items():
-            self._keep(partition, [n for n in names if self.engine.streams[partition, n].slab])
-            for name in names:
-                if (partition, name) in self.engine.streams:
-                    self.engine.evict(self.engine.streams[partition, name])
+        for partition, streams in self.engine.crowded(self._jobs).items():
+            self._keep(partition, streams)
+            for stream in streams:
+                if self.engine.streams.get((partition, stream.name)) is stream:
+                    self.engine.evict(stream)
         self.engine.drop_empty_slabs()
 
     def _hand_over(self) -> None:

@@ -346,14 +346,14 @@ class Faults:
             key = self._rng.choice([
                 keys.tail(partition, name), keys.idempotency(partition, name),
                 keys.events(partition, name), keys.history(partition, name),
-                keys.checkpoint(partition, name), keys.heads(partition), keys.hindsight(partition),
+                keys.checkpoints(partition), keys.heads(partition), keys.hindsight(partition),
             ])  # fmt: skip
             field: bytes | int = name.encode()
             if key == keys.heads(partition):
                 field = self._rng.choice([name.encode(), keys.position_field(name.encode())])
             elif key == keys.tail(partition, name):
                 field = self._rng.randrange(max(1, client.llen(key)))
-            elif key != keys.hindsight(partition):
+            elif key not in (keys.hindsight(partition), keys.checkpoints(partition)):
                 fields = client.hkeys(key)
                 if not fields:
                     return NOTHING

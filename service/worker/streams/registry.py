@@ -25,16 +25,8 @@ from model_core.upm.builtin import Options
 from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
-from service.store import keys
-from service.store.streams import (
-    Store,
-    Stored,
-    UnreadablePart,
-    decoded,
-    head_of,
-)
+from service.store.streams import Store, Stored, UnreadablePart, head_of, state_of
 from service.wire import LEVELS, Head
-from service.wire.stored_records import decompressed
 from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.step_inputs import past_of, recall_errors
@@ -42,7 +34,7 @@ from service.worker.streams.stream import Changes, Stream, Table, changes_of, pa
 
 logger = logging.getLogger(__name__)
 STEP_PARTS = 6  # of the states that are stepped at once, what a step holds at its peak, about
-COMMITTED_BYTES = 64 << 10  # of a state that a commit writes itself; larger ones go before it
+STATES_BYTES = 64 << 20  # of states that are committed together, about
 CANNOT_REPLAY = f"its tail cannot be replayed: {NOT_FINITE}"
 LOADED = 256  # streams loaded at a time
 NEW_BYTES = 256 << 10  # what a stream that is yet to be made may need
@@ -101,7 +93,7 @@ class Engine:
         readable: list[tuple[Stream, Stored]] = []
         for name, stored, wrong in self._fetch(partition, missing):
             self.tick()
-            stream = Stream(partition, name, stored.stale)
+            stream = Stream(partition, name)
             self.streams[partition, name] = stream
             if self._usable(stream, partial(self._read, stream, stored, wrong)):
                 readable.append((stream, stored))
@@ -168,11 +160,8 @@ class Engine:
 
     def _resume(self, stream: Stream, stored: Stored) -> None:
         """Go on from the checkpoint of a stream, if it has one."""
-        blob = stored.checkpoint
-        if blob is not None:
-            field = keys.state_field(stream.live().generation, stream.live().checkpoint)
-            blob = decoded(decompressed, blob, "checkpoint", stream.name, field)
-        self._put_checkpoint(stream, blob)
+        if stream.slab is not None:
+            self._put_checkpoint(stream, state_of(stream.name, stream.live(), stored.checkpoint))
         stream.resume_season()
 
     def begin(self, streams: Iterable[Stream]) -> None:
@@ -263,19 +252,15 @@ class Engine:
     def _put_checkpoint(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put a stream's last checkpoint on the device; its tail is replayed later."""
         slab = stream.slab
-        if slab is None:
+        if slab is None or checkpoint is None:
             return
-        head = stream.live()
-        if head.checkpoint and checkpoint is None:
-            raise UnreadablePart(f"its checkpoint at seq {head.checkpoint} is missing")
-        if head.checkpoint and checkpoint is not None:
-            own = slab.decoded(stream.row, checkpoint)
-            if own.seq != head.checkpoint:
-                raise UnreadablePart(f"its checkpoint is at seq {own.seq}")
-            slab.put(stream.row, own)
-            if stream.season_state is not None:
-                model = slab.model
-                stream.season_state = codec.decode_season(model.kind, model.y_dim, checkpoint)
+        own = slab.decoded(stream.row, checkpoint)
+        if own.seq != stream.live().checkpoint:
+            raise UnreadablePart(f"its checkpoint is at seq {own.seq}")
+        slab.put(stream.row, own)
+        if stream.season_state is not None:
+            model = slab.model
+            stream.season_state = codec.decode_season(model.kind, model.y_dim, checkpoint)
 
     def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put one stream on the device, from its checkpoint and its tail; raises as `_read`."""
@@ -380,47 +365,34 @@ class Engine:
 
     # --- keeping ------------------------------------------------------------------------------
 
-    def checkpoint(self, partition: int, streams: Iterable[Stream]) -> None:
-        """Have these streams' states written, and their heads point at them."""
-        before: list[tuple[Stream, bytes]] = []
-        within: list[tuple[Stream, bytes]] = []
+    def checkpoint(self, streams: Iterable[Stream]) -> None:
+        """Have these streams' states written with the next commit."""
         due = [s for s in streams if s.slab is not None and s.live().checkpoint != s.live().seq]
-        for stream, blob in _encoded(due):
-            # The commit that drops an earlier generation would drop what is written before it.
-            small = len(blob) <= COMMITTED_BYTES
-            (within if small or stream.reborn else before).append((stream, blob))
-        if not self._put(partition, before):
-            within = before + within
-            before = []
-        for stream, _ in before:
-            stream.moved_checkpoint()
-        for stream, blob in within:
-            stream.commit_checkpoint(blob)
-
-    def _put(self, partition: int, states: list[tuple[Stream, bytes]]) -> bool:
-        """Write states before the commit; a full store takes them only with it."""
-        named = [(stream.name, stream.checkpoint_field, blob) for stream, blob in states]
-        try:
-            if named:
-                self.store.put_checkpoints(partition, named)
-        except redis.exceptions.OutOfMemoryError:
-            return False
-        return True
+        for slab, group in by_slab((stream, None) for stream in due):
+            rows = slab.each([stream.row for stream, _ in group])
+            for (stream, _), own in zip(group, rows, strict=True):
+                stream.commit_checkpoint(slab.encoded(own, stream.season_state))
 
     def changes(self, of_partition: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
         """What the next commits write of streams of partitions; afterwards nothing waits.
 
-        States that are due are written before it, or with it: see `checkpoint`.
+        States that are due are among it, until they are too many: others are written by a later
+        commit of their stream. Those with a memory of regimes are replayed from no earlier one.
         """
         asleep, rows, others = parted(self.table, of_partition)
         every = self.settings.checkpoint_every
+        room = STATES_BYTES
         for partition, streams in others.items():
-            if not streams:
-                continue
             self._changed.update((partition, stream.name) for stream in streams)
-            due = [s for s in streams if s.alive and s.slab is not None and s.checkpoint_due(every)]
-            if due:
-                self.checkpoint(partition, due)
+            due = []
+            for stream in streams:
+                slab = stream.slab
+                if slab is None or not (stream.alive and stream.checkpoint_due(every)):
+                    continue
+                if room > 0 or stream.settings.regimes:
+                    due.append(stream)
+                    room -= slab.row_bytes
+            self.checkpoint(due)
         return changes_of(asleep, rows, others)
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
@@ -475,14 +447,14 @@ class Engine:
         host = self._host_bytes + self.table.slept_bytes
         return HeldBytes(host, states + step + self.catalogue.nbytes)
 
-    def crowded(self, busy: Container[int]) -> dict[int, list[str]]:
+    def crowded(self, busy: Container[int]) -> dict[int, list[Stream]]:
         """Idle streams used longest ago, as many as must go to keep within the room.
 
         busy: partitions that are not to be touched.
         """
-        going: dict[int, list[str]] = {}
+        going: dict[int, list[Stream]] = {}
         for stream in self._to_go(0, busy):
-            going.setdefault(stream.partition, []).append(stream.name)
+            going.setdefault(stream.partition, []).append(stream)
         return going
 
     def _to_go(self, coming: int, busy: Container[int]) -> list[Stream]:
@@ -571,14 +543,6 @@ def by_slab(
         most = slab.step_rows
         parts += [(slab, group[i : i + most]) for i in range(0, len(group), most)]
     return parts
-
-
-def _encoded(streams: Iterable[Stream]) -> Iterator[tuple[Stream, bytes]]:
-    """Streams that are on the device, with the bytes of their states; those of a slab together."""
-    for slab, group in by_slab((stream, None) for stream in streams):
-        rows = slab.each([stream.row for stream, _ in group])
-        for (stream, _), own in zip(group, rows, strict=True):
-            yield stream, slab.encoded(own, stream.season_state)
 
 
 USED = 0.8  # of a limit: allocators hold more than is in use

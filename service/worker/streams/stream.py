@@ -188,7 +188,6 @@ class Stream:
 
     partition: int
     name: str
-    stale: tuple[bytes, ...] = ()  # fields of states that no commit came to name
     # Its filter: see `model_core.stream.series.Series`.
     slab: Slab | None = None
     row: int = -1
@@ -209,7 +208,6 @@ class Stream:
     host_bytes: int = STREAM_BYTES
     counted_bytes: int = 0  # of these, which are in the total of its worker
     # What the next commit writes.
-    reborn: bool = False  # it drops an earlier generation
     feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry
     _head: Head | None = None
     _table: Table | None = None
@@ -379,7 +377,6 @@ class Stream:
             self._remembered_bytes = 0
         self.broken = None
         self.unserved = None
-        self.reborn = True
         self.tail.keep(0, [])
         self.buffer = ()
         self.season_state = None
@@ -387,6 +384,7 @@ class Stream:
             self._effects += (("ZREM", list_of(self.partition), self.name),)
         for key in dropped:
             self.write("UNLINK", key)
+        self._effects += (("HDEL", keys.checkpoints(self.partition), self.name),)
         self.drop_hindsight()
         self._touched = True
 
@@ -530,26 +528,14 @@ class Stream:
 
     # --- checkpoints ----------------------------------------------------------------------------
 
-    @property
-    def checkpoint_field(self) -> str:
-        """Name of a state at the stream's seq."""
-        return keys.state_field(self.live().generation, self.live().seq)
-
-    def moved_checkpoint(self) -> None:
-        """Point the head at the state at its seq, already written; the one before goes."""
+    def commit_checkpoint(self, blob: bytes) -> None:
+        """Have the next commit write the state at the stream's seq."""
         head = self.live()
-        if head.checkpoint and head.checkpoint != head.seq:
-            before = keys.state_field(head.generation, head.checkpoint)
-            self.write("HDEL", keys.checkpoint, before)
         head.checkpoint = head.seq
         head.checkpoint_ms = head.updated_ms
+        state = packed_state(self.name, blob)
+        self._effects += (("HSET", keys.checkpoints(self.partition), self.name, state),)
         self._touched = True
-
-    def commit_checkpoint(self, blob: bytes) -> None:
-        """Have the next commit itself write the state at the stream's seq."""
-        self.moved_checkpoint()
-        at = self.checkpoint_field
-        self.write("HSET", keys.checkpoint, at, packed_state(self.name, at, blob))
 
     def checkpoint_due(self, every: int) -> bool:
         """Whether a boundary of `every` observations was passed since the last checkpoint.
@@ -587,11 +573,6 @@ class Stream:
         effects = [*self._effects]
         self._effects = ()
         if head is not None and self.alive and self.broken is None and self.unserved is None:
-            named = keys.state_field(head.generation, head.checkpoint).encode()  # made again
-            # States that a worker wrote and did not live to commit.
-            if gone := [other for other in self.stale if other != named]:
-                effects.append(("HDEL", keys.checkpoint(self.partition, self.name), *gone))
-            self.stale = ()
             before = (head.sealed, head.oldest)
             effects += tail.seal(head)
             self._touched = self._touched or before != (head.sealed, head.oldest)
@@ -608,7 +589,6 @@ class Stream:
                 effects += index_effects(self.partition, self.name, head, self._was)
                 self._was = head.settings
         self._touched = False
-        self.reborn = False
         if table is not None:
             table.rows["due"][self.at] = self.due(table.checkpoint_every)
         return effects
@@ -657,7 +637,6 @@ def parted(
         if stream.moved
         and stream.at >= 0
         and not stream._touched
-        and not stream.stale
         and not stream.tail.new
         and not stream.tail.sealing
     ]

@@ -93,9 +93,8 @@ def test_where_records_lie_and_that_sealing_is_the_identity():
 def test_load_finds_all_parts(redis_client, store):
     put_head(redis_client, P, "a", head_of(130, checkpoint=128))
     redis_client.zrem(keys.names(P), "a")
-    store.put_checkpoints(
-        P, [("a", "1:128", b"\x00new"), ("a", "1:64", b"old"), ("b", "1:0", b"b")]
-    )
+    state = packed_state("a", b"\x00new")
+    redis_client.hset(keys.checkpoints(P), "a", state)
     redis_client.rpush(keys.tail(P, "a"), "x", "y", "z")
     redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
@@ -103,9 +102,8 @@ def test_load_finds_all_parts(redis_client, store):
     missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
     assert missing == Stored(None, None, [], {})
     tail = [b"x", b"y", b"z"]
-    new = packed_state("a", "1:128", b"\x00new")
     head = StoredHead(*head_fields("a", head_of(130, checkpoint=128))[1::2])
-    assert found == Stored(head, new, tail, {b"k\x000": b"r"}, (b"1:64",))
+    assert found == Stored(head, state, tail, {b"k\x000": b"r"})
     assert broken == Stored(StoredHead(b"\xc1", None), None, [], {})
     assert (bare.head.position, bare.checkpoint) == (None, None)
     assert store.load(P, []) == []

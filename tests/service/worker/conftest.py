@@ -269,8 +269,9 @@ class Bench:
     def stored(self, stream):
         """Every key of a stream: head, tail, history, checkpoint, events, idempotency."""
         p = self.partition(stream)
-        hashes = ("history", "checkpoint", "events", "idempotency")
+        hashes = ("history", "events", "idempotency")
         stored = {name: self.client.hgetall(keys.HASHES[name](p, stream)) for name in hashes}
+        stored["checkpoint"] = self.client.hget(keys.checkpoints(p), stream)
         stored["tail"] = self.tail(stream)
         stored["head"] = self._stored_head(stream)
         stored["named"] = self.client.zscore(keys.names(p), stream) is not None

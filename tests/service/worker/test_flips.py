@@ -65,7 +65,8 @@ def test_every_part_of_a_stream_is_checked_by_the_api_too(make_bench):
             return None
 
     parts = read()
-    fields = {"head": b"a", "position": b"a\0"}
+    fields = {"head": b"a", "position": b"a\0", "checkpoint": b"a"}
+    lists = {"head": keys.heads, "position": keys.heads, "checkpoint": keys.checkpoints}
     for part in (
         "head",
         "position",
@@ -75,7 +76,7 @@ def test_every_part_of_a_stream_is_checked_by_the_api_too(make_bench):
         "changes",
         "idempotency",
     ):
-        key = keys.heads(0) if part in fields else getattr(keys, part)(0, "a")
+        key = lists[part](0) if part in lists else getattr(keys, part)(0, "a")
         field = fields.get(part) or min(bench.client.hkeys(key))
         good = bench.client.hget(key, field)
         bench.client.hset(key, field, good[:-9] + bytes([good[-9] ^ 4]) + good[-8:])
