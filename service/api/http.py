@@ -204,30 +204,6 @@ class RequestMiddleware:
         self._tracer = app.state.tracer
         self._gathered: metrics.Gathered = app.state.gathered
 
-    def refuse(self, scope: Scope, at_once: bool) -> Response | None:
-        """Return the answer to a request for which there is no room; None: it is to be called.
-
-        Of a request only the head is known. Under overload refusals are most answers: what they
-        cost is taken from the others. One with a line in the log or a trace, or not to be answered
-        at once, is called, and refused then. Posts of observations are refused, and whatever is far
-        over the limit of connections. Requests of web pages, which have an origin, pass the layer
-        of CORS if there is one.
-        """
-        error = self.admission.refusal(scope["method"])
-        if error is None:
-            return None
-        began = time.perf_counter()
-        added = self._begin(scope)
-        if isinstance(error, Overloaded) and not self._posts_observations(scope):
-            return None
-        if self._log is not None or self._tracer is not None or not at_once:
-            scope["state"]["refusal"] = error
-            return None
-        response = _refused(scope, error)
-        response.raw_headers += added
-        self._record(scope, _method_of(scope), response.status_code, began, None)
-        return response
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection of the server."""
         scope["app"] = self._api
@@ -260,7 +236,7 @@ class RequestMiddleware:
 
         taken = receive if self._log is None else body
         try:
-            refusal = state.get("refusal")
+            refusal = self._refusal(scope)
             if refusal is None:
                 await self._app(scope, taken, answer)
             else:
@@ -282,6 +258,18 @@ class RequestMiddleware:
         state["request_id"] = request_id.decode()
         return [(b"x-request-id", request_id), *([CLOSE] if self.admission.crowded else [])]
 
+    def _refusal(self, scope: Scope) -> Overloaded | TooManyConnections | None:
+        """Return why there is no room for a request, of which only the head is known; None: go on.
+
+        Under overload posts of observations are refused, and whatever is far over the limit of
+        connections. Requests of web pages, which have an origin, pass the layer of CORS if there is
+        one.
+        """
+        error = self.admission.refusal(scope["method"])
+        if isinstance(error, Overloaded) and not self._posts_observations(scope):
+            return None
+        return error
+
     def _posts_observations(self, scope: Scope) -> bool:
         """Whether a request posts observations, and passes no layer of CORS; sets its route."""
         match = _observations(scope["path"]) if scope["method"] == "POST" else None
@@ -297,7 +285,7 @@ class RequestMiddleware:
         status: int,
         began: float,
         trace: RequestTrace | None,
-        traffic: tuple[int, int] = (0, 0),
+        traffic: tuple[int, int],
     ) -> None:
         """Record an ended request: its measure, its trace and its line of the log.
 

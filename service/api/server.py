@@ -23,13 +23,10 @@ from typing import Any, NamedTuple, cast
 import uvicorn
 from fastapi import FastAPI
 from starlette.responses import Response
-from starlette.types import Scope
-from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
-    RequestResponseCycle,
 )
 
 from service import wire
@@ -38,7 +35,6 @@ from service.api.http import (
     CLOSE,
     Admission,
     Context,
-    RequestMiddleware,
     Route,
     answer_response,
     checked_key,
@@ -248,28 +244,19 @@ class PlainPosts:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Uvicorn's side of a connection, with the head and the body of an answer in one write.
+    """Uvicorn's side of a connection. A plain post is answered without being parsed.
 
-    A plain post is answered without being parsed, other requests that are refused without a task.
-    posts: answers plain posts; None: all requests are to be parsed. edge: outermost layer of the
-    application.
+    posts: answers plain posts; None: all requests are to be parsed.
     """
 
-    def __init__(
-        self, posts: PlainPosts | None, edge: RequestMiddleware, config: Config, *arguments: Any
-    ) -> None:
+    def __init__(self, posts: PlainPosts | None, config: Config, *arguments: Any) -> None:
         super().__init__(config, *arguments)
         self._posts = posts
-        self._edge = edge
         self._between = True  # no part of a request is parsed
         self._answering = False  # a plain post
         self._answered_s = 0.0  # when the last one was, by the loop's clock
         self._ending = False  # the connection is to end with its answer
         self._held = b""  # what came meanwhile
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin."""
-        super().connection_made(cast(asyncio.Transport, JoiningTransport(transport)))
 
     def data_received(self, data: bytes) -> None:
         """Have a plain post answered, or parse what came."""
@@ -337,70 +324,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._between = True
         super().on_message_complete()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Begin to answer a request, whose body may still come."""
-        # The end of an answer begins the next request that is there: refusing thousands at once
-        # would be calls within each other. And who does not read answers is to get no more of them.
-        at_once = not self.pipeline and not self.flow.write_paused
-        response = self._edge.refuse(cast(Scope, cycle.scope), at_once)
-        if response is None:
-            super()._start_asgi_task(cycle, app)
-            return
-        cycle.response_started = cycle.response_complete = True
-        self._write(response, cycle.default_headers)
-        if CLOSE in response.raw_headers or not cycle.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
-
     def _write(self, response: Response, default_headers: list[tuple[bytes, bytes]]) -> None:
         lines = [STATUS_LINE[response.status_code]]
         for name, value in (*default_headers, *response.raw_headers):
             lines += (name, b": ", value, b"\r\n")
-        transport = cast(JoiningTransport, self.transport)
-        transport.write_now(b"".join((*lines, b"\r\n", response.body)))
-
-
-class JoiningTransport:
-    """A transport that writes once what is written to it in one turn of the event loop.
-
-    Uvicorn writes head and body apart. A write is a system call and a packet: the second one took
-    a quarter of the CPU of a posted observation here, and as much of its client's.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        self._waiting: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        """Write with the next turn."""
-        if not self._waiting:
-            self._loop.call_soon(self._flush)
-        self._waiting.append(data)
-
-    def is_closing(self) -> bool:
-        """Whether nothing more is written."""
-        return self._transport.is_closing()
-
-    def write_now(self, data: bytes) -> None:
-        """Write a whole answer, after what waits."""
-        self._flush()
-        self._transport.write(data)
-
-    def close(self) -> None:
-        """Close the connection once everything is written."""
-        self._flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        if not self._transport.is_closing():
-            self._transport.writelines(self._waiting)
-        self._waiting = []
+        self.transport.write(b"".join((*lines, b"\r\n", response.body)))
 
 
 class Listener:
@@ -480,7 +408,6 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._stop_wait_s = drain_s + STOP_WAIT_S
-        self._edge = cast(RequestMiddleware, app.middleware_stack)
         self._posts: PlainPosts | None = None
         app.state.admission.connections = self.server_state.connections
         app.state.admission.requests = self.server_state.tasks
@@ -519,7 +446,7 @@ class Server(uvicorn.Server):
     def _protocol(self) -> asyncio.Protocol:
         """Return uvicorn's side of a new connection."""
         state = self.lifespan.state
-        return HttpProtocol(self._posts, self._edge, self.config, self.server_state, state)
+        return HttpProtocol(self._posts, self.config, self.server_state, state)
 
     async def on_tick(self, counter: int) -> bool:
         """Count the open connections, ten times a second."""
