@@ -10,7 +10,7 @@ request's place in the log. Limits that are settings are checked in `service.api
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from msgspec import Meta, Struct
@@ -38,7 +38,8 @@ from service.wire import tags as stream_tags
 from service.wire import timestamps
 
 STREAM_CHARACTERS = "A-Za-z0-9._:@~-"  # within the brackets of an expression
-STREAM_ID = f"^[{STREAM_CHARACTERS}]{{1,200}}$"
+LONGEST_ID = 200  # characters
+STREAM_ID = f"^[{STREAM_CHARACTERS}]{{1,{LONGEST_ID}}}$"
 STREAM_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
 UNKNOWN = "unknown field"
 KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
@@ -48,6 +49,7 @@ MAX_TABLE = 64  # entries of a hazard's table
 
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
+_id_bytes = bytes(byte for byte in range(128) if _stream_id(chr(byte)))
 
 
 def check_stream(stream: str) -> str:
@@ -207,6 +209,15 @@ def is_stream(name: str) -> bool:
     return _stream_id(name) is not None and name not in {".", ".."}
 
 
+def are_streams(names: Sequence[str]) -> bool:
+    """Whether all names may be ids of streams: a tenth of the time of each by itself."""
+    text = "".join(names)
+    if not names or not text.isascii() or text.encode().translate(None, _id_bytes):
+        return False
+    lengths = list(map(len, names))
+    return min(lengths) > 0 and max(lengths) <= LONGEST_ID and {".", ".."}.isdisjoint(names)
+
+
 def read_value(kind: Any, value: Any) -> Any:
     """Return a value of one of these types; ValueError says what was expected."""
     return kind.read(value)
@@ -267,6 +278,17 @@ class ItemForm(ObservationForm, forbid_unknown_fields=True, frozen=True, gc=Fals
 
     stream: ItemStream
     key: Annotated[IdempotencyKey | None, Meta(description="idempotency key of this item")] = None
+
+
+class NumberItem(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """An `ItemForm` that is a number, with its time at most: nearly all are.
+
+    Its stream is checked with those of others: see `are_streams`.
+    """
+
+    stream: str
+    y: float
+    time: Timestamp | None = None
 
 
 class DurationsForm(Form):

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import isfinite, isnan
 from operator import attrgetter
 from statistics import median
-from typing import Any, cast, overload
+from typing import Any, NamedTuple, cast, overload
 from urllib.parse import quote
+
+import msgspec
+import numpy as np
 
 from moca_client import responses
 from moca_client.responses import ABSENT
@@ -18,12 +22,20 @@ from moca_client.tables import magnitude
 from model_core import incidents
 from model_core.stream.segmentation import best, confirmed, lasting, regimes
 from service import wire
-from service.wire.commands import LOWER, MEDIAN, UPPER
+from service.wire.commands import (
+    LOWER,
+    MEDIAN,
+    SUMMARY_NUMBERS,
+    UPPER,
+    QuietNumbers,
+    quiet_row,
+)
 from service.wire.event_entries import Raised
 from service.wire.incidents import Entered, FoundChange, FoundIncident
 
 EARLIEST_S = -62_135_500_000.0  # years 1 to 9999
 LATEST_S = 253_402_200_000.0
+_encode = msgspec.json.Encoder().encode
 
 
 def _members(names: Sequence[str]) -> Callable[[object], dict[str, Any]]:
@@ -124,54 +136,182 @@ def answers(
     command: wire.Observe, outcome: wire.Outcome, kind: type[responses.Answer] = responses.Answer
 ) -> list[responses.Answer]:
     """Return the answers to a command's observations, in order, as far as they were applied."""
-    stored = outcome.answers
-    if stored is None:
-        return []
-    stream = command.stream
-    model = stored.model
-    duplicate = outcome.duplicate
     found: list[responses.Answer] = []
-    for part in stored.parts:
-        if isinstance(part, wire.StoredAnswer):
-            found.append(_answer(kind, stream, stored, part, duplicate))
-            continue
-        seq = part.first
-        present = season(part.season)
-        first = len(found)
-        for numbers in part.numbers(stored.full):
-            time = command.observations[len(found)].time
-            answer = _quiet(kind, stream, model, seq, time, duplicate, numbers)
-            answer.season = present
-            found.append(answer)
-            seq += 1
-        if part.beliefs is not None:
-            for answer, belief in zip(found[first:], part.beliefs, strict=True):
-                assert answer.run_length is not None
-                answer.run_length.belief = responses.BeliefColumns(*belief)
+    for part in () if outcome.answers is None else outcome.answers.parts:
+        found += _answers_of(command, outcome, part, len(found), kind)
     return found
 
 
-def quiet_answer(
-    command: wire.Observe, row: wire.QuietRow, kind: type[responses.Answer] = responses.Answer
-) -> responses.Answer:
-    """Return the answer to a command of one observation that was quiet."""
-    time = command.observations[0].time
-    answer = _quiet(kind, command.stream, row.model, row.seq, time, False, row.numbers)
-    answer.season = season(row.season)
-    return answer
+def texts(
+    command: wire.Observe, outcome: wire.Outcome, kind: type[responses.Answer] = responses.Answer
+) -> list[bytes]:
+    """Return the JSON of each of the same answers."""
+    found: list[bytes] = []
+    for part in () if outcome.answers is None else outcome.answers.parts:
+        if isinstance(part, wire.QuietAnswers) and part.beliefs is None:
+            found += _columns_of(command, outcome, part, len(found)).texts(kind)
+        else:
+            found += map(_encode, _answers_of(command, outcome, part, len(found), kind))
+    return found
+
+
+def _answers_of(
+    command: wire.Observe,
+    outcome: wire.Outcome,
+    part: wire.QuietAnswers | wire.StoredAnswer,
+    first: int,
+    kind: type[responses.Answer],
+) -> list[responses.Answer]:
+    """Return answers to observations of a command from place `first` on."""
+    stored = outcome.answers
+    assert stored is not None
+    if isinstance(part, wire.StoredAnswer):
+        return [_answer(kind, command.stream, stored, part, outcome.duplicate)]
+    found = _columns_of(command, outcome, part, first).answers(kind)
+    for answer, belief in zip(found, part.beliefs or (), strict=False):
+        assert answer.run_length is not None
+        answer.run_length.belief = responses.BeliefColumns(*belief)
+    return found
+
+
+def _columns_of(
+    command: wire.Observe, outcome: wire.Outcome, part: wire.QuietAnswers, first: int
+) -> QuietColumns:
+    stored = outcome.answers
+    assert stored is not None
+    count = len(part.rows) // quiet_row(stored.full).size
+    return QuietColumns(
+        stored.model,
+        stored.full,
+        [command.stream] * count,
+        range(part.first, part.first + count),
+        [seen.time for seen in command.observations[first : first + count]],
+        [part.season] * count,
+        part.rows,
+        outcome.duplicate,
+    )
+
+
+class QuietColumns(NamedTuple):
+    """Answers to quiet observations, by columns.
+
+    rows: `QuietNumbers` of each; full: with details.
+    """
+
+    model: str
+    full: bool
+    streams: Sequence[str]
+    seqs: Sequence[int]
+    times: Sequence[str | None]
+    seasons: Sequence[wire.SeasonPeriods | None]
+    rows: bytes
+    duplicate: bool = False
+
+    def texts(self, kind: type[responses.Answer]) -> list[bytes]:
+        """Return the JSON of each, in a quarter of the time of making and encoding answers."""
+        count = len(self.seqs)
+        table = np.frombuffer(self.rows, "<f8").reshape(count, -1)
+        width = table.shape[1]
+        words: list[bytes] = _encode(table.ravel().tolist())[1:-1].split(b",")
+        columns: list[Sequence[Any]] = [words[at::width] for at in range(width)]
+        missing: list[int] = []  # answers without members that all others have
+        if self.full:
+            variance = table[:, _VARIANCE]
+            lacking = ~np.isfinite(variance) | np.isnan(table[:, _LOG_SCORE])
+            missing = lacking.nonzero()[0].tolist()
+            columns[_VARIANCE] = [b"[[%b]]" % word for word in columns[_VARIANCE]]
+            for at in _WHOLE:
+                columns[at] = [b"%d" % number for number in table[:, at].tolist()]
+        columns.append([stream.encode() for stream in self.streams])
+        columns.append([b"%d" % seq for seq in self.seqs])
+        columns.append([time and _encode(time) for time in self.times])
+        texts = [b""] * count
+        for chosen, (timed, periods) in self._alike():
+            form, order = _form(kind, self.model, self.full, self.duplicate, timed, periods)
+            own = [columns[at] for at in order]
+            if len(chosen) < count:
+                own = [[column[i] for i in chosen] for column in own]
+            for i, values in zip(chosen, zip(*own, strict=True), strict=True):
+                texts[i] = form % values
+        for i in missing:
+            texts[i] = _encode(self.answer(kind, i))
+        return texts
+
+    def answers(self, kind: type[responses.Answer]) -> list[responses.Answer]:
+        """Return all answers."""
+        return [self.answer(kind, i) for i in range(len(self.seqs))]
+
+    def answer(self, kind: type[responses.Answer], i: int) -> responses.Answer:
+        """Return one of the answers."""
+        form = quiet_row(self.full)
+        shown = _shown(form.unpack_from(self.rows, i * form.size))
+        stream, seq, time = self.streams[i], self.seqs[i], self.times[i]
+        answer = _quiet(kind, stream, self.model, seq, time, self.duplicate, shown)
+        answer.season = season(self.seasons[i])
+        return answer
+
+    def _alike(self) -> Iterable[tuple[Sequence[int], tuple[bool, tuple[int, ...]]]]:
+        """Places of answers that have the same members, whether these have times, and seasons."""
+        periods = [() if own is None else tuple(own.periods) for own in self.seasons]
+        kinds = [(time is not None, own) for time, own in zip(self.times, periods, strict=True)]
+        different = set(kinds)
+        if len(different) == 1:
+            return [(range(len(kinds)), kinds[0])]
+        return [([i for i, own in enumerate(kinds) if own == one], one) for one in different]
+
+
+_VARIANCE = QuietNumbers._fields.index("variance")
+_LOG_SCORE = QuietNumbers._fields.index("log_score")
+_WHOLE = [QuietNumbers._fields.index(name) for name in ("map_run_length", "hypotheses")]
+
+
+@lru_cache(256)
+def _form(
+    kind: type[responses.Answer],
+    model: str,
+    full: bool,
+    duplicate: bool,
+    timed: bool,
+    periods: tuple[int, ...],
+) -> tuple[bytes, list[int]]:
+    """JSON of an answer, to be filled in by `%`, and what with.
+
+    By number: those of `QuietNumbers`, then stream, position and time.
+    """
+    width = len(QuietNumbers._fields) if full else SUMMARY_NUMBERS
+    gaps = [msgspec.Raw(b"\0%d\0" % number) for number in range(width + 3)]
+    stream = msgspec.Raw(b'"%b"' % bytes(gaps[width]))
+    time = gaps[width + 2] if timed else None
+    answer = _quiet(kind, stream, model, gaps[width + 1], time, duplicate, gaps[:width])
+    answer.season = responses.Season([*periods]) if periods else None
+    parts = _encode(answer).replace(b"%", b"%%").split(b"\0")
+    return b"%b".join(parts[::2]), list(map(int, parts[1::2]))
+
+
+def _shown(numbers: Sequence[float]) -> list[Any]:
+    """Return `QuietNumbers` as an answer has them."""
+    mean, lower, median, upper, changed_probability, evidence, anomaly, *details = numbers
+    shown: list[Any] = [mean, lower, median, upper, changed_probability, evidence]
+    shown.append(None if isnan(anomaly) else anomaly)
+    if details:
+        variance, log_score, starts, recent, most_probable, average, hypotheses, pruned = details
+        shown.append([[variance]] if isfinite(variance) else None)
+        shown.append(None if isnan(log_score) else log_score)
+        shown += (starts, recent, int(most_probable), average, int(hypotheses), pruned)
+    return shown
 
 
 def _quiet(
     kind: type[responses.Answer],
-    stream: str,
+    stream: Any,
     model: str,
-    seq: int,
-    time: str | None,
+    seq: Any,
+    time: Any,
     duplicate: bool,
-    numbers: tuple[Any, ...],
+    shown: Sequence[Any],
 ) -> responses.Answer:
-    """Return the answer to a quiet observation; numbers: of `QuietNumbers`."""
-    mean, lower, median, upper, changed_probability, evidence, anomaly, *details = numbers
+    """Return the answer to a quiet observation; shown: of `_shown`."""
+    mean, lower, median, upper, changed_probability, evidence, anomaly, *details = shown
     predictive = responses.Predictive(
         [mean], ABSENT, {LOWER: [lower], MEDIAN: [median], UPPER: [upper]}, ABSENT
     )
@@ -186,16 +326,16 @@ def _quiet(
         duplicate=duplicate,
         time=time,
     )
-    if not isnan(anomaly):
+    if anomaly is not None:
         answer.anomaly = anomaly
     if details:
         variance, log_score, starts, recent, most_probable, average, hypotheses, pruned = details
-        predictive.variance = [[variance]] if isfinite(variance) else None
-        answer.log_score = None if isnan(log_score) else log_score
+        predictive.variance = variance
+        answer.log_score = log_score
         answer.changepoint_probability = starts
         answer.recent_change_probability = recent
         answer.run_length = responses.RunLengthSummary(
-            int(most_probable), average, None, int(hypotheses), pruned
+            most_probable, average, None, hypotheses, pruned
         )
     return answer
 

@@ -47,7 +47,6 @@ from service.wire.commands import (
     PlannedSpan,
     Predict,
     QuietAnswers,
-    QuietRow,
     QuietRows,
     Regimes,
     RunLength,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import nan
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -362,10 +362,6 @@ class QuietAnswers(Struct, array_like=True, tag=0, gc=False):
     season: SeasonPeriods | None = None  # of all of them
     beliefs: Sequence[tuple[list[int], list[float]]] | None = None
 
-    def numbers(self, full: bool) -> Iterator[tuple[Any, ...]]:
-        """Return the `QuietNumbers` of each observation, as plain tuples; full: with details."""
-        return quiet_row(full).iter_unpack(self.rows)
-
 
 class QuietRows(Struct, array_like=True, gc=False):
     """Answers to one such observation of each of several streams, of one model.
@@ -378,15 +374,6 @@ class QuietRows(Struct, array_like=True, gc=False):
     firsts: list[int]  # seq of each
     rows: bytes  # `QuietNumbers` of each
     seasons: list[SeasonPeriods | None] | None = None  # of each, if any has one
-
-
-class QuietRow(Struct, gc=False):
-    """What one of them came to; numbers: of `QuietNumbers`."""
-
-    model: str
-    seq: int
-    numbers: tuple[float, ...]
-    season: SeasonPeriods | None = None
 
 
 class BeliefSummary(NamedTuple):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, chain, pairwise
 from math import nan
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,8 +22,6 @@ from service.wire.commands import (
     Observe,
     ObserveMany,
     Outcome,
-    QuietRow,
-    quiet_row,
 )
 
 T = TypeVar("T")
@@ -33,7 +31,7 @@ def pack(commands: Sequence[Observe]) -> ObserveMany:
     """Return commands of distinct streams, all of one kind and with the same options, as rows."""
     first = commands[0]
     observations = [seen for command in commands for seen in command.observations]
-    numbers = [seen.y if _is_number(seen) else nan for seen in observations]
+    numbers = [cast(float, seen.y) if is_number(seen) else nan for seen in observations]
     counts = [len(command.observations) for command in commands]
     times = [seen.time for seen in observations]
     others = [seen for seen, y in zip(observations, numbers, strict=True) if y != y]
@@ -43,9 +41,9 @@ def pack(commands: Sequence[Observe]) -> ObserveMany:
         counts if len(observations) != len(commands) or 0 in counts else None,
         times if any(times) else None,
         others or None,
-        _unless_empty([command.seq for command in commands]),
-        _unless_empty([command.key for command in commands]),
-        _unless_empty([command.digest for command in commands]),
+        unless_empty([command.seq for command in commands]),
+        unless_empty([command.key for command in commands]),
+        unless_empty([command.digest for command in commands]),
         [command.settings for command in commands if isinstance(command, Ingest)] or None,
         first.full,
         first.belief,
@@ -111,29 +109,34 @@ def fitting(command: ObserveMany, most: int) -> int:
     return bisect_right([*accumulate(command.counts)], most)
 
 
-def head(command: ObserveMany, count: int) -> ObserveMany:
-    """Return a command of the first rows alone."""
-    counts = command.counts
-    observations = count if counts is None else sum(counts[:count])
-    y = command.y[: 8 * observations]
+def chosen(command: ObserveMany, own: Sequence[int]) -> ObserveMany:
+    """Return a command of some of the rows alone, in order."""
+    if len(own) == len(command.streams):
+        return command
+    places = own
+    if command.counts is not None:
+        ends = ends_of(command)
+        places = [*chain.from_iterable(range(ends[row], ends[row + 1]) for row in own)]
+    y = np.frombuffer(command.y, "<f8")
     others = None
     if command.others is not None:
-        others = command.others[: int(np.isnan(np.frombuffer(y, "<f8")).sum())] or None
+        before = np.isnan(y).cumsum()
+        others = [command.others[before[i] - 1] for i in places if y[i] != y[i]] or None
 
-    def first(column: list[T] | None, places: int = count) -> list[T] | None:
-        return None if column is None else column[:places]
+    def part(column: list[T] | None, chosen: Sequence[int] = own) -> list[T] | None:
+        return None if column is None else [column[i] for i in chosen]
 
     return replace(
         command,
-        streams=command.streams[:count],
-        y=y,
-        counts=first(counts),
-        times=first(command.times, observations),
+        streams=[command.streams[row] for row in own],
+        y=y[places].tobytes(),
+        counts=part(command.counts),
+        times=part(command.times, places),
         others=others,
-        seqs=first(command.seqs),
-        keys=first(command.keys),
-        digests=first(command.digests),
-        settings=first(command.settings),
+        seqs=part(command.seqs),
+        keys=part(command.keys),
+        digests=part(command.digests),
+        settings=part(command.settings),
     )
 
 
@@ -142,21 +145,18 @@ def rows_of(command: Command | ObserveMany) -> int:
     return len(command.streams) if isinstance(command, ObserveMany) else 1
 
 
-def outcomes_of(outcome: Outcome) -> Sequence[Outcome | QuietRow]:
-    """Return the outcome of each row, from the first on, that an outcome is for."""
-    quiet = outcome.quiet
-    if quiet is None:
-        return [outcome] * outcome.rows  # they came to the same
-    seasons = quiet.seasons or repeat(None)
-    numbers = quiet_row(quiet.full).iter_unpack(quiet.rows)
-    return list(map(QuietRow, repeat(quiet.model), quiet.firsts, numbers, seasons))
+def count_of(outcome: Outcome) -> int:
+    """Return how many rows, from its first on, an outcome is for."""
+    return outcome.rows if outcome.quiet is None else len(outcome.quiet.firsts)
 
 
-def _is_number(seen: Observation) -> bool:
+def is_number(seen: Observation) -> bool:
+    """Whether an observation is a number, or a number with its time."""
     if type(seen.y) is not float or seen.x is not None or seen.elapsed is not None:
         return False
     return seen.changepoint is None and not seen.pending
 
 
-def _unless_empty(column: list[T | None]) -> list[T | None] | None:
+def unless_empty(column: list[T | None]) -> list[T | None] | None:
+    """Return a column; None for one without a value."""
     return None if column.count(None) == len(column) else column

@@ -25,7 +25,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import redis
 
@@ -63,6 +63,7 @@ log = logging.getLogger(__name__)
 SWEEP_S = 0.05  # an answer is so much later than its deadline, at most
 NEEDS_MEMORY = (
     wire.Observe,
+    wire.ObserveMany,
     wire.Configure,
     wire.Import,
     wire.SegmentHistory,
@@ -76,13 +77,23 @@ LONGEST_PAUSE_S = 0.2  # many repeats go together in one pipeline
 READ_PAUSE_S = 0.1  # after a read of outcomes that failed
 REPEAT_S = 10.0  # between two log lines of such reads
 PIECES_AT_ONCE = 64  # read of each partition
-AT_ONCE = 100  # commands encoded before the event loop does something else
 ALONE = (0,)  # places of a command by itself
 MOST_UNITS = 1024  # observations of the rows of one command
 STOPPING = "the service is stopping"
-Result = wire.Outcome | wire.QuietRow | ServiceError
+Result = wire.Outcome | ServiceError
 _ingest = metrics.STAGE_DURATION.labels("ingest")
 _reply = metrics.STAGE_DURATION.labels("reply")
+
+
+class RowsResult(NamedTuple):
+    """What rows of a command came to, by their places; of an outcome's rows those from `first` on.
+
+    A command by itself is one row.
+    """
+
+    places: Sequence[int]
+    result: Result
+    first: int
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -125,14 +136,15 @@ class PendingCommand:
     units: int = field(init=False)
     rows: int = field(init=False)  # that are sent
     missing: int = field(init=False)  # rows without a result
-    results: list[Result | None] = field(init=False)
+    results: list[RowsResult] = field(default_factory=list)
     sent: bool = False
     acknowledged: float = 0.0  # time; 0: not yet
+    _answered: bytearray = field(init=False)  # of each row, whether it has its result
 
     def __post_init__(self) -> None:
         self.units = wire.units(self.envelope.command)
         self.rows = self.missing = len(self.places)
-        self.results = [None] * self.rows
+        self._answered = bytearray(self.rows)
 
     @property
     def done(self) -> bool:
@@ -143,7 +155,7 @@ class PendingCommand:
         """Answer with an outcome, of some rows or all; not to be called once it is done."""
         # This may overtake the append's own acknowledgement.
         self.acknowledged = self.acknowledged or now_s
-        self._enter(outcome.row, rows.outcomes_of(outcome))
+        self._enter(outcome.row, outcome.row + rows.count_of(outcome), outcome)
         if not self.missing:
             self.group.units -= self.units
             self._finish()
@@ -151,7 +163,7 @@ class PendingCommand:
     def fail(self, error: ServiceError) -> None:
         """Answer with an error what has no result. Others of the group are not affected."""
         if not self.done:
-            self._enter(0, [error] * len(self.results))
+            self._enter(0, len(self.places), error)
             self._finish()
 
     def cut(self, room: int, error: ServiceError) -> int:
@@ -162,24 +174,28 @@ class PendingCommand:
         command = self.envelope.command
         kept = rows.fitting(command, room) if isinstance(command, wire.ObserveMany) else 0
         if kept:
-            self.envelope.command = rows.head(cast(wire.ObserveMany, command), kept)
+            self.envelope.command = rows.chosen(cast(wire.ObserveMany, command), range(kept))
             self.units = wire.units(self.envelope.command)
             self.payload = wire.encode(self.envelope)
-        refused = self.rows - kept
-        self.rows = kept
         if not kept:
+            self.rows = 0
             self.fail(error)
             return 0
-        self._enter(kept, [error] * refused)
+        self._enter(kept, self.rows, error)
+        self.rows = kept
         return kept
 
-    def _enter(self, first: int, results: Sequence[Result]) -> None:
-        """Enter the results of rows, but of those that have one: a piece may come twice."""
-        for row, result in enumerate(results, first):
-            if self.results[row] is None:
-                self.results[row] = result
-                self.missing -= 1
-                self.group.missing -= 1
+    def _enter(self, first: int, stop: int, result: Result) -> None:
+        """Enter the result of rows, but of those that have one: a piece may come twice."""
+        at = self._answered.find(0, first, stop)
+        while at >= 0:
+            end = self._answered.find(1, at, stop)
+            end = stop if end < 0 else end
+            self._answered[at:end] = b"\1" * (end - at)
+            self.results.append(RowsResult(self.places[at:end], result, at - first))
+            self.missing -= end - at
+            self.group.missing -= end - at
+            at = self._answered.find(0, end, stop)
 
     def _finish(self) -> None:
         group = self.group
@@ -278,13 +294,13 @@ class Gateway:
         """Return the patience of a new request of several commands."""
         return RequestPatience(self._settings.request_deadline_s)
 
-    def admit(self, commands: Sequence[wire.Command]) -> None:
-        """Raise what `submit_all` would raise now.
+    def admit(self, partition: int, command: wire.ObserveMany) -> None:
+        """Raise what `submit_rows` would raise now.
 
         A request for several partitions asks for all of them before it submits anything, as
         `begun`: its own commands are no backlog to it.
         """
-        self._admit(self.partition(commands[0].stream), commands[0], len(commands), False)
+        self._admit(partition, command, len(command.streams), False)
 
     async def submit(
         self, command: wire.Command, begun: bool = False, patience: RequestPatience | None = None
@@ -305,7 +321,7 @@ class Gateway:
         partition = self.partition(command.stream)
         self._admit(partition, command, 1, begun)
         group = self._group(partition, command, 1, patience)
-        (pending,) = self._encode(group, [command], ALONE, self._canary_version(command))
+        (pending,) = self._encode(group, command, ALONE, self._canary_version(command))
         self._under_way += group.size
         self._send(group, (pending,))
         return pending
@@ -313,49 +329,43 @@ class Gateway:
     def end(self, pending: PendingCommand, patience: RequestPatience | None = None) -> wire.Outcome:
         """Return the outcome of a command that was begun, or raise its error."""
         self._end(pending.group, (pending,), patience)
-        (result,) = pending.results
+        ((_, result, _),) = pending.results
         if isinstance(result, ServiceError):
             raise result
-        assert isinstance(result, wire.Outcome)  # it is no row
         return result
 
-    async def submit_all(
+    async def submit_rows(
         self,
-        commands: Sequence[wire.Command],
+        partition: int,
+        command: wire.ObserveMany,
         begun: bool = False,
         patience: RequestPatience | None = None,
-    ) -> list[Result]:
-        """Append commands of one kind and partition, each to be applied at most once, in order.
+    ) -> list[RowsResult]:
+        """Append rows of one partition, each to be applied at most once.
 
-        Observations are of distinct streams.
-
-        They are admitted together, or the refusal of all is raised. The results are in the same
-        order; an error is that of its own command. `begun`: an earlier part of the request was
-        accepted already. `patience`: the deadlines of a request that submits several times.
+        They are admitted together, or the refusal of all is raised. Each row has one result; an
+        error is that of its own row. `begun`: an earlier part of the request was accepted already.
+        `patience`: the deadlines of a request that submits several times.
         """
-        partition = self.partition(commands[0].stream)
-        self._admit(partition, commands[0], len(commands), begun)
-        group = self._group(partition, commands[0], len(commands), patience)
+        self._admit(partition, command, len(command.streams), begun)
+        group = self._group(partition, command, len(command.streams), patience)
         in_flight: list[PendingCommand] = []
         self._under_way += group.size
         try:
-            for choice, places in self._parts(commands):
-                in_flight += self._encode(group, commands, places, choice)
-                if len(places) > 1 or len(in_flight) % AT_ONCE == 0:
-                    await asyncio.sleep(0)
+            for choice, places in self._parts(command):
+                part = rows.chosen(command, places)
+                in_flight += self._encode(group, part, places, choice)
+                await asyncio.sleep(0)
             self._send(group, in_flight)
             await group.future
         finally:
             self._end(group, in_flight, patience)
-        results = dict[int, Result | None]()
-        for pending in in_flight:
-            results.update(zip(pending.places, pending.results, strict=True))
-        return [result for place in range(len(commands)) if (result := results[place]) is not None]
+        return [result for pending in in_flight for result in pending.results]
 
     def _group(
         self,
         partition: int,
-        first: wire.Command,
+        first: wire.Command | wire.ObserveMany,
         count: int,
         patience: RequestPatience | None,
     ) -> CommandGroup:
@@ -373,39 +383,36 @@ class Gateway:
         if group.counted:
             self._overload.add(group.partition, group.units, group.since)
 
-    def _parts(
-        self, commands: Sequence[wire.Command]
-    ) -> Iterator[tuple[str | None, Sequence[int]]]:
-        """Yield the places of commands that may go as the rows of one, and their canary's choice.
-
-        Observations of several streams do, as many as there can be.
-        """
-        if not isinstance(commands[0], wire.Observe):
-            for i, command in enumerate(commands):
-                yield self._canary_version(command), (i,)
-            return
-        by_choice: defaultdict[str | None, list[int]] = defaultdict(list)
-        for i, command in enumerate(commands):
-            by_choice[self._canary_version(command)].append(i)
+    def _parts(self, command: wire.ObserveMany) -> Iterator[tuple[str | None, Sequence[int]]]:
+        """Yield the places of rows that may go together, and their canary's choice."""
+        by_choice: defaultdict[str | None, Sequence[int]] = defaultdict(list)
+        if self._monitor.canaries:
+            for row in range(len(command.streams)):
+                choice = self._canary_version(rows.row_of(command, row, []))
+                cast(list[int], by_choice[choice]).append(row)
+        else:
+            by_choice[None] = range(len(command.streams))
+        counts = command.counts
         most_units = min(MOST_UNITS, self._settings.max_pending)
         for choice, places in by_choice.items():
-            for part in wire.grouped(places, lambda at: wire.units(commands[at]), most_units):
-                yield choice, part
+            if counts is None:
+                for at in range(0, len(places), most_units):
+                    yield choice, places[at : at + most_units]
+            else:
+                for part in wire.grouped(places, counts.__getitem__, most_units):
+                    yield choice, part
 
     def _encode(
         self,
         group: CommandGroup,
-        commands: Sequence[wire.Command],
+        command: wire.Command | wire.ObserveMany,
         places: Sequence[int],
         choice: str | None,
     ) -> list[PendingCommand]:
-        """Return commands at some places as the rows of one, to be queued, or of several.
+        """Return a command, whose rows are at some places of its group, to be queued.
 
-        Several are those that are too large for an entry together. One that is so alone has failed.
+        Its halves, where it is too large for an entry; a row that is so alone has failed.
         """
-        command: wire.Command | wire.ObserveMany = commands[places[0]]
-        if len(places) > 1:
-            command = rows.pack([cast(wire.Observe, commands[place]) for place in places])
         number = self._next_number
         self._next_number += 1
         request_trace = tracing.current.get()
@@ -425,11 +432,13 @@ class Gateway:
         )
         payload = wire.encode(envelope)
         too_large = len(payload) > logs.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
-        if too_large and len(places) > 1:
+        if too_large and isinstance(command, wire.ObserveMany) and len(places) > 1:
             half = len(places) // 2
+            first = rows.chosen(command, range(half))
+            second = rows.chosen(command, range(half, len(places)))
             return [
-                *self._encode(group, commands, places[:half], choice),
-                *self._encode(group, commands, places[half:], choice),
+                *self._encode(group, first, places[:half], choice),
+                *self._encode(group, second, places[half:], choice),
             ]
         pending = PendingCommand(group, places, number, envelope, payload, trace)
         if too_large:
@@ -484,7 +493,13 @@ class Gateway:
         ]
         return calendar.spans(times) or None
 
-    def _admit(self, partition: int, first: wire.Command, count: int, begun: bool) -> None:
+    def _admit(
+        self,
+        partition: int,
+        first: wire.Command | wire.ObserveMany,
+        count: int,
+        begun: bool,
+    ) -> None:
         """Refuse commands of the kind of the first that this process has no room for."""
         if self._stopping:
             raise RedisUnavailable(f"{STOPPING}; nothing was accepted")

@@ -7,8 +7,10 @@ before, in `service.api.parsing.bodies`. Of an invalid observation the first wro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar
+from math import nan
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from pydantic import ValidationError
@@ -33,13 +35,16 @@ from service.schema.observations import (
     COMMAND_OBSERVATIONS,
     UNKNOWN,
     ItemForm,
+    NumberItem,
     ObservationForm,
     Position,
+    are_streams,
     read_value,
 )
 from service.schema.queries import ObserveQuery
 from service.settings import Settings
 from service.store import log as logs
+from service.wire import rows
 
 OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
@@ -62,6 +67,7 @@ _observation = msgspec.json.Decoder(ObservationForm, dec_hook=read_value).decode
 _observations = msgspec.json.Decoder(list[ObservationForm], dec_hook=read_value).decode
 _item = msgspec.json.Decoder(ItemForm, dec_hook=read_value).decode
 _items = msgspec.json.Decoder(list[ItemForm], dec_hook=read_value).decode
+_number_items = msgspec.json.Decoder(list[NumberItem], dec_hook=read_value).decode
 
 
 class _StreamOf(msgspec.Struct):
@@ -95,6 +101,59 @@ class GoodItem(msgspec.Struct, frozen=True, gc=False):
     key: str | None
     seq: int | None
     observation: wire.Observation
+
+    @property
+    def digest(self) -> str | None:
+        """What the item's key, if it has one, stands for."""
+        return None if self.key is None else digest(wire.encode(self.observation))
+
+
+@dataclass
+class Items:
+    """Items of a many-stream request, by columns.
+
+    streams: of each; None: unknown. y: NaN: it is in `others`, as all that are more than a number
+    and its time, or invalid. times: of each.
+    """
+
+    streams: list[str | None] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+    times: list[str | None] = field(default_factory=list)
+    others: dict[int, GoodItem | BadItem] = field(default_factory=dict)
+
+    def take_numbers(self, forms: Sequence[NumberItem]) -> bool:
+        """Take items that are numbers; False: a stream has no id, and none is taken."""
+        streams = [form.stream for form in forms]
+        if not are_streams(streams):
+            return False
+        self.streams += streams
+        self.y += [form.y for form in forms]
+        self.times += [None if form.time is None else str(form.time) for form in forms]
+        return True
+
+    def take(self, item: GoodItem | BadItem) -> None:
+        """Take any item."""
+        self.streams.append(item.stream)
+        if isinstance(item, BadItem):
+            self.others[len(self.y)] = item
+            self.y.append(nan)
+            self.times.append(None)
+            return
+        seen = item.observation
+        self.times.append(seen.time)
+        if item.key is None and item.seq is None and rows.is_number(seen):
+            self.y.append(cast(float, seen.y))
+        else:
+            self.others[len(self.y)] = item
+            self.y.append(nan)
+
+    def observation(self, place: int) -> wire.Observation:
+        """Observation of a valid item."""
+        other = self.others.get(place)
+        if other is None:
+            return wire.Observation(self.y[place], None, self.times[place])
+        assert isinstance(other, GoodItem)
+        return other.observation
 
 
 class ObservationParser:
@@ -137,42 +196,57 @@ class ObservationParser:
         self._check_count(len(observations))
         return Observations(observations, _expected(positions), True)
 
-    def valid_items(self, body: bytes) -> Sequence[GoodItem] | None:
+    def valid_items(self, body: bytes) -> Items | None:
         """Read a short JSON list of items that are all valid; None of any other body.
 
         In the thread that answers with them: from another they come at twice the cost.
         """
-        forms = _valid(_items, body) if len(body) <= SHORT_BYTES else None
-        if forms is None or len(forms) > self._settings.max_observations:
+        if len(body) > SHORT_BYTES:
             return None
-        try:
-            return [self._good(form, "body[{}]", i) for i, form in enumerate(forms)]
-        except InvalidField:
-            return None
+        items = Items()
+        if not _take_numbers(items, body):
+            try:
+                for i, form in enumerate(_valid(_items, body) or ()):
+                    items.take(self._good(form, "body[{}]", i))
+            except InvalidField:
+                return None
+        return items if 0 < len(items.y) <= self._settings.max_observations else None
 
-    def items(self, body: bytes, lines: bool) -> list[GoodItem | BadItem]:
+    def items(self, body: bytes, lines: bool) -> Items:
         """Read a JSON list or, with `lines`, one item per line.
 
         An invalid item is refused by itself; a body that is not JSON is refused as a whole.
         """
-        parts: Sequence[bytes | msgspec.Raw]
+        items = Items()
         if lines:
-            parts = self._lines(body)
-            name = "line {}"
-            forms = self._one_by_one(_item, parts, name, 1)
-        else:
-            parts = self._split(body)
-            name = "body[{}]"
-            forms = self._decoded_parts(_item, _items, parts, name)
-        parsed: list[GoodItem | BadItem] = []
-        for i, (part, form) in enumerate(zip(parts, forms, strict=True), start=int(lines)):
+            found = self._lines(body)
+            forms = self._one_by_one(_item, found, "line {}", 1)
+            self._take_forms(items, found, forms, "line {}", 1)
+            return items
+        parts = self._split(body)
+        for first in range(0, len(parts), AT_ONCE):
+            batch = parts[first : first + AT_ONCE]
+            if not _take_numbers(items, b"[" + b",".join(batch) + b"]"):
+                batch_forms = self._decoded_batch(_item, _items, batch, "body[{}]", first)
+                self._take_forms(items, batch, batch_forms, "body[{}]", first)
+        return items
+
+    def _take_forms(
+        self,
+        items: Items,
+        parts: Sequence[bytes | msgspec.Raw],
+        forms: Iterable[ItemForm | InvalidField],
+        name: str,
+        first: int,
+    ) -> None:
+        """Add items to others; `name` and the number of the `first` name one that is invalid."""
+        for i, (part, form) in enumerate(zip(parts, forms, strict=True), first):
             try:
                 if isinstance(form, InvalidField):
                     raise form
-                parsed.append(self._good(form, name, i))
+                items.take(self._good(form, name, i))
             except InvalidField as error:
-                parsed.append(_bad_item(bytes(part), error))
-        return parsed
+                items.take(_bad_item(bytes(part), error))
 
     def _good(self, form: ItemForm, name: str, i: int) -> GoodItem:
         """Return an item that keeps all rules; raises InvalidField."""
@@ -212,16 +286,24 @@ class ObservationParser:
     def _decoded_parts(
         self, one: Decode[F], several: Callable[[bytes], list[F]], parts: Sequence[Any], name: str
     ) -> Iterator[F | InvalidField]:
-        """Decode the objects of a list that was cut into its parts, or say what is wrong with it.
-
-        Several at once, as it takes half the time, where all of them are valid.
-        """
+        """Decode the objects of a list that was cut into parts, or say what is wrong with it."""
         for first in range(0, len(parts), AT_ONCE):
             batch = parts[first : first + AT_ONCE]
-            forms: Iterable[F | InvalidField] | None = None
-            if max(map(len, batch)) <= LONGEST:
-                forms = _valid(several, b"[" + b",".join(batch) + b"]")
-            yield from self._one_by_one(one, batch, name, first) if forms is None else forms
+            yield from self._decoded_batch(one, several, batch, name, first)
+
+    def _decoded_batch(
+        self,
+        one: Decode[F],
+        several: Callable[[bytes], list[F]],
+        batch: Sequence[Any],
+        name: str,
+        first: int,
+    ) -> Iterable[F | InvalidField]:
+        """Decode objects at once, as it takes half the time, where all of them are valid."""
+        forms: Iterable[F | InvalidField] | None = None
+        if max(map(len, batch)) <= LONGEST:
+            forms = _valid(several, b"[" + b",".join(batch) + b"]")
+        return self._one_by_one(one, batch, name, first) if forms is None else forms
 
     def _one_by_one(
         self, decode: Decode[F], parts: Sequence[Any], name: str, first: int
@@ -318,6 +400,12 @@ def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
     if len(parameters) > MAX_PARAMETERS:
         detail = f"expected at most {MAX_PARAMETERS} parameters, got {len(parameters)}"
         raise InvalidField.at("query", detail)
+
+
+def _take_numbers(items: Items, body: bytes) -> bool:
+    """Add the items of a list to others, if all are numbers; returns whether they are."""
+    forms = _valid(_number_items, body)
+    return forms is not None and items.take_numbers(forms)
 
 
 def _bad_item(part: bytes, error: InvalidField) -> BadItem:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -18,7 +21,7 @@ from moca_client.responses import Answer, ItemAnswer
 from moca_client.tables import Columns
 from service import wire
 from service.api import openapi, tables
-from service.api.gateway.gateway import Result
+from service.api.gateway.gateway import Result, RowsResult
 from service.api.gateway.waves import submit_waves
 from service.api.http import (
     Context,
@@ -35,6 +38,7 @@ from service.api.parsing.bodies import ARROW, JSON, NDJSON
 from service.api.parsing.observations import (
     BadItem,
     GoodItem,
+    Items,
     Observations,
     digest,
     list_digest,
@@ -59,12 +63,16 @@ from service.problems import (
 from service.schema import rendering
 from service.schema.queries import ObserveQuery
 from service.tasks import apart
+from service.wire import rows
+from service.wire.commands import quiet_row
 
 OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 ITEMS_AT_ONCE = 1000  # grouped by stream, or refused, before the event loop does something else
-AT_ONCE = 128  # answers rendered, and sent, in one piece
+SENT_AT_ONCE = 1024  # answers to items
 _encoder = msgspec.json.Encoder()
+_document = msgspec.json.Decoder(dict[str, Any]).decode
+_answer = msgspec.json.Decoder(ItemAnswer).decode
 calls = Calls("observations")
 
 
@@ -134,19 +142,22 @@ async def observe_many(request: Request) -> Response:
     if kind == ARROW:
         body = await _forms(context, body, (*OWN, "stream", "key"))
     parser = context.observation_parser
-    items: Sequence[GoodItem | BadItem] | None = None if lines else parser.valid_items(body)
+    items = None if lines else parser.valid_items(body)
     if items is None:
         items = await parse_body(context, partial(parser.items, lines=lines), body)
-    results = await Bulk(context, items, template).run()
+    bulk = Bulk(context, items, template)
+    await bulk.run()
     if layout != "objects":
-        return await _table(context, partial(tables.item_columns, results, template.full), layout)
-    pieces: list[bytes] = []
-    for first in range(0, len(results), AT_ONCE):
-        part = results[first : first + AT_ONCE]
-        pieces.append(_encoder.encode_lines(part) if lines else _encoder.encode(part)[1:-1])
-        await asyncio.sleep(0)
+        return await _table(
+            context, lambda: tables.item_columns(bulk.documents(), template.full), layout
+        )
+    between = b"\n" if lines else b","
+    pieces = [
+        between.join(bulk.results[first : first + SENT_AT_ONCE])
+        for first in range(0, len(bulk.results), SENT_AT_ONCE)
+    ]
     if lines:
-        return ListResponse(pieces, (b"", b"", b""), media_type=NDJSON)
+        return ListResponse(pieces, (b"", b"\n", b"\n" if pieces else b""), media_type=NDJSON)
     return ListResponse(pieces)
 
 
@@ -198,13 +209,15 @@ class ListAnswers:
 
     def take(self, command: wire.Observe, outcome: wire.Outcome) -> None:
         """Take the answers to one part of the list."""
-        answers = rendering.answers(command, outcome)
-        self.count += len(answers)
-        if self._layout == "objects":
-            for first in range(0, len(answers), AT_ONCE):
-                self._pieces.append(_encoder.encode(answers[first : first + AT_ONCE])[1:-1])
-        else:
+        if self._layout != "objects":
+            answers = rendering.answers(command, outcome)
+            self.count += len(answers)
             self._answers += answers
+            return
+        texts = rendering.texts(command, outcome)
+        self.count += len(texts)
+        if texts:
+            self._pieces.append(b",".join(texts))
 
     async def response(self) -> Response:
         """Return the response for a list that was applied."""
@@ -261,96 +274,136 @@ async def _observe_list(
 class Bulk:
     """The items of one request: streams side by side, the items of each in order."""
 
-    def __init__(
-        self, context: Context, items: Sequence[GoodItem | BadItem], template: wire.Observe
-    ) -> None:
+    def __init__(self, context: Context, items: Items, template: wire.Observe) -> None:
         self._context = context
         self._items = items
         # The options of the answers, as of a command.
         self._options = (template.full, template.belief, template.components, template.quantiles)
-        self._results: list[Answer | Document] = [{}] * len(items)
-        # Places of each stream's items that are not answered, in groups: one command each. The
-        # first group is last.
+        # JSON of the answer or the problem document of each item.
+        self.results = [b""] * len(items.streams)
+        self._refused: set[int] = set()  # places of those that have a document
+        # Places of a stream's items that are not answered, in groups, one row each, the first group
+        # last: of streams with several items, or with one that is more than a number.
         self._groups: dict[str, list[list[int]]] = {}
 
-    async def run(self) -> list[Answer | Document]:
-        """Apply all items; return the answer or the problem document of each, in order."""
+    async def run(self) -> None:
+        """Apply all items."""
         by_stream: dict[str, list[int]] = {}
-        for i, item in enumerate(self._items):
-            if item.stream is None:
-                assert isinstance(item, BadItem)
-                self._refuse([i], item.error)
+        for i, stream in enumerate(self._items.streams):
+            if stream is None:
+                bad = self._items.others[i]
+                assert isinstance(bad, BadItem)
+                self._refuse([i], bad.error)
             else:
-                by_stream.setdefault(item.stream, []).append(i)
+                by_stream.setdefault(stream, []).append(i)
             if i % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
                 await asyncio.sleep(0)
-        self._groups = {
-            stream: [places] if len(places) == 1 else self._grouped(places)
-            for stream, places in by_stream.items()
-        }
-        await submit_waves(self._context.gateway, self._next(by_stream), self._following)
-        return self._results
+        gateway = self._context.gateway
+        waves: defaultdict[int, list[list[int]]] = defaultdict(list)
+        for stream, places in by_stream.items():
+            group = places
+            if len(places) > 1 or places[0] in self._items.others:
+                self._groups[stream] = self._grouped(places)
+                group = self._next(stream)
+            if group:
+                waves[gateway.partition(stream)].append(group)
+        await submit_waves(gateway, waves, self._command, self._following)
 
-    def _next(self, streams: Iterable[str]) -> Iterator[wire.Observe]:
-        """Yield the next command of each stream that has one."""
-        for stream in streams:
-            groups = self._groups[stream]
-            if not groups:
-                continue
-            item = self._items[groups[-1][0]]
-            if isinstance(item, BadItem):
-                self._refuse(groups.pop(), item.error)
-                self._skip(groups)
-            else:
-                yield self._command(item, groups[-1])
+    def documents(self) -> list[Answer | Document]:
+        """Return the answer or the problem document of each item."""
+        return [
+            _document(text) if i in self._refused else _answer(text)
+            for i, text in enumerate(self.results)
+        ]
 
-    def _following(
-        self, commands: Sequence[wire.Observe], results: Sequence[Result]
-    ) -> list[wire.Observe]:
-        """Enter what commands came to; after a failed item of a stream nothing is attempted."""
-        for command, result in zip(commands, results, strict=True):
-            groups = self._groups[command.stream]
-            group = groups.pop()
-            if isinstance(result, ServiceError):
-                self._refuse(group, result)
-                self._skip(groups)
-                continue
-            if isinstance(result, wire.QuietRow):
-                self._results[group[0]] = rendering.quiet_answer(command, result, ItemAnswer)
-                continue
-            answers = rendering.answers(command, result, ItemAnswer)
-            for place, answer in zip(group, answers, strict=False):
-                self._results[place] = answer
-            if result.status < 400:
-                continue
-            failed = group[len(answers) :]
-            if len(group) == 1 or result.status >= 500:
-                document = msgspec.json.decode(result.body[-1])
-                document.pop("applied", None)  # of the command, not of the client's request
-                self._results[failed[0]] = self._document(failed[0], document)
-                groups.append(failed[1:])
-                self._skip(groups)
-            else:
-                # A command is refused as a whole where it does not fit its stream: find out which
-                # item is the bad one, and apply those before it.
-                groups.extend([place] for place in reversed(failed))
-        return list(self._next(command.stream for command in commands))
+    def _next(self, stream: str) -> list[int]:
+        """Take the next group of a stream; none where none is left, or an invalid item is next."""
+        groups = self._groups.get(stream)
+        if not groups:
+            return []
+        group = groups.pop()
+        bad = self._items.others.get(group[0])
+        if isinstance(bad, BadItem):
+            self._refuse(group, bad.error)
+            self._skip(stream)
+            return []
+        return group
+
+    def _following(self, wave: Sequence[list[int]], results: RowsResult) -> list[list[int]]:
+        """Enter what rows came to; after a failed item of a stream nothing is attempted."""
+        groups = [wave[row] for row in results.places]
+        result = results.result
+        if isinstance(result, wire.Outcome) and result.quiet is not None:
+            self._answer(groups, result.quiet, results.first)
+        else:
+            for group in groups:
+                self._enter(group, result)
+        later = map(self._next, map(self._stream, groups)) if self._groups else ()
+        return [group for group in later if group]
+
+    def _stream(self, group: list[int]) -> str:
+        return cast(str, self._items.streams[group[0]])  # one that is unknown has no group
+
+    def _answer(self, groups: Sequence[list[int]], quiet: wire.QuietRows, first: int) -> None:
+        """Take answers to groups of one item, from the `first` on."""
+        places = [place for (place,) in groups]
+        stop = first + len(places)
+        size = quiet_row(quiet.full).size
+        columns = rendering.QuietColumns(
+            quiet.model,
+            quiet.full,
+            list(map(self._stream, groups)),
+            quiet.firsts[first:stop],
+            [self._items.times[place] for place in places],
+            [None] * len(places) if quiet.seasons is None else quiet.seasons[first:stop],
+            quiet.rows[size * first : size * stop],
+        )
+        for place, text in zip(places, columns.texts(ItemAnswer), strict=True):
+            self.results[place] = text
+
+    def _enter(self, group: list[int], result: Result) -> None:
+        stream = self._stream(group)
+        if isinstance(result, ServiceError):
+            self._refuse(group, result)
+            self._skip(stream)
+            return
+        command = wire.Observe(stream, list(map(self._items.observation, group)))
+        texts = rendering.texts(command, result, ItemAnswer)
+        for place, text in zip(group, texts, strict=False):
+            self.results[place] = text
+        if result.status < 400:
+            return
+        failed = group[len(texts) :]
+        groups = self._groups.setdefault(stream, [])
+        if len(group) == 1 or result.status >= 500:
+            document = msgspec.json.decode(result.body[-1])
+            document.pop("applied", None)  # of the command, not of the client's request
+            self._put(failed[0], document)
+            groups.append(failed[1:])
+            self._skip(stream)
+        else:
+            # A command is refused as a whole where it does not fit its stream: find out which
+            # item is the bad one, and apply those before it.
+            groups.extend([place] for place in reversed(failed))
 
     def _grouped(self, places: list[int]) -> list[list[int]]:
         """Group a stream's items: neighbours without a key go together, one with a key alone.
 
         The first group is last, to be taken from the end.
         """
-        good = [item for item in map(self._items.__getitem__, places) if isinstance(item, GoodItem)]
-        size = self._context.observation_parser.parts([item.observation for item in good])
+        if len(places) == 1:
+            return [places]
+        others = self._items.others
+        valid = [place for place in places if not isinstance(others.get(place), BadItem)]
+        size = self._context.observation_parser.parts(list(map(self._items.observation, valid)))
         groups: list[list[int]] = []
         joinable = False  # whether a neighbour may join the last group
         for place in places:
-            item = self._items[place]
-            if not isinstance(item, GoodItem) or item.key is not None:
+            item = others.get(place)
+            if isinstance(item, BadItem) or (item is not None and item.key is not None):
                 groups.append([place])
                 joinable = False
-            elif joinable and item.seq is None and len(groups[-1]) < size:
+            elif joinable and (item is None or item.seq is None) and len(groups[-1]) < size:
                 groups[-1].append(place)
             else:
                 groups.append([place])
@@ -358,25 +411,41 @@ class Bulk:
         groups.reverse()
         return groups
 
-    def _command(self, first: GoodItem, group: list[int]) -> wire.Observe:
-        items = cast(Sequence[GoodItem], self._items)  # as those of a group with a good one are
-        observations = [items[place].observation for place in group]
-        key = first.key
-        of_key = None if key is None else digest(wire.encode(first.observation))
-        return wire.Observe(first.stream, observations, key, of_key, 0, first.seq, *self._options)
+    def _command(self, wave: Sequence[list[int]]) -> wire.ObserveMany:
+        """Return the command of groups, a row each."""
+        items = self._items
+        places = list(chain.from_iterable(wave))
+        times = [items.times[place] for place in places]
+        command = wire.ObserveMany(
+            list(map(self._stream, wave)),
+            np.array([items.y[place] for place in places], "<f8").tobytes(),
+            list(map(len, wave)) if len(places) > len(wave) else None,
+            times if any(times) else None,
+        )
+        if items.others:
+            more = [place for place in places if place in items.others]
+            command.others = list(map(items.observation, more)) or None
+            firsts = [cast(GoodItem | None, items.others.get(group[0])) for group in wave]
+            command.seqs = rows.unless_empty([None if own is None else own.seq for own in firsts])
+            command.keys = rows.unless_empty([None if own is None else own.key for own in firsts])
+            digests = [None if own is None else own.digest for own in firsts]
+            command.digests = rows.unless_empty(digests)
+        command.full, command.belief, command.components, command.quantiles = self._options
+        return command
 
     def _refuse(self, places: list[int], error: ServiceError) -> None:
         """Answer items of one stream."""
         for place in places:
-            self._results[place] = self._document(place, error.document())
+            self._put(place, error.document())
 
-    def _skip(self, groups: list[list[int]]) -> None:
-        """Answer groups of one stream that are not attempted; none are left."""
+    def _skip(self, stream: str) -> None:
+        """Answer groups of a stream that are not attempted; none are left."""
         detail = "not applied: an earlier item of the same stream failed"
-        for group in groups:
+        for group in self._groups.pop(stream, ()):
             self._refuse(group, EarlierItemFailed(detail))
-        groups.clear()
 
-    def _document(self, place: int, document: Document) -> Document:
-        stream = self._items[place].stream
-        return document if stream is None else {**document, "stream": stream}
+    def _put(self, place: int, document: Document) -> None:
+        stream = self._items.streams[place]
+        own = document if stream is None else {**document, "stream": stream}
+        self.results[place] = _encoder.encode(own)
+        self._refused.add(place)

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from moca_client.responses import Ingested
 from service import problems, wire
 from service.api import openapi
-from service.api.gateway.gateway import Result
+from service.api.gateway.gateway import Gateway, Result, RowsResult
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import SelectedStream, select
 from service.api.gateway.waves import submit_waves
@@ -33,7 +33,7 @@ from service.observability import metrics
 from service.schema.queries import RESULT_SERIES, ResultsQuery
 from service.store.reads import AsyncStore, Recent
 from service.tasks import apart
-from service.wire import tags
+from service.wire import rows, tags
 
 AGAIN = frozenset((429, 503, 504))  # statuses after which the same command may yet be taken
 # Errors of one observation: others of its command may be taken. All others are of the stream.
@@ -108,7 +108,7 @@ async def apply_samples(context: Context, parse_body: Callable[[], RemoteWrite])
     tally = assignment.tally
     size = context.observation_parser.parts(())  # of numbers alone
     write = SampleWrite(assignment.streams, tally, size)
-    await submit_waves(context.gateway, write.commands(), write.following)
+    await write.submit(context.gateway)
     for result, count in tally.counts.items():
         metrics.REMOTE_WRITE_SAMPLES.labels(result).inc(count)
     return tally
@@ -177,7 +177,14 @@ class SampleWrite:
         self._repeats: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
 
-    def commands(self) -> Iterator[wire.Observe]:
+    async def submit(self, gateway: Gateway) -> None:
+        """Submit all samples."""
+        waves: dict[int, list[wire.Ingest]] = {}
+        for command in self._commands():
+            waves.setdefault(gateway.partition(command.stream), []).append(command)
+        await submit_waves(gateway, waves, rows.pack, self._following)
+
+    def _commands(self) -> Iterator[wire.Ingest]:
         """Yield the first command of each stream."""
         size = self._size
         for stream, (_, samples) in self._streams.items():
@@ -193,13 +200,12 @@ class SampleWrite:
         target = self._streams[stream].target
         return wire.Ingest(stream, part, settings=wire.AS_IT_IS if target.made else target.settings)
 
-    def following(
-        self, commands: Sequence[wire.Observe], results: Sequence[Result]
-    ) -> list[wire.Observe]:
-        """Count what commands came to; return the next ones of their streams."""
-        later: list[wire.Observe] = []
-        for command, result in zip(commands, results, strict=True):
-            self._enter(command.stream, command.observations, result)
+    def _following(self, wave: Sequence[wire.Ingest], results: RowsResult) -> list[wire.Ingest]:
+        """Count what some commands came to; return the next ones of their streams."""
+        later: list[wire.Ingest] = []
+        for place in results.places:
+            command = wave[place]
+            self._enter(command.stream, command.observations, results.result)
             left = self._left.get(command.stream)
             if left:
                 later.append(self._command(command.stream, left.pop(0)))
@@ -207,7 +213,6 @@ class SampleWrite:
 
     def _enter(self, stream: str, part: list[wire.Observation], result: Result) -> None:
         target = self._streams[stream].target
-        assert not isinstance(result, wire.QuietRow)  # what is ingested is counted
         if isinstance(result, wire.Outcome) and result.status < 400:
             target.made = True
             done = _ingested(result.body[-1])

@@ -149,6 +149,14 @@ def test_a_short_list_of_valid_items_is_read_at_once_and_as_any_other():
     good = [item, {"stream": "t"}, {"stream": "s", "y": 0.5, "elapsed": 2}]
     body = json.dumps(good).encode()
     assert FORMS.valid_items(body) == FORMS.items(body, False)
+    plain = [{"stream": "s", "y": 1}, {"stream": "t", "y": -0.5, "time": 1714521600}]
+    for few, others in ((plain, 0), ([*plain, *good], 3)):
+        own = FORMS.valid_items(json.dumps(few).encode())
+        lines = "\n".join(map(json.dumps, few))
+        assert own == FORMS.items(json.dumps(few).encode(), False)
+        assert own == FORMS.items(lines.encode(), True)
+        assert [own.observation(i).y for i in range(2)] == [1.0, -0.5]
+        assert len(own.others) == others
     assert FORMS.valid_items(body.ljust(SHORT_BYTES)) is not None
     many = [{"stream": "s"}] * (Settings().max_observations + 1)
     wide = {"stream": "s", "y": [1] * (Settings().max_dimension + 1)}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 
-from service.api.parsing.observations import ObservationParser
+from service.api.parsing.observations import BadItem, Items, ObservationParser
 from service.problems import ServiceError
 from service.settings import Settings
 from tests.service.api.calls import check, openapi
@@ -71,12 +71,13 @@ def outcome(read):
     except ServiceError as error:
         first = error.extra["errors"][0]
         return error.slug, first["loc"], first["detail"]
-    if isinstance(result, list):  # of items
-        (item,) = result
-        if hasattr(item, "error"):
+    if isinstance(result, Items):
+        assert len(result.streams) == 1
+        item = result.others.get(0)
+        if isinstance(item, BadItem):
             first = item.error.errors[0]
             return item.error.slug, first.loc, first.detail
-        return bits(item.observation), item.seq
+        return bits(result.observation(0)), item and item.seq
     return bits(result.observations[0]), result.seq
 
 

@@ -333,7 +333,7 @@ async def test_a_group_that_goes_away_before_it_is_sent_has_no_effect(api, worke
 async def test_a_group_that_goes_away_while_it_is_encoded_never_counts_as_waiting(api, worker):
     gateway = api.app.state.context.gateway
     commands = [wire.Observe(item["stream"], [wire.Observation(1.0)]) for item in bulk_of(5)]
-    gone = asyncio.create_task(gateway.submit_all(commands))
+    gone = asyncio.create_task(gateway.submit_rows(P, rows.pack(commands)))
     await asyncio.sleep(0)
     assert missing(api) == 5
     gone.cancel()
@@ -375,7 +375,11 @@ async def test_rows_are_answered_in_pieces_each_once():
     assert (pending.missing, group.missing, pending.done, list(waiting)) == (1, 2, False, [7, 8])
     error = ReadTimeout("no answer")
     pending.fail(error)
-    assert [result.status for result in pending.results] == [200, error.status, 422, 422]
+    assert [(*row.places, row.result.status, row.first) for row in pending.results] == [
+        (2, 3, 422, 0),
+        (0, 200, 0),
+        (1, error.status, 1),
+    ]
     assert (group.future.done(), list(waiting)) == (False, [8])
     other.answer(wire.Outcome(8, 200, []), 1.0)
     assert (group.future.done(), waiting) == (True, {})

@@ -65,7 +65,7 @@ def post(api, monkeypatch):
     """Post a request, or a body, of whose commands `submit` says what comes."""
 
     async def post(request, media=PROTOBUF, submit=lambda _: outcome(applied=1), **headers):
-        monkeypatch.setattr(api.app.state.context.gateway, "submit_all", each_by(submit))
+        monkeypatch.setattr(api.app.state.context.gateway, "submit_rows", each_by(submit))
         content = request if isinstance(request, bytes) else body_of(request, media)
         headers = {"Content-Type": media, **headers}
         return await api.post("/v1/metrics", content=content, headers=headers)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from model_core import labels as model_labels
 from service import wire
-from service.api.gateway.waves import submit_waves
+from service.api.gateway.gateway import RowsResult
 from service.api.parsing import remote_write, series
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.protobuf import MOST_PARTS
@@ -33,7 +33,7 @@ from service.problems import (
     UnknownStream,
 )
 from service.settings import Settings
-from service.wire import tags
+from service.wire import rows, tags
 from tests.remote_write import CLASS, V2, packed, raw, version_1, version_2
 from tests.service.api.conftest import slug
 
@@ -49,18 +49,19 @@ def outcome(**counts):
 
 
 def each_by(submit):
-    """A gateway's `submit_all` that has a function submit each command."""
+    """A gateway's `submit_rows` that has a function submit each command."""
 
-    async def submit_all(commands, begun, patience):
+    async def submit_rows(partition, many, begun, patience):
         results = []
-        for command in commands:
+        for row, seen in enumerate(rows.observations_of(many)):
             try:
-                results.append(submit(command))
+                result = submit(rows.row_of(many, row, seen))
             except ServiceError as error:
-                results.append(error)
+                result = error
+            results.append(RowsResult([row], result, 0))
         return results
 
-    return submit_all
+    return submit_rows
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def write(api, monkeypatch):
     """Write series, of whose commands `submit` says what comes; returns the answer."""
 
     async def write(submit, *series):
-        monkeypatch.setattr(api.app.state.context.gateway, "submit_all", each_by(submit))
+        monkeypatch.setattr(api.app.state.context.gateway, "submit_rows", each_by(submit))
         body = version_2(*(series or SERIES))
         return await api.post("/v1/prometheus/write", content=body, headers=V2)
 
@@ -95,8 +96,8 @@ async def test_only_streams_that_are_not_admitted_are_deferred(api, write, monke
     gateway, streams = api.app.state.context.gateway, []
     monkeypatch.setattr(gateway, "partition", lambda s: int(s.startswith("x@b")))
 
-    def admit(commands):
-        if gateway.partition(commands[0].stream):
+    def admit(partition, command):
+        if partition:
             raise PartitionFull("full")
 
     def submit(command):
@@ -147,7 +148,7 @@ class NonNegativeWorker:
 
     def __init__(self, refusal=None):
         self.last, self.commands, self._refusal = "", 0, refusal
-        self.submit_all = each_by(self._submit)
+        self.submit_rows = each_by(self._submit)
 
     def partition(self, stream):
         return 0
@@ -155,7 +156,7 @@ class NonNegativeWorker:
     def patience(self):
         return None
 
-    def admit(self, commands):
+    def admit(self, partition, command):
         pass
 
     def _submit(self, command):
@@ -180,7 +181,7 @@ async def counts_of(worker, values, size=1000):
     samples = {"s": series.StreamSamples(target, seen)}
     tally = series.SampleTally(len(values))
     write = SampleWrite(samples, tally, size)
-    await submit_waves(worker, write.commands(), write.following)
+    await write.submit(worker)
     assert sum(tally.counts.values()) == len(values)
     return tally.counts
 

@@ -61,11 +61,17 @@ def test_rows_stand_for_the_commands_that_they_were_made_of(kind):
         room = rng.randrange(wire.units(many) + 2)
         count = rows.fitting(many, room)
         if count:
-            first = rows.head(many, count)
+            first = rows.chosen(many, range(count))
             assert wire.units(first) == sum(map(wire.units, given[:count])) <= room
             seen = rows.observations_of(first)
             back = [rows.row_of(first, row, seen[row]) for row in range(count)]
             assert [*map(wire.encode, back)] == [*map(wire.encode, given[:count])]
+        # And so do any of them.
+        some = sorted(rng.sample(range(len(given)), rng.randint(1, len(given))))
+        part = rows.chosen(many, some)
+        seen = rows.observations_of(part)
+        back = [rows.row_of(part, row, seen[row]) for row in range(len(some))]
+        assert [*map(wire.encode, back)] == [wire.encode(given[row]) for row in some]
         assert count == len(given) or sum(map(wire.units, given[: count + 1])) > room
 
 

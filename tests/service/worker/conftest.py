@@ -35,7 +35,7 @@ from service.store.streams import (
     values_of,
 )
 from service.wire import Import, Observation, Observe, ObserveMany, RunLength, rows, snapshot
-from service.wire.commands import QuietNumbers
+from service.wire.commands import quiet_row
 from service.worker import worker as loop
 from service.worker.worker import Worker
 from tests.answers import close
@@ -63,16 +63,27 @@ class Rendered(NamedTuple):
     stored: wire.Outcome
 
 
+def by_row(outcome):
+    """The outcome of each row that an outcome is for."""
+    quiet = outcome.quiet
+    if quiet is None:
+        yield from [outcome] * outcome.rows
+        return
+    size = quiet_row(quiet.full).size
+    for i, first in enumerate(quiet.firsts):
+        season = None if quiet.seasons is None else quiet.seasons[i]
+        own = wire.QuietAnswers(first, quiet.rows[size * i : size * (i + 1)], season)
+        answers = wire.Answers(quiet.model, quiet.full, [own])
+        yield wire.Outcome(outcome.number, outcome.status, [], answers)
+
+
 def rendered(number, command, outcome):
     """An outcome as the API answers it."""
-    if isinstance(outcome, wire.QuietRow):
-        nothing = NOTHING if len(outcome.numbers) == len(QuietNumbers._fields) else {}
-        answers = [] if command is None else [rendering.quiet_answer(command, outcome)]
-        outcome = wire.Outcome(number, 200, [])
-    else:
-        # What a backup brought with it is of no command here.
-        answers = [] if command is None else rendering.answers(command, outcome)
-        nothing = NOTHING if outcome.answers is not None and outcome.answers.full else {}
+    # What a backup brought with it is of no command here.
+    answers = [] if command is None else rendering.answers(command, outcome)
+    if command is not None:
+        assert rendering.texts(command, outcome) == [*map(msgspec.json.encode, answers)]
+    nothing = NOTHING if outcome.answers is not None and outcome.answers.full else {}
     body = [msgspec.json.encode(nothing | msgspec.to_builtins(answer)) for answer in answers]
     body += outcome.body
     return Rendered(number, outcome.status, body, outcome)
@@ -201,7 +212,7 @@ class Bench:
                 wire.checked(fields[b"b"], "results", INCARNATION, place)
             )
             for each in outcomes:
-                for row, own in enumerate(rows.outcomes_of(each), each.row):
+                for row, own in enumerate(by_row(each), each.row):
                     answered = rendered(each.number, self._command(each.number, row), own)
                     place = (partition, each.number, row)
                     first = self._answers.setdefault(place, answered)
