@@ -207,10 +207,7 @@ async def _start(settings: Settings, state: State, stack: AsyncExitStack) -> Con
     ranker = ThreadPoolExecutor(1, "changes")
     stack.callback(ranker.shutdown, wait=False, cancel_futures=True)
     command_parser = CommandParser(settings)
-    # Events are read over connections of their own: their reader waits on one of them.
-    waiting, reading = (connect_async(url) for _ in range(2))
-    stack.push_async_callback(_disconnect, waiting, reading)
-    event_hub = EventHub(Feeds(waiting, reading, settings.partitions), settings)
+    event_hub = EventHub(Feeds(reads, settings.partitions), settings)
     stack.push_async_callback(event_hub.close)
     event_hub.start()
     feed = ChangeFeed(event_hub.feeds)

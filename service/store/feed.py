@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,13 +21,12 @@ from service.store import keys
 from service.store.reads import AsyncStore
 from service.store.shards import AsyncStoreClient, entries_of, read_of
 from service.store.streams import StoredHead, living_heads
-from service.tasks import apart, bounded, end
+from service.tasks import apart, bounded
 from service.wire import Id, checked
 from service.wire.event_entries import CHANGES, START, FeedEntry, Raised, decode, number_of
 from service.wire.incidents import ChangeIndex, Fleet, FoundIncidents, Member, find
 
 log = logging.getLogger(__name__)
-WAIT_MS = 1000  # longest blocking read: a server that does not answer is soon given up
 
 
 class Reread(NamedTuple):
@@ -43,72 +42,34 @@ class Reread(NamedTuple):
 
 
 class Feeds:
-    """Follows the feeds with one client, and reads pages of them with another.
+    """Reads of the feeds."""
 
-    `follow` has a blocking read for each group of feeds that one command may name. They go on
-    after it returned, so that the first answer does not end the others.
-    """
-
-    def __init__(
-        self, waiting: AsyncStoreClient, reading: AsyncStoreClient, partitions: int
-    ) -> None:
-        self._waiting = waiting
-        self._reading = reading
+    def __init__(self, client: AsyncStoreClient, partitions: int) -> None:
+        self._client = client
         self.partitions = partitions
-        self._reads: dict[tuple[str, ...], tuple[Mapping[str, str], asyncio.Task[Any]]] = {}
-
-    async def close(self) -> None:
-        """Give blocking reads up."""
-        reads = self._reads
-        self._reads = {}
-        await end(*(task for _, task in reads.values()))
 
     async def newest(self) -> dict[int, Id]:
         """Return the last id of every partition's feed, without empty ones."""
         every = range(self.partitions)
-        rows = await self._reading.all(
+        rows = await self._client.all(
             ("XREVRANGE", keys.feed(partition), "+", "-", "COUNT", 1) for partition in every
         )
         ids = {p: Id.parse(row[0][0]) for p, row in zip(every, rows, strict=True) if row}
         return {partition: id_ for partition, id_ in ids.items() if id_ > START}
 
-    async def follow(self, after: Mapping[int, Id], count: int, block_ms: int) -> list[FeedEntry]:
-        """Return up to `count` entries per partition beyond `after`, waiting for the first."""
+    async def grown(self, after: Mapping[int, Id], count: int) -> dict[int, Id]:
+        """Return how far the feeds go beyond `after`, those that do; counting `count` entries."""
         names = {keys.feed(p): p for p in range(self.partitions)}
-        positions = {name: str(after.get(p, "0-0")) for name, p in names.items()}
-        loop = asyncio.get_running_loop()
-        until = loop.time() + block_ms / 1000
-        replies: list[Any] = []
-        while not any(replies) and loop.time() < until:
-            self._begin(positions, count)
-            tasks = [task for _, task in self._reads.values()]
-            done, _ = await asyncio.wait(
-                tasks, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED
-            )
-            self._reads = {g: read for g, read in self._reads.items() if read[1] not in done}
-            replies = [task.result() for task in done]
-        return [
-            entry_of(names[name], id_, fields)
-            for name, entries in entries_of(replies)
-            for id_, fields in entries
-        ]
-
-    def _begin(self, positions: Mapping[str, str], count: int) -> None:
-        """Have a blocking read of each group under way, from the positions on."""
-        for group in self._waiting.shards.groups(positions):
-            after = {name: positions[name] for name in group}
-            before = self._reads.get(tuple(group))
-            if before is not None and before[0] == after:
-                continue
-            if before is not None:
-                before[1].cancel()
-            words = read_of(after, count, WAIT_MS)
-            read = asyncio.create_task(self._waiting.wait_for(words, WAIT_MS / 1000))
-            self._reads[tuple(group)] = (after, read)
+        positions = {name: str(after.get(p, START)) for name, p in names.items()}
+        replies = await self._client.run(
+            read_of({name: positions[name] for name in group}, count)
+            for group in self._client.shards.groups(positions)
+        )
+        return {names[name]: Id.parse(entries[-1][0]) for name, entries in entries_of(replies)}
 
     async def reread(self, at: Mapping[int, Id], count: int) -> dict[int, Reread]:
         """Return up to `count` entries from each partition's position on, but that one."""
-        rows = await self._reading.all(
+        rows = await self._client.all(
             ("XRANGE", keys.feed(partition), str(id_), "+", "COUNT", count)
             for partition, id_ in at.items()
         )
@@ -123,7 +84,7 @@ class Feeds:
 
     async def oldest(self, partitions: Sequence[int]) -> dict[int, Id | None]:
         """Return the id of the oldest retained entry of each partition; None: it has none."""
-        rows = await self._reading.all(
+        rows = await self._client.all(
             ("XRANGE", keys.feed(partition), "-", "+", "COUNT", 1) for partition in partitions
         )
         pairs = zip(partitions, rows, strict=True)
@@ -131,7 +92,7 @@ class Feeds:
 
     async def page(self, after: Mapping[int, Id], count: int) -> list[FeedEntry]:
         """Return up to `count` entries beyond `after` of each partition that it names."""
-        rows = await self._reading.all(
+        rows = await self._client.all(
             ("XRANGE", keys.feed(partition), f"({id_}", "+", "COUNT", count)
             for partition, id_ in after.items()
         )

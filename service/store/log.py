@@ -619,9 +619,7 @@ class Pipe(StoreClient):
             connection.disconnect()
         give_back(self._lent)
 
-    async def _exchange(
-        self, sendings: Sequence[Sending], replies: list[Any], wait_s: float = 0.0
-    ) -> None:
+    async def _exchange(self, sendings: Sequence[Sending], replies: list[Any]) -> None:
         exchange(self._lent, sendings, replies)
 
 

@@ -544,9 +544,7 @@ class StoreClient(_Client, redis.Redis):
         """Return INFO of the shard that is nearest to its limit of memory."""
         return fullest(self.infos(*sections))
 
-    async def _exchange(
-        self, sendings: Sequence[Sending], replies: list[Any], wait_s: float = 0.0
-    ) -> None:
+    async def _exchange(self, sendings: Sequence[Sending], replies: list[Any]) -> None:
         lent: dict[Any, Any] = {}
         exchange(lent, sendings, replies)
         give_back(lent)
@@ -584,49 +582,23 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
         """Return INFO of the shard that is nearest to its limit of memory."""
         return fullest(await self.infos(*sections))
 
-    async def wait_for(self, words: Words, wait_s: float) -> Any:
-        """Run a command that waits for so long itself; None where its key moved meanwhile.
-
-        A lost connection is a result as well.
-        """
-        replies: list[Any] = [None]
-        try:
-            await self._exchange(await self._placed([words]), replies, wait_s)
-        except LOST as error:
-            return error
-        reply = replies[0]
-        if not isinstance(reply, Exception):
-            return reply
-        await self._look_again()
-        # A master that becomes a replica answers UNBLOCKED.
-        if self._again([words], replies) or str(reply).startswith("UNBLOCKED"):
-            await self._pause()
-            return None
-        return reply
-
     async def _pause(self) -> None:
         await asyncio.sleep(AGAIN_PAUSE_S)
 
-    async def _exchange(
-        self, sendings: Sequence[Sending], replies: list[Any], wait_s: float = 0.0
-    ) -> None:
-        parts = [
-            self._part(pool, part, replies, wait_s) for pool, part in _by_pool(sendings).items()
-        ]
+    async def _exchange(self, sendings: Sequence[Sending], replies: list[Any]) -> None:
+        parts = [self._part(pool, part, replies) for pool, part in _by_pool(sendings).items()]
         if len(parts) == 1:
             await parts[0]  # without a task of its own
         else:
             await asyncio.gather(*parts)
 
-    async def _part(
-        self, pool: Any, part: Sequence[Sending], replies: list[Any], wait_s: float
-    ) -> None:
+    async def _part(self, pool: Any, part: Sequence[Sending], replies: list[Any]) -> None:
         waiting = [sending.number for sending in reversed(part)]
         try:
             connection = await pool.get_connection()
             try:
                 await send_async(connection, _packed(part))
-                limit_s = wait_s + connection.socket_timeout
+                limit_s = connection.socket_timeout
                 for sending in part:
                     if sending.asking:
                         await reply_of_async(connection, limit_s)

@@ -443,6 +443,6 @@ async def _deliver(settings: Settings, url: str, webhooks: Webhooks) -> None:
 def incident_feed(client: AsyncStoreClient, settings: Settings) -> IncidentFeed:
     """Return the incidents of the store, for the runners of a process."""
     partitions = settings.partitions
-    changes = ChangeFeed(Feeds(client, client, partitions))  # it reads, and never waits
+    changes = ChangeFeed(Feeds(client, partitions))
     thread = ThreadPoolExecutor(1, "incidents")
     return IncidentFeed(AsyncStore(client, partitions), changes, thread)

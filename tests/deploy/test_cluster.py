@@ -12,11 +12,12 @@ import pytest
 import redis
 
 from service.store import keys, subscription
-from service.store.connection import READ_TIMEOUT_S, connect, connect_async
+from service.store.connection import connect, connect_async
 from service.store.feed import Feeds
 from service.store.health import check_server
 from service.store.log import DONE, START, Appender, Commit, Log, Offset
 from service.store.shards import slot_of
+from service.wire import Id
 from tests.clusters import SlotMove, running_cluster, running_sentinels
 from tests.e2e.deployment import (
     Load,
@@ -94,19 +95,15 @@ def test_a_waiting_reader_follows_a_slot_and_a_dead_master_is_a_lost_connection(
         connect("redis+cluster://127.0.0.1:1,127.0.0.1:2")
 
 
-async def test_a_quiet_wait_is_not_a_lost_connection(redis_url):
-    """It lasts longer than an answer may take; and ends with the first entry."""
-    async with connect_async(redis_url) as waiting, connect_async(redis_url) as reading:
-        feeds = Feeds(waiting, reading, 8)
-        end = time.monotonic() + READ_TIMEOUT_S + 1.5
-        while time.monotonic() < end:
-            assert await feeds.follow({}, 10, 1000) == []
-        following = asyncio.create_task(feeds.follow({}, 10, 60_000))
-        await asyncio.sleep(0.2)
-        await reading.xadd(keys.feed(P), {"e": b"", "b": b"0-0"})
-        (entry,) = await following
-        assert entry.partition == P
-        await feeds.close()
+async def test_how_far_feeds_have_grown(redis_url):
+    async with connect_async(redis_url) as client:
+        feeds = Feeds(client, 8)
+        assert await feeds.grown({}, 10) == {}
+        ids = [await client.xadd(keys.feed(p), {"e": b"", "b": b"0-0"}) for p in (P, P + 1, P)]
+        ends = {P: Id.parse(ids[2]), P + 1: Id.parse(ids[1])}
+        assert await feeds.grown({}, 10) == ends == await feeds.newest()
+        assert await feeds.grown({P: Id.parse(ids[0])}, 10) == ends
+        assert await feeds.grown(ends, 10) == {}
 
 
 async def test_behind_sentinels_the_new_master_is_found_and_nothing_is_sent_twice():

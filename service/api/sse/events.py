@@ -30,7 +30,7 @@ from service.wire.event_entries import START, FeedEntry, Filter, Positions
 log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 64  # entries per partition
-BLOCK_MS = 1000
+POLL_S = 0.1
 PAUSE_S = 0.2
 READY_WAIT_S = 5.0
 PARTITIONS_AT_ONCE = 16  # of a consumer's read
@@ -43,7 +43,7 @@ class EventHub:
     def __init__(self, feeds: Feeds, settings: Settings) -> None:
         self.feeds = feeds
         self.positions: dict[int, Id] = {}  # of the last entries
-        self.entries = Growing()  # their number, since the start
+        self.entries = Growing()  # steps in which they came, since the start
         self.failure: BaseException | None = None
         self._ready = asyncio.Event()
         self.connections = Connections(
@@ -76,7 +76,6 @@ class EventHub:
         """Stop reading."""
         await self.drain()
         await end(self._task)
-        await self.feeds.close()
 
     async def _run(self) -> None:
         reached = True
@@ -94,11 +93,12 @@ class EventHub:
         if not self._ready.is_set():
             self.positions = await self.feeds.newest()
             self._ready.set()
-        entries = await self.feeds.follow(self.positions, READ_AT_ONCE, BLOCK_MS)
-        for entry in entries:
-            self.positions[entry.partition] = entry.id
-        if entries:
-            self.entries.grow(len(entries))
+        grown = await self.feeds.grown(self.positions, READ_AT_ONCE)
+        self.positions |= grown
+        if grown:
+            self.entries.grow(len(grown))
+        else:
+            await asyncio.sleep(POLL_S)
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

@@ -180,13 +180,13 @@ async def turns(count):
 async def test_what_listens_ends_in_whatever_turn_it_is_cancelled(settings, monkeypatch):
     """The library drops a cancellation in the turn in which a command was sent."""
     monkeypatch.setattr(subscription, "IDLE_S", 0.02)
-    monkeypatch.setattr(sse_events, "BLOCK_MS", 20)
+    monkeypatch.setattr(sse_events, "POLL_S", 0.02)
     clients = [connect_async(settings.redis_url) for _ in range(2)]
     for turn in range(TURNS):
         store = AsyncStore(clients[1], PARTITIONS)
         overload = Overload(settings)
         replies = Replies(clients[0], store, f"i{turn}", 4, overload, metrics.Gathered())
-        hub = sse_events.EventHub(Feeds(*clients, PARTITIONS), settings)
+        hub = sse_events.EventHub(Feeds(clients[1], PARTITIONS), settings)
         hub.start()
         tasks = [asyncio.create_task(replies.listen()), hub._task]
         await turns(turn)

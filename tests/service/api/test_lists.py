@@ -55,7 +55,7 @@ async def changes(valkey_url):
 
             def make():
                 reads = AsyncStore(client, PARTITIONS)
-                feed = ChangeFeed(Feeds(client, client, PARTITIONS))
+                feed = ChangeFeed(Feeds(client, PARTITIONS))
                 incidents = IncidentFeed(reads, feed, thread)
                 return ChangePages(feed, reads, incidents, True, thread)
 
