@@ -34,21 +34,19 @@ import msgspec
 import redis
 from msgspec import Struct
 
-from model_core.stream_settings import DEFAULTS
 from service import wire
 from service.models.catalogue import Catalogue
 from service.store import health, keys
 from service.store.api_keys import KEYS, USED, VERSION
 from service.store.feed import entry_of
 from service.store.health import PARTITIONS, RESTORING, check_formats, stored_partitions
-from service.store.log import Commit, Effect, Lease, Log, index_effects
+from service.store.log import Commit, Effect, Lease, Log, due_effect
 from service.store.shards import Argument, StoreClient, Words
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
     decoded,
     head_of,
-    idempotency_of,
     state_of,
     stored_head,
     values_of,
@@ -384,10 +382,7 @@ def _taken(client: StoreClient, partition: int, stored_name: bytes) -> tuple[Kep
     for blob in tail:
         decoded(wire.decode_block, blob, "tail", name)
     for of, stored_hash in kept.hashes.items():
-        if of == "idempotency":
-            idempotency_of(name, stored_hash)
-        else:
-            values_of(of, name, stored_hash)
+        values_of(of, name, stored_hash)
     return kept, head
 
 
@@ -653,5 +648,6 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
     effects.append(("HSET", keys.heads(partition), name, settled, at, position))
     if not head.deleted:
         effects.append(("ZADD", keys.names(partition), 0, name))
-        effects += index_effects(partition, name, head, DEFAULTS)
+        if head.settings.ttl is not None:
+            effects.append(due_effect(partition, name, head))
     return effects

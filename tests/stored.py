@@ -32,6 +32,11 @@ def sealed_of(stream: str, number: int, records: list[wire.Record]) -> bytes:
     return seal(stream, number, records[0].seq, list(map(wire.encode_row, records)))
 
 
+def put_event(client, partition: int, stream: str, event: wire.Event) -> None:
+    at = f"{event.kind}:{event.id}"
+    client.hset(keys.events(partition, stream), at, blob(event, "events", stream, at))
+
+
 def put_head(client, partition: int, stream: str, head: wire.Head) -> None:
     client.zadd(keys.names(partition), {stream: 0})
     client.hset(keys.heads(partition), items=head_fields(stream, head))

@@ -45,12 +45,11 @@ staged = _of_each("staged")  # string: a snapshot on its way in, by its token; i
 quarantine = _of_partition("quarantine")  # hash of commands set aside, by where they came from
 tail = _of_each("tail")  # list of blocks of records that no checkpoint and sealed chunk has yet
 history = _of_each("history")  # hash of sealed chunks by chunk number
-events = _of_each("events")  # hash of changepoint events by event id
+events = _of_each("events")  # hash of events by `kind:id`
 idempotency = _of_each(
     "idempotency"
 )  # hash of records by `key`, NUL, place of the part in its list
 changes = _of_each("changes")  # hash of changed settings by `seq:milliseconds:number`
-anomalies = _of_each("anomalies")  # hash of anomaly events by event id
 
 # Hashes of a stream alone, each under its name in backups.
 HASHES = {
@@ -58,7 +57,6 @@ HASHES = {
     "events": events,
     "idempotency": idempotency,
     "changes": changes,
-    "anomalies": anomalies,
 }
 PARTS = (tail, *HASHES.values())  # every key of a stream alone
 

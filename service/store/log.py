@@ -41,7 +41,7 @@ from service.store.shards import (
     script,
     send,
 )
-from service.wire import FORMAT, Head, StreamSettings, grouped
+from service.wire import FORMAT, Head, grouped
 
 logger = logging.getLogger(__name__)
 LENT_S = 1.0  # then the pool has a look at the connection, which it does for each call otherwise
@@ -138,12 +138,15 @@ class Commit(NamedTuple):
     pushed: Pushed = Pushed()
 
 
-def index_effects(partition: int, name: str, head: Head, was: StreamSettings) -> list[Effect]:
-    """Effects that keep a stream's place in the list of those that expire."""
+def due_effect(partition: int, name: str, head: Head) -> Effect:
+    """Effect that keeps a stream's place in the list of those that expire, if it does.
+
+    One that does no more is taken out when it seems to be due.
+    """
     ttl = head.settings.ttl
-    if ttl is not None:
-        return [("ZADD", keys.due(partition), head.updated_ms + int(1000 * ttl), name)]
-    return [("ZREM", keys.due(partition), name)] if was.ttl is not None else []
+    if ttl is None:
+        return ("ZREM", keys.due(partition), name)
+    return ("ZADD", keys.due(partition), head.updated_ms + int(1000 * ttl), name)
 
 
 class Log:

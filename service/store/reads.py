@@ -22,7 +22,6 @@ from service.store.streams import (
     first_of,
     head_of,
     hindsight_of,
-    idempotency_of,
     in_tail,
     living_heads,
     state_of,
@@ -35,8 +34,6 @@ from service.wire import Id
 from service.wire.event_entries import START, kind_of
 from service.wire.snapshot import StreamSnapshot
 
-# Hashes of events, by the kinds that each has.
-EVENTS = {frozenset({"change", "returned"}): "events", frozenset({"anomaly"}): "anomalies"}
 STAGED_MS = 600_000  # longer than any request waits
 
 
@@ -96,15 +93,9 @@ class AsyncStore:
 
         Raises UnreadablePart.
         """
-        listed: list[wire.Event] = []
-        partition = self._partition(stream)
-        for own, name in EVENTS.items():
-            if own.isdisjoint(kinds):
-                continue
-            blobs = await cast(Any, self._client.hgetall(keys.HASHES[name](partition, stream)))
-            events = [e for e in values_of(name, stream, blobs) if kind_of(e) in kinds]
-            listed += sorted(events, key=lambda event: event.id)
-        return listed
+        blobs = await cast(Any, self._client.hgetall(keys.events(self._partition(stream), stream)))
+        events = [e for e in values_of("events", stream, blobs) if kind_of(e) in kinds]
+        return sorted(events, key=lambda event: (event.kind == "anomaly", event.id))
 
     async def hindsight(self, stream: str) -> wire.StoredHindsight | None:
         """Return a stream's segmentation in hindsight; None without one. Raises UnreadablePart."""
@@ -128,7 +119,8 @@ class AsyncStore:
         head = head_of(stream, stored)
         if head.deleted:
             return None
-        history, events, idempotency, changes, anomalies = hashes
+        history, events, idempotency, changes = hashes
+        keyed = values_of("idempotency", stream, idempotency)
         records = [
             r for n, chunk in history.items() for r in unseal(stream, keys.text_of(n), chunk)
         ]
@@ -143,9 +135,8 @@ class AsyncStore:
             [by_seq[seq] for seq in sorted(by_seq)],
             values_of("events", stream, events),
             # Without checksums: they may get another stream.
-            {f: wire.encode(r) for f, r in idempotency_of(stream, idempotency).items()},
+            dict(zip(idempotency, map(wire.encode, keyed), strict=True)),
             values_of("changes", stream, changes),
-            values_of("anomalies", stream, anomalies),
         )
 
     async def records(

@@ -187,9 +187,10 @@ class Store:
         return list(map(Stored, heads, checkpoints, others[::3], others[1::3], named))
 
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
-        """Read the committed events of a stream; raises UnreadablePart."""
+        """Read the committed changes of a stream, by id; raises UnreadablePart."""
         stored = cast(dict[bytes, bytes], self._client.hgetall(keys.events(partition, stream)))
-        return {event.id: event for event in values_of("events", stream, stored)}
+        events = values_of("events", stream, stored)
+        return {event.id: event for event in events if event.kind == "change"}
 
     def hindsight(self, partition: int, stream: str) -> wire.StoredHindsight | None:
         """Read a stream's segmentation in hindsight; None without one. Raises UnreadablePart."""
@@ -200,7 +201,7 @@ class Store:
         """Read one idempotency record."""
         key = keys.idempotency(partition, stream)
         blob = cast(bytes | None, self._client.hget(key, field))
-        return None if blob is None else idempotency_of(stream, {field: blob})[field]
+        return None if blob is None else values_of("idempotency", stream, {field: blob})[0]
 
     def staged(self, partition: int, token: str) -> bytes | None:
         """Read a snapshot that the API left for this partition."""
@@ -251,21 +252,6 @@ def hindsight_of(stream: str, blob: bytes | None) -> wire.StoredHindsight | None
     return cast(wire.StoredHindsight, decoded(wire.decode_hindsight, blob, "hindsight", stream))
 
 
-def idempotency_of(
-    stream: str, stored: Mapping[bytes, bytes]
-) -> dict[bytes, wire.IdempotencyRecord]:
-    """Decode idempotency records by field; raises UnreadablePart, also for one of another field."""
-    records = {}
-    for field, blob in stored.items():
-        record = decoded(wire.decode_idempotency, blob, "idempotency", stream)
-        if record.field != field:
-            raise UnreadablePart(
-                f"the stored idempotency record of {stream!r} belongs to another key"
-            )
-        records[field] = record
-    return records
-
-
 def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "") -> Any:
     """Check and decode a stored part; raises UnreadablePart, naming it."""
     try:
@@ -287,19 +273,18 @@ def _unreadable(part: str, owner: str, error: Exception) -> UnreadablePart:
     return UnreadablePart(f"cannot read the stored {part} of {owner!r}: {error}")
 
 
-# Hashes of a stream by their names in `keys.HASHES`: what each of their values is, and its decoder.
-# Idempotency records have `idempotency_of`.
-_VALUES: dict[str, tuple[str, Callable[[bytes], Any]]] = {
-    "history": ("history", wire.decode_columns),
-    "events": ("event", wire.decode_event),
-    "changes": ("change", wire.decode_change),
-    "anomalies": ("anomaly", wire.decode_event),
+# Decoders of the values of a stream's hashes, by their names in `keys.HASHES`.
+_VALUES: dict[str, Callable[[bytes], Any]] = {
+    "history": wire.decode_columns,
+    "events": wire.decode_event,
+    "idempotency": wire.decode_idempotency,
+    "changes": wire.decode_change,
 }
 
 
 def values_of(name: str, stream: str, stored: Mapping[bytes, bytes]) -> list[Any]:
     """Decode the values of a hash; raises UnreadablePart where one of them cannot be read."""
-    part, decode = _VALUES[name]
+    decode = _VALUES[name]
     return [
-        decoded(decode, blob, part, stream, keys.text_of(field)) for field, blob in stored.items()
+        decoded(decode, blob, name, stream, keys.text_of(field)) for field, blob in stored.items()
     ]

@@ -301,4 +301,3 @@ class IdempotencyRecord(Struct, array_like=True, gc=False):
     status: int
     body: list[bytes]
     answers: Answers | None
-    field: bytes  # it is stored under

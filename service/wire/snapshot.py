@@ -16,7 +16,7 @@ from msgspec import Struct
 from service.wire import Event, Head, Record, SettingsChange, encode
 
 MAGIC = b"MOCASNAP"
-VERSION = 2
+VERSION = 3
 GROWTH = 16  # decompressed bytes for each that is stored, at most, beyond the first megabytes
 LEAST = 4 << 20
 _PREFIX = struct.Struct("<8sHI")
@@ -43,7 +43,6 @@ class StreamSnapshot(Struct):
     events: list[Event]
     idempotency: dict[bytes, bytes]
     changes: list[SettingsChange] = []
-    anomalies: list[Event] = []
 
 
 _decode = msgspec.msgpack.Decoder(StreamSnapshot).decode

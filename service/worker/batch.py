@@ -217,8 +217,8 @@ class CommandBatch:
                 if key is not None and row not in task.tasks:
                     digest = digests[row] or ""
                     answers = task.quiet_answers(row)
-                    record = IdempotencyRecord(digest, time_ms, 200, [], answers, key_field(key))
-                    self._keep(wave.streams[run], record)
+                    record = IdempotencyRecord(digest, time_ms, 200, [], answers)
+                    self._keep(wave.streams[run], key_field(key), record)
 
     def _wait(self, key: Key, task: CommandTask) -> StreamQueue:
         queue = self._queues.get(key)
@@ -655,14 +655,14 @@ class CommandBatch:
                 continue  # nothing was done, and what is wrong here may be mended meanwhile
             digest = command.digest or ""
             time_ms = task.envelope.time_ms
-            record = IdempotencyRecord(digest, time_ms, task.status, task.body, task.answers, field)
-            self._keep(self.touched[key], record)
+            record = IdempotencyRecord(digest, time_ms, task.status, task.body, task.answers)
+            self._keep(self.touched[key], field, record)
 
-    def _keep(self, stream: Stream, record: IdempotencyRecord) -> None:
+    def _keep(self, stream: Stream, field: bytes, record: IdempotencyRecord) -> None:
         """Keep what a request with a key was answered."""
         settings = self.engine.settings
         keep = settings.idempotency_keep_requests
-        stream.remember(record.field, record, settings.idempotency_keep_s, keep)
+        stream.remember(field, record, settings.idempotency_keep_s, keep)
 
 
 def _ordinary(stream: Stream, command: Observe) -> bool:

@@ -58,8 +58,9 @@ def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
     if earlier is not None:
         return aside, []
     digest = command.digest or ""
-    record = IdempotencyRecord(digest, task.envelope.time_ms, task.status, task.body, None, field)
-    blob = wire.checksummed(wire.encode(record), "idempotency", command.stream)
+    record = IdempotencyRecord(digest, task.envelope.time_ms, task.status, task.body, None)
+    at = keys.text_of(field)
+    blob = wire.checksummed(wire.encode(record), "idempotency", command.stream, at)
     return aside, [("HSET", keys.idempotency(task.partition, command.stream), field, blob)]
 
 

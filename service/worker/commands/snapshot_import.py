@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -122,10 +122,10 @@ def take(engine: Engine, stream: Stream, command: Import, envelope: wire.Envelop
     stream.take_over(made)
     for record in snapshot.records:
         stream.tail.put(record)
-    stream.keep_events([*snapshot.events, *snapshot.anomalies])
+    stream.keep_events(snapshot.events)
     stream.keep_changes(snapshot.changes)
     remembered = {
-        field: wire.checksummed(record, "idempotency", stream.name)
+        field: wire.checksummed(record, "idempotency", stream.name, keys.text_of(field))
         for field, record in snapshot.idempotency.items()
     }
     stream.recall(remembered)
@@ -195,8 +195,8 @@ def _check(engine: Engine, snapshot: StreamSnapshot) -> None:
     _check_head(head)
     for change in snapshot.changes:
         _range("changes: number", change.number, 0, head.changes)
-    _check_events([*snapshot.events, head.track.event, head.track.last_event], "change")
-    _check_events(snapshot.anomalies, "anomaly")
+    _check_events(snapshot.events, ("change", "anomaly"))
+    _check_events([head.track.event, head.track.last_event], ("change",))
     checks.check_options(head.settings.model, head.settings, stated=())
     check_sizes(engine, head, dimensions, head.settings.max_hypotheses)
     model = engine.catalogue.of(head)
@@ -285,10 +285,11 @@ def _check_head(head: Head) -> None:
         _check_pending(seen)
 
 
-def _check_events(events: Iterable[Event | None], kind: str) -> None:
+def _check_events(events: Iterable[Event | None], kinds: Sequence[str]) -> None:
     for event in filter(None, events):
-        if event.kind != kind:
-            raise BadSnapshot(f"events: kind is {event.kind!r:.40}, expected {kind}")
+        if event.kind not in kinds:
+            expected = " or ".join(kinds)
+            raise BadSnapshot(f"events: kind is {event.kind!r:.40}, expected {expected}")
         if event.state not in STATES:
             raise BadSnapshot(f"events: state is {event.state!r:.40}")
 

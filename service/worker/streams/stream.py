@@ -23,9 +23,9 @@ from model_core.stream.state import SeasonPeriods, kept_season
 from model_core.stream_settings import DEFAULTS, Hazard
 from service import wire
 from service.store import keys
-from service.store.log import Effect, Pushed, index_effects
+from service.store.log import Effect, Pushed, due_effect
 from service.store.shards import Argument
-from service.store.streams import CHUNK, Store, idempotency_of, packed_state
+from service.store.streams import CHUNK, Store, packed_state, values_of
 from service.wire import (
     Event,
     Head,
@@ -216,7 +216,6 @@ class Stream:
     _raised: tuple[tuple[Event, str | None], ...] = ()
     # Some of them may not be committed yet.
     _recent_events: dict[int, Event] = dataclasses.field(default_factory=lambda: NOTHING)
-    _was: StreamSettings = DEFAULTS  # settings when they were last written
     _settled: bytes = b""  # part of the head, as it was last written
     _remembered_bytes: int = 0
 
@@ -329,7 +328,6 @@ class Stream:
     def begin_with(self, head: Head) -> None:
         """Take the stored head over."""
         head.settings = wire.shared(head.settings)
-        self._was = head.settings
         self._settled = wire.encode_settled(head)
         self.head = head
         self.begin_season()
@@ -341,7 +339,6 @@ class Stream:
         self.tail.keep(0, [])
         self.buffer = ()
         self._recent_events = NOTHING
-        self._was = DEFAULTS
         self.begin_season()
         self._effects += (("ZADD", keys.names(self.partition), 0, self.name),)
         self._touched = True
@@ -443,14 +440,13 @@ class Stream:
 
     def list_again(self) -> None:
         """Have the stream listed by when it expires."""
-        head = self.live()
-        self._effects += tuple(index_effects(self.partition, self.name, head, head.settings))
+        self._effects += (due_effect(self.partition, self.name, self.live()),)
 
     def keep_changes(self, changes: Iterable[SettingsChange]) -> None:
         """Have changes of settings written."""
         for change in changes:
             at = f"{change.seq}:{change.time_ms}:{change.number}"
-            blob = wire.checksummed(wire.encode(change), "change", self.name, at)
+            blob = wire.checksummed(wire.encode(change), "changes", self.name, at)
             self.write("HSET", keys.changes, at, blob)
 
     def keep_hindsight(self, hindsight: StoredHindsight) -> None:
@@ -464,17 +460,12 @@ class Stream:
 
     def keep_events(self, events: Sequence[Event]) -> None:
         """Have events written without publishing them."""
-        for kind, key, part in (
-            ("change", keys.events, "event"),
-            ("anomaly", keys.anomalies, "anomaly"),
-        ):
-            pairs: list[Argument] = []
-            for event in events:
-                if event.kind == kind:
-                    blob = wire.checksummed(wire.encode(event), part, self.name, event.id)
-                    pairs += (str(event.id), blob)
-            if pairs:
-                self.write("HSET", key, *pairs)
+        pairs: list[Argument] = []
+        for event in events:
+            at = f"{event.kind}:{event.id}"
+            pairs += (at, wire.checksummed(wire.encode(event), "events", self.name, at))
+        if pairs:
+            self.write("HSET", keys.events, *pairs)
         changes = {event.id: event for event in events if event.kind == "change"}
         if changes:
             self._recent_events = {**self._recent_events, **changes}
@@ -503,7 +494,8 @@ class Stream:
             self.remembered = {}
         before = self._remembered_bytes
         self.remembered[field] = record
-        blob = wire.checksummed(wire.encode(record), "idempotency", self.name)
+        at = keys.text_of(field)
+        blob = wire.checksummed(wire.encode(record), "idempotency", self.name, at)
         self.write("HSET", keys.idempotency, field, blob)
         self._remembered_bytes += _remembered_bytes(field, record)
         while len(self.remembered) > max(keep_requests, 1):
@@ -518,9 +510,9 @@ class Stream:
 
     def recall(self, stored: dict[bytes, bytes]) -> None:
         """Take stored keyed outcomes over, oldest first; raises UnreadablePart."""
-        records = idempotency_of(self.name, stored)
+        records = values_of("idempotency", self.name, stored)
         if records:
-            by_time = sorted(records.items(), key=lambda pair: pair[1].time_ms)
+            by_time = sorted(zip(stored, records, strict=True), key=lambda pair: pair[1].time_ms)
             self.remembered = {**self.remembered, **dict(by_time)}
             self._remembered_bytes = sum(
                 _remembered_bytes(field, record) for field, record in self.remembered.items()
@@ -585,9 +577,8 @@ class Stream:
                 self._settled = settled
                 fields += (self.name, wire.checksummed(settled, "head", self.name))
             effects.append(("HSET", keys.heads(self.partition), *fields))
-            if self.alive:
-                effects += index_effects(self.partition, self.name, head, self._was)
-                self._was = head.settings
+            if self.alive and head.settings.ttl is not None:
+                effects.append(due_effect(self.partition, self.name, head))
         self._touched = False
         if table is not None:
             table.rows["due"][self.at] = self.due(table.checkpoint_every)

@@ -11,7 +11,7 @@ from service.api.gateway import own_commands
 from service.store import keys
 from service.store.keys import partition_of
 from tests.service.api.conftest import located, slug
-from tests.stored import blob, put_head, put_records, record
+from tests.stored import put_event, put_head, put_records, record
 from tests.waiting import PATIENCE_S, Clock, until_async
 
 P = partition_of("s", 4)
@@ -150,8 +150,8 @@ async def test_changepoints_follow_the_best_path_back(api, store, history, expec
         1: wire.Event(1, "confirmed", 250, 255, 265, 5, 0.9, "up", 2.0, **told),
         2: wire.Event(2, "withdrawn", 260, 261),
     }
-    for id_, event in events.items():
-        store.hset(keys.events(P, "s"), str(id_), blob(event, "event", "s", id_))
+    for event in events.values():
+        put_event(store, P, "s", event)
     answer = (await api.get(PATH)).json()
     assert [(each["start"], each["end"]) for each in answer["segmentation"]] == expected
     (event,) = answer["events"]
@@ -168,10 +168,10 @@ async def test_changepoints_follow_the_best_path_back(api, store, history, expec
 async def test_changepoints_have_the_kinds_that_are_asked_for(api, store):
     put(store, history=0)
     event = wire.Event(1, "confirmed", 50, 55, 65)
-    store.hset(keys.events(P, "s"), "1", blob(event, "event", "s", 1))
+    put_event(store, P, "s", event)
     for at in (90, 1):
         event = wire.Event(at, "confirmed", at, at, at, kind="anomaly")
-        store.hset(keys.anomalies(P, "s"), str(at), blob(event, "anomaly", "s", at))
+        put_event(store, P, "s", event)
     change, anomalies = ["change 1"], ["anomaly 1", "anomaly 90"]
     for query, expected in (
         ("", change),
@@ -186,7 +186,7 @@ async def test_changepoints_have_the_kinds_that_are_asked_for(api, store):
 async def test_a_segmentation_has_confirmed_changes_whatever_kinds_are_asked_for(api, store):
     put(store)
     event = wire.Event(1, "confirmed", 150, 155, 165)
-    store.hset(keys.events(P, "s"), "1", blob(event, "event", "s", 1))
+    put_event(store, P, "s", event)
     for query, events in (("", 1), ("?kind=anomaly", 0), ("?state=withdrawn", 0)):
         answer = (await api.get(PATH + query)).json()
         assert len(answer["events"]) == events

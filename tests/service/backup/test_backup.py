@@ -103,7 +103,6 @@ def everything(bench):
         for name in map(bytes.decode, keys.names_of(heads)):
             hashes = (keys.history, keys.events, keys.idempotency, keys.changes)
             found[name] = [bench.client.hgetall(key(p, name)) for key in hashes]
-            found[name].append(bench.client.hgetall(keys.anomalies(p, name)))
             found[name].append(bench.client.lrange(keys.tail(p, name), 0, -1))
             position = keys.position_field(name)
             found[name].append([heads[name.encode()], heads[position.encode()]])
@@ -139,7 +138,7 @@ def test_streams_go_on_where_they_were(filled, file, make_bench, close, partitio
     assert before.keys() == {*STREAMS, "gone"}
     assert everything(other) == before
     assert any(told.values())
-    assert filled.client.exists(keys.anomalies(filled.partition("gaussian"), "gaussian"))
+    assert filled.anomalies("gaussian")
     if partitions == filled.settings.partitions:
         assert feeds(other) == told
     else:

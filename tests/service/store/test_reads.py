@@ -27,7 +27,7 @@ from service.store.streams import (
 from service.wire import Id
 from service.wire.event_entries import KINDS, START
 from tests.clusters import running_valkey
-from tests.stored import blob, put_head, put_records, record, sealed_of
+from tests.stored import put_event, put_head, put_records, record, sealed_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -142,16 +142,16 @@ async def test_head_hides_tombstones_and_names_the_broken(redis_client, alone):
 async def test_events_by_id(redis_client, alone):
     for id_ in (10, 2, 1):
         event = wire.Event(id_, "confirmed", 5 * id_, 6 * id_)
-        redis_client.hset(keys.events(P, "a"), str(id_), blob(event, "event", "a", id_))
+        put_event(redis_client, P, "a", event)
     assert [event.id for event in await alone.events("a", KINDS)] == [1, 2, 10]
     assert await alone.events("b", KINDS) == []
     back = wire.Event(11, "confirmed", 55, 66, returned=wire.KnownRegime(None, 0.9, 3, 2, 30))
-    redis_client.hset(keys.events(P, "a"), "11", blob(back, "event", "a", 11))
+    put_event(redis_client, P, "a", back)
     assert [event.id for event in await alone.events("a", {"returned"})] == [11]
     assert [event.id for event in await alone.events("a", {"change"})] == [1, 2, 10]
     assert await alone.events("a", {"anomaly"}) == []
     redis_client.hset(keys.events(P, "a"), "3", b"?")
-    with pytest.raises(UnreadablePart, match="event 3 of 'a'"):
+    with pytest.raises(UnreadablePart, match="events 3 of 'a'"):
         await alone.events("a", KINDS)
 
 

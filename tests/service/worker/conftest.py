@@ -322,13 +322,12 @@ class Bench:
     def events(self, stream):
         blobs = self.client.hgetall(keys.events(self.partition(stream), stream))
         events = values_of("events", stream, blobs)
-        return sorted(events, key=lambda event: event.id)
+        changes = [event for event in events if event.kind == "change"]
+        return sorted(changes, key=lambda event: event.id)
 
     def anomalies(self, stream):
         """Anomaly events as stored."""
-        blobs = self.client.hgetall(keys.anomalies(self.partition(stream), stream))
-        anomalies = values_of("anomalies", stream, blobs)
-        return sorted(anomalies, key=lambda event: event.id)
+        return asyncio.run(self._store(lambda store: store.events(stream, {"anomaly"})))
 
     def feed(self, stream=None):
         """Entries of the feed: of every stream, or of one."""

@@ -81,7 +81,7 @@ def remembered(stored, name):
     """Idempotency records with their answers as they are rendered: they have two forms."""
     records = {}
     for field, blob in stored.items():
-        record = decode_idempotency(checked(blob, "idempotency", name))
+        record = decode_idempotency(checked(blob, "idempotency", name, field.decode()))
         command = Observe(name, [Observation()] * LENGTH)
         outcome = Outcome(0, record.status, record.body, record.answers)
         answers = [*rendering.answers(command, outcome)]

@@ -91,7 +91,7 @@ def damage(bench, part):
         "length": (keys.checkpoints(0), "a"),
         "idempotency": (keys.idempotency(0, "a"), b"k\x000"),
         "history": (keys.history(0, "a"), "0"),
-        "events": (keys.events(0, "a"), "1"),
+        "events": (keys.events(0, "a"), "change:1"),
         "hindsight": (keys.hindsight(0), "a"),
     }[part]
     blob = bytearray(client.hget(key, field))

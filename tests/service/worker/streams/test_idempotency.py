@@ -27,7 +27,7 @@ def same_but_marked(repeat, first):
 def test_a_repeat_has_no_effect(bench, leave):
     (first,) = bench.send(keyed([1.0, 2.0], first=32))
     ((field, blob),) = bench.stored("a")["idempotency"].items()
-    record = decode_idempotency(checked(blob, "idempotency", "a"))
+    record = decode_idempotency(checked(blob, "idempotency", "a", "k\x0032"))
     assert field == b"k\x0032"
     assert (record.digest, record.time_ms, record.status) == ("d", bench.now_ms, 200)
     assert (record.body, record.answers) == (first.stored.body, first.stored.answers)

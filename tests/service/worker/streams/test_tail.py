@@ -88,7 +88,7 @@ def test_what_a_deleted_generation_left_waiting_goes_with_its_keys():
             stream.delete(1)
     effects = stream.effects()
     for key, written, dropped in (
-        (keys.events(0, "a"), [("HSET", "1"), ("HSET", "2")], ("UNLINK",)),
+        (keys.events(0, "a"), [("HSET", "change:1"), ("HSET", "change:2")], ("UNLINK",)),
         (keys.checkpoints(0), 2 * [("HSET", "a")], ("HDEL", "a")),
     ):
         own = [(operation, *rest[:1]) for operation, name, *rest in effects if name == key]
