@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -31,6 +30,7 @@ from moca_client.responses import (
 )
 from moca_client.tables import describe_evidence, describe_season, describe_start
 from model_core.wording import did_you_mean
+from service import installed_version
 
 INSTRUCTIONS = (
     "Changepoint detection on data streams. Start with list_incidents or list_changes: what "
@@ -81,7 +81,7 @@ def server(connect: Connect) -> Server:
     made = Server(
         "moca",
         title="MOCA changepoint detection",
-        version=version("moca-service"),
+        version=installed_version(),
         instructions=INSTRUCTIONS,
         log_level="WARNING",
     )

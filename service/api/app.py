@@ -23,6 +23,7 @@ from starlette.routing import Match
 
 from model_core.upm.builtin import BUILTIN
 from model_core.wording import did_you_mean
+from service import installed_version
 from service.api import openapi
 from service.api.auth import Authenticator, Rates
 from service.api.gateway.changes import ChangePages, IncidentPages
@@ -42,10 +43,9 @@ from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.series import SeriesRules
 from service.api.routes import CALLS, add_routes
-from service.api.routes.service import SAFETY
 from service.api.sse.events import EventHub
 from service.api.sse.observations import ObservationHub
-from service.console.assets import missing
+from service.console.assets import SAFETY, missing
 from service.models.catalogue import Catalogue
 from service.observability import metrics
 from service.observability.access_log import OFF, AccessLog
@@ -118,7 +118,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPIOffline(  # /docs and /redoc need no other server
         static_url="/docs/static",
         title="MOCA service",
-        version=metrics.service_version(),
+        version=installed_version(),
         lifespan=lifespan,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # the service has its own
         exception_handlers={
@@ -328,7 +328,7 @@ def _methods(request: Request) -> list[str]:
     for route in request.app.routes:
         match, _ = route.matches(request.scope)
         if match is not Match.NONE:
-            methods |= getattr(route, "methods", None) or set()
+            methods |= getattr(route, "methods", None) or {"GET", "HEAD"}  # of files
     return sorted(methods)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ import typer
 from rich.console import Console
 
 from moca_client.console import progress_bar
+from service import installed_version
 from service.commands.common import fail, input_file
 from service.commands.options import store_errors, with_settings
 from service.settings import Settings
@@ -45,9 +45,8 @@ def backup(
     with _told(), reach(settings) as client, _bar("streams") as advance:
         writer = Writer(file)
         try:
-            service = version("moca-service")
             catalogue = Catalogue(settings.models_dir)
-            manifest = take(client, writer, service, catalogue, advance)
+            manifest = take(client, writer, installed_version(), catalogue, advance)
         finally:
             writer.abandon()
     typer.echo(f"wrote {file}, {file.stat().st_size} bytes: {_describe(manifest)}")

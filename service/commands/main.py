@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from service import installed_version
 from service.commands.common import show_all
 
 RUN = "Run"
@@ -130,9 +131,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(version("moca-service"))
+        typer.echo(installed_version())
         raise typer.Exit
 
 

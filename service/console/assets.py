@@ -1,21 +1,25 @@
-"""The console's files as they are sent: with their types, tags and packed forms."""
+"""The console's page and files, which hold no data: that comes by the REST interface."""
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
+import os
 from functools import cache
-from hashlib import blake2b
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
+
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from model_core.stream_settings import ALARM_SILENCE, DEFAULTS
+from service import installed_version
 
 STATIC = Path(__file__).with_name("static")
-PAGE = "index.html"
+PAGE = Path(__file__).with_name("page.html")
 # For a browser at an address that nothing is at; console and reference are found from there.
 MISSING = """\
 <!doctype html>
@@ -38,11 +42,24 @@ MISSING = """\
   </body>
 </html>
 """
-TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
+# No script but the service's own files. Styles: the plotting code writes them into its elements.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+SAFETY = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
 }
 KEPT = "public, max-age=31536000, immutable"  # its name has its version
 ASKED_AGAIN = "no-cache"  # an unchanged file costs a 304
@@ -50,46 +67,19 @@ ASKED_AGAIN = "no-cache"  # an unchanged file costs a 304
 ALARM = {"anomaly_alarm": DEFAULTS.anomaly_alarm, "alarm_silence": ALARM_SILENCE}
 
 
-class Asset(NamedTuple):
-    """One file. etag: of its content; the packed form has it with a suffix."""
-
-    content: bytes
-    packed: bytes
-    kind: str
-    etag: str
-    cache: str
-
-
-def names() -> Iterator[str]:
-    """Yield the names of the console's own files."""
-    return (file.name for file in sorted(STATIC.iterdir()) if file.suffix in TYPES)
-
-
 def missing(path: str) -> str:
     """Return the page for an unknown path."""
     return MISSING.format(root="../" * (path.count("/") - 1) or "./", path=escape(path))
 
 
-def asset(name: str) -> Asset | None:
-    """Return a file by its name; None if it does not exist."""
-    return _asset(name) if name == plotly_name() or name in _own() else None
-
-
 @cache
-def _own() -> frozenset[str]:
-    return frozenset(names())
-
-
-@cache  # one for each file there is
-def _asset(name: str) -> Asset:
-    if name == plotly_name():
-        return _made(_plotly_file().read_bytes(), ".js", KEPT)
-    content = (STATIC / name).read_bytes()
-    if name == PAGE:
-        values = {"plotly": plotly_name() or "", "version": _service_version(), **ALARM}
-        for place, value in values.items():
-            content = content.replace(f"{{{{{place}}}}}".encode(), str(value).encode())
-    return _made(content, Path(name).suffix, ASKED_AGAIN)
+def page() -> str:
+    """Return the page."""
+    text = PAGE.read_text()
+    values = {"plotly": plotly_name() or "", "version": installed_version(), **ALARM}
+    for place, value in values.items():
+        text = text.replace(f"{{{{{place}}}}}", str(value))
+    return text
 
 
 @cache
@@ -109,14 +99,36 @@ def _plotly_file() -> Path:
     return Path(places[0] if places else "") / "package_data" / "plotly.min.js"
 
 
-def _service_version() -> str:
-    try:
-        return version("moca-service")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return ""
+def file_of(name: str) -> Path:
+    """Return where a file of the page is, whether it is there or not."""
+    return _plotly_file() if name == plotly_name() else STATIC / name
 
 
-def _made(content: bytes, suffix: str, cache: str) -> Asset:
-    etag = blake2b(content, digest_size=12).hexdigest()
-    packed = gzip.compress(content, 6, mtime=0)
-    return Asset(content, packed, TYPES[suffix], etag, cache)
+class ConsoleFiles(StaticFiles):
+    """The files of the page."""
+
+    path = "/console/{name}"  # as a route has it, which requests are counted by
+
+    def __init__(self) -> None:
+        super().__init__(directory=STATIC)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send a file, packed where that is understood."""
+        scope["route"] = self
+        await GZipMiddleware(super().__call__)(scope, receive, send)
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Return the place of a file; the plotting code is in its package."""
+        if path == plotly_name():
+            return str(_plotly_file()), _plotly_file().stat()
+        return super().lookup_path(path)
+
+    def file_response(
+        self, full_path: Any, stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """Return a file, or that the one that is kept is the same."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(SAFETY)
+        kept = full_path == str(_plotly_file())
+        response.headers["Cache-Control"] = KEPT if kept else ASKED_AGAIN
+        return response

@@ -14,7 +14,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import (
     CollectorRegistry,
@@ -32,6 +31,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from model_core.stream.events import Event
+from service import installed_version
 from service.problems import StartupError
 
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
@@ -50,14 +50,6 @@ _largest = partial(Gauge, registry=REGISTRY, multiprocess_mode="livemax")
 _histogram = partial(Histogram, registry=REGISTRY)
 ENTER_EVERY_S = 0.1  # longest time until a gathered value is in its histogram
 EXEMPLAR_LENGTH = 128  # characters of names and values, by OpenMetrics
-
-
-def service_version() -> str:
-    """Return the version of the service; 0 in a checkout that is not installed."""
-    try:
-        return version("moca-service")
-    except PackageNotFoundError:
-        return "0"
 
 
 _SECONDS = (5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -306,7 +298,7 @@ FIRST = (
     "moca_unowned_partitions",
     "moca_quarantined_commands_total",
 )
-BUILD_INFO.labels(service_version(), platform.python_version()).set(1)
+BUILD_INFO.labels(installed_version(), platform.python_version()).set(1)
 # Counters that are there from the start: a rate does not miss the first increment.
 _REASONS = ("partition_full", "too_many_waiting", "wait", "api_busy", "connections")
 for _reason in (*_REASONS, "memory_short", "event_streams"):

@@ -187,8 +187,8 @@ def test_hadolint_finds_nothing():
 LOOK = """
 from service.console import assets
 name = assets.plotly_name()
-assert name and len(assets.asset(name).content) > 1_000_000, name
-assert name.encode() in assets.asset("index.html").content
+assert name and assets.file_of(name).stat().st_size > 1_000_000, name
+assert name in assets.page()
 """
 
 

@@ -18,6 +18,7 @@ from service.api.routes import (
 )
 from service.api.routes.calls import add_route
 from service.api_keys import OPEN
+from service.console.assets import ConsoleFiles
 from service.settings import Settings
 
 CALLS = (
@@ -42,6 +43,5 @@ def add_routes(app: FastAPI, settings: Settings) -> None:
     add_route(app, "/metrics", service.show_metrics, scope, include_in_schema=False)
     add_route(app, "/mcp", service.assist, "read", methods=["POST"], include_in_schema=False)
     if not settings.no_console:
-        for path in ("/", "/console/{name}"):
-            # The page has no data: it asks for a key, and calls with it.
-            add_route(app, path, service.show_console, OPEN, include_in_schema=False)
+        add_route(app, "/", service.show_console, OPEN, include_in_schema=False)
+        app.mount("/console", ConsoleFiles())

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import httpx
 from fastapi import FastAPI, Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from moca_client import AsyncClient
 from moca_client.responses import Status
-from service.api.http import Context, context_of, header_text, json_response, read_body
+from service.api.http import Context, context_of, json_response, read_body
 from service.api.routes.calls import Calls
 from service.api_keys import OPEN
-from service.console.assets import PAGE, asset
+from service.console.assets import ASKED_AGAIN, SAFETY, page
 from service.observability import metrics
-from service.problems import InternalError, InvalidField, NotFound, NotInstalled, NotReady
+from service.problems import InternalError, InvalidField, NotInstalled, NotReady
 from service.schema.queries import ReadyQuery
 from service.store.reads import Health
 
@@ -28,25 +28,6 @@ if TYPE_CHECKING:
 
 NAMED = 10  # partitions named in a reason
 INSTALL = "this needs mcp, which is not installed: pip install 'moca-service[mcp]'"
-# No script but the service's own files. Styles: the plotting code writes them into its elements.
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-SAFETY = {
-    "Content-Security-Policy": POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 calls = Calls("service")
 
 
@@ -98,33 +79,9 @@ def _reasons(context: Context, health: Health | None, bearable: int) -> list[str
     return reasons
 
 
-# --- the console: its page and files hold no data, which comes by the REST interface --------------
-
-
 async def show_console(request: Request) -> Response:
-    """Return the console's page, or one of its files."""
-    file = await asyncio.to_thread(asset, request.path_params.get("name", PAGE))
-    if file is None:
-        raise NotFound(f"no resource at {request.scope['path']}")
-    packs = _takes_gzip(request)
-    etag = f'"{file.etag}-gzip"' if packs else f'"{file.etag}"'
-    headers = {**SAFETY, "Cache-Control": file.cache, "ETag": etag, "Vary": "Accept-Encoding"}
-    known = header_text(request.scope, b"if-none-match")
-    if known.strip() == "*" or file.etag in known:  # packed or not
-        return Response(status_code=304, headers=headers)
-    if packs:
-        headers["Content-Encoding"] = "gzip"
-    content = file.packed if packs else file.content
-    return Response(content, headers={**headers, "Content-Type": file.kind})
-
-
-def _takes_gzip(request: Request) -> bool:
-    accepted = header_text(request.scope, b"accept-encoding").lower()
-    for offer in accepted.split(","):
-        coding, _, weight = offer.strip().partition(";")
-        if coding.strip() == "gzip":
-            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
-    return False
+    """Return the console's page. It has no data: it asks for a key, and calls with it."""
+    return HTMLResponse(page(), headers={**SAFETY, "Cache-Control": ASKED_AGAIN})
 
 
 # --- POST /mcp: the tools of assistants, by the Model Context Protocol over HTTP ------------------

@@ -18,8 +18,7 @@ import httpx
 from msgspec import to_builtins
 
 from service.api.routes.files import streams_in
-from service.api.routes.service import SAFETY
-from service.console.assets import PAGE, asset
+from service.console.assets import SAFETY, file_of, page
 from service.problems import ServiceError
 from tests.serving import Quiet, ThreadServer
 from tests.waiting import until
@@ -290,9 +289,14 @@ class _Handler(Quiet):
         if self.server.away:
             self.close_connection = True
             return
-        file = asset(PAGE if path == "/" else path.removeprefix("/console/"))
-        if method == "GET" and file is not None and (path == "/" or "/console/" in path):
-            self.answer(200, file.content, {"Content-Type": file.kind, **SAFETY})
+        if method == "GET" and path == "/":
+            self.answer(200, page().encode(), {"Content-Type": "text/html", **SAFETY})
+            return
+        file = file_of(path.removeprefix("/console/"))
+        if method == "GET" and path.startswith("/console/") and file.is_file():
+            kind = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+            headers = {"Content-Type": kind[file.suffix], **SAFETY}
+            self.answer(200, file.read_bytes(), headers)
             return
         if method == "GET" and path.startswith("/docs/static/"):
             kind = {".js": "text/javascript", ".css": "text/css"}[Path(path).suffix]
