@@ -43,8 +43,7 @@ from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.series import SeriesRules
 from service.api.routes import CALLS, add_routes
-from service.api.sse.events import EventHub
-from service.api.sse.observations import ObservationHub
+from service.api.sse import EventHub, ObservationHub
 from service.console.assets import SAFETY, missing
 from service.models.catalogue import Catalogue
 from service.observability import metrics
@@ -190,12 +189,14 @@ async def _start(settings: Settings, state: State, stack: AsyncExitStack) -> Con
     stack.push_async_callback(gateway.close)
     hindsight = HindsightRequests(gateway)
     stack.push_async_callback(hindsight.close)
+    event_hub = EventHub(Feeds(reads, settings.partitions), settings)
     observation_hub = ObservationHub(store, settings)
     expiry = Expiry(store, gateway)
     await monitor.look_for_windows()  # in force from the first observation on
     gateway.start(
         authenticator.watch(),
         expiry.watch(),
+        event_hub.watch(),
         observation_hub.watch(),
         overload.watch(),
     )
@@ -207,9 +208,6 @@ async def _start(settings: Settings, state: State, stack: AsyncExitStack) -> Con
     ranker = ThreadPoolExecutor(1, "changes")
     stack.callback(ranker.shutdown, wait=False, cancel_futures=True)
     command_parser = CommandParser(settings)
-    event_hub = EventHub(Feeds(reads, settings.partitions), settings)
-    stack.push_async_callback(event_hub.close)
-    event_hub.start()
     feed = ChangeFeed(event_hub.feeds)
     incidents = IncidentFeed(store, feed, ranker)
     changes = ChangePages(feed, store, incidents, not settings.no_console, ranker)

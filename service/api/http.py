@@ -47,8 +47,7 @@ from service.api.parsing.bodies import ARROW, JSON, LIGHT_BYTES, NDJSON, field_e
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser, check_parameters
 from service.api.parsing.series import SeriesRules
-from service.api.sse.events import EventHub
-from service.api.sse.observations import ObservationHub
+from service.api.sse import EventHub, ObservationHub
 from service.models.catalogue import Catalogue
 from service.observability import metrics
 from service.observability.tracing import RequestTrace

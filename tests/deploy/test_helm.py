@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service.api.routes.events import HEARTBEAT_S
+from service.api.sse import HEARTBEAT_S
 from service.settings import Settings
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")

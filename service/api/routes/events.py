@@ -27,9 +27,7 @@ from service.api.http import (
 from service.api.parsing.bodies import CSV
 from service.api.routes.calls import STORED, STREAM, Calls
 from service.api.routes.streams import head_of
-from service.api.sse.connections import EventStream
-from service.api.sse.events import Subscription
-from service.api.sse.observations import Follower, differs
+from service.api.sse import EventStream, Follower, Subscription, differs
 from service.schema.commands import IncidentExclusionForm
 from service.schema.queries import (
     ChangesQuery,
@@ -44,8 +42,6 @@ from service.store.keys import partition_of
 from service.wire import Id, event_entries
 from service.wire.event_entries import BadCursor, Positions
 
-HEARTBEAT_S = 15.0  # between comments on a quiet connection: proxies commonly close after 60 s
-SEND_TIMEOUT_S = 30.0  # a consumer that takes nothing for longer is cut off, and may resume
 EVERYTHING = "0"
 ALL_OBSERVATIONS = "-1"
 _exclusion = msgspec.json.Decoder(responses.Exclusion).decode
@@ -165,12 +161,10 @@ async def events(
     hub = context.event_hub
     total = context.settings.partitions
     await hub.ready()
-    hub.connections.enter()
     partitions = {partition_of(name, total) for name in query.stream} or range(total)
     positions = Positions(partitions, total, hub.positions if resumed is None else resumed)
     incidents = context.incidents if query.incidents else None
-    subscription = Subscription(hub, filter_, positions, whole, incidents)
-    return EventStream(subscription.chunks(HEARTBEAT_S), hub.connections.leave, SEND_TIMEOUT_S)
+    return EventStream(Subscription(hub, filter_, positions, whole, incidents))
 
 
 def _place(last_event_id: str, after: str | None) -> tuple[str, str]:
@@ -226,11 +220,10 @@ async def follow_observations(
     place = _resume_observations(last_event_id, query.after)
     head = await head_of(context, stream)
     at = _first(stream, head, place)
-    hub = context.observation_hub
     full = query.detail == "full"
-    follower = Follower(hub, stream, head, at, query.state, full)
+    follower = Follower(context.observation_hub, stream, head, at, query.state, full)
     await follower.ready()
-    return EventStream(follower.chunks(HEARTBEAT_S), follower.leave, SEND_TIMEOUT_S)
+    return EventStream(follower)
 
 
 def _resume_observations(last_event_id: str, after: str | None) -> tuple[str, str | None] | None:

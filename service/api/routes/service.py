@@ -37,8 +37,7 @@ calls = Calls("service")
 @calls.declare("GET", "/livez", Status, scope=OPEN)
 async def livez(request: Request) -> Response:
     """Liveness probe: the process runs and none of its tasks has ended."""
-    context = context_of(request)
-    failure = context.gateway.failure or context.event_hub.failure
+    failure = context_of(request).gateway.failure
     if failure is not None:
         raise InternalError(f"a task of this process ended: {failure!r}")
     return json_response(Status("alive"))

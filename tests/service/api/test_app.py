@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from service.api import app as app_module
+from service.api import sse
 from service.api.app import check_store, create_app
 from service.api.gateway.gateway import Replies
 from service.api.gateway.load_shedding import Overload
-from service.api.sse import events as sse_events
 from service.observability import metrics
 from service.problems import StartupError
 from service.store import connection, subscription
@@ -180,15 +180,14 @@ async def turns(count):
 async def test_what_listens_ends_in_whatever_turn_it_is_cancelled(settings, monkeypatch):
     """The library drops a cancellation in the turn in which a command was sent."""
     monkeypatch.setattr(subscription, "IDLE_S", 0.02)
-    monkeypatch.setattr(sse_events, "POLL_S", 0.02)
+    monkeypatch.setattr(sse, "POLL_S", 0.02)
     clients = [connect_async(settings.redis_url) for _ in range(2)]
     for turn in range(TURNS):
         store = AsyncStore(clients[1], PARTITIONS)
         overload = Overload(settings)
         replies = Replies(clients[0], store, f"i{turn}", 4, overload, metrics.Gathered())
-        hub = sse_events.EventHub(Feeds(clients[1], PARTITIONS), settings)
-        hub.start()
-        tasks = [asyncio.create_task(replies.listen()), hub._task]
+        hub = sse.EventHub(Feeds(clients[1], PARTITIONS), settings)
+        tasks = [asyncio.create_task(replies.listen()), asyncio.create_task(hub.watch())]
         await turns(turn)
         for task in tasks:  # by what it was, one cancellation
             task.cancel()

@@ -7,8 +7,7 @@ import threading
 import httpx
 import pytest
 
-from service.api.routes import events as event_routes
-from service.api.sse import events as sse_events
+from service.api import sse
 from service.store.connection import connect
 from service.store.keys import partition_of
 from service.wire import Id, KnownRegime
@@ -34,7 +33,7 @@ def writer(valkey_url):
 @pytest.fixture
 def start(served, monkeypatch):
     """Serve the application, with heartbeats that do not let one wait."""
-    monkeypatch.setattr(event_routes, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(sse, "HEARTBEAT_S", 0.05)
     return served
 
 
@@ -173,7 +172,7 @@ def test_what_was_trimmed_away_is_told_first_and_once(start, valkey_url):
 
 def test_catching_up_meets_following_without_a_loss_or_a_doubling(start, writer, monkeypatch):
     """Eight entries are read at a time: consumers stay behind for long."""
-    monkeypatch.setattr(sse_events, "PAGE", 8)
+    monkeypatch.setattr(sse, "PAGE", 8)
     url = start().url
     fill(writer, 10)
     writing = threading.Thread(target=fill, args=(writer, 30, 11))
@@ -189,8 +188,8 @@ def test_catching_up_meets_following_without_a_loss_or_a_doubling(start, writer,
 
 
 def test_partitions_in_which_much_happened_keep_no_others_back(start, writer, monkeypatch):
-    monkeypatch.setattr(sse_events, "PARTITIONS_AT_ONCE", 1)
-    monkeypatch.setattr(sse_events, "PAGE", 8)
+    monkeypatch.setattr(sse, "PARTITIONS_AT_ONCE", 1)
+    monkeypatch.setattr(sse, "PAGE", 8)
     url = start().url
     fill(writer, 40)
     consumer = Consumer(url, after="0")
@@ -261,7 +260,7 @@ def stalled(api, path):
 def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(
     start, writer, monkeypatch, caplog
 ):
-    monkeypatch.setattr(event_routes, "SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(sse, "SEND_TIMEOUT_S", 0.2)
     api = start()
     for i in range(1, 126):
         writer.raise_("s1", i, pad=[0.5] * 8000)

@@ -7,8 +7,7 @@ import pytest
 
 from moca_client import Client as MocaClient
 from moca_client.errors import Problem
-from service.api.routes import events as event_routes
-from service.api.sse import observations as sse_observations
+from service.api import sse
 from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
@@ -30,8 +29,8 @@ DETAILS = {
 @pytest.fixture
 def start(served, monkeypatch):
     """Serve the application, with heartbeats and looks that do not let one wait."""
-    monkeypatch.setattr(event_routes, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(sse_observations, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(sse, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(sse, "INTERVAL_S", 0.02)
     return served
 
 
@@ -130,7 +129,7 @@ def test_a_place_that_there_is_not_is_refused(api):
 
 def test_many_who_follow_cost_one_look(start, settings, monkeypatch):
     """Ten who follow one stream: the store is asked as often as for one."""
-    monkeypatch.setattr(sse_observations, "INTERVAL_S", 0.1)
+    monkeypatch.setattr(sse, "INTERVAL_S", 0.1)
     api = start()
     post(api, range(5))
     at_once, changed = [], threading.Event()

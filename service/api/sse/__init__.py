@@ -1,1 +1,0 @@
-"""Server-sent events: changepoints, and the observations of one stream."""
