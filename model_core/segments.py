@@ -1,10 +1,10 @@
 """Whole sequences at once: every mode is read off the segment log-likelihood matrix.
 
 `label[s, t] = log p(y_t | x_t, observations s..t-1)` for all starts `s <= t`, and, of a generative
-model, `input[s, t]`, the same of `x_t` alone: computed once per sequence, in blocks. The loss is a
-forward recursion over its columns; baselines are selections of its entries; retrospective
-segmentation reads it too. Everything is differentiable, in log space, and agrees with the filter
-where that prunes nothing and no label is an outlier.
+model, `input[s, t]`, the same of `x_t` alone: computed once per sequence. The loss is a forward
+recursion over its columns; baselines are selections of its entries; retrospective segmentation
+reads it too. Everything is differentiable, in log space, and agrees with the filter where that
+prunes nothing and no label is an outlier.
 
 Shapes: `B` sequences of `T` observations. Beliefs are (B, T, T) by [t, r], `r` the run length (the
 number of observations a hypothesis has absorbed), -inf where `r > t`.
@@ -21,10 +21,9 @@ from torch.nn.functional import pad
 from model_core import hazard as hazards
 from model_core.belief import likeliest
 from model_core.filter import Prior
-from model_core.upm.base import UnderlyingModel, tree_map
+from model_core.upm.base import Densities, Stats, UnderlyingModel, tree_map
 
 NEG_INF = float("-inf")
-CHUNK = 20  # observations in a block
 
 
 class Sequences(NamedTuple):
@@ -54,67 +53,43 @@ class ObservedRows(NamedTuple):
 
 
 def segment_matrix(
-    model: UnderlyingModel,
-    prior: Prior,
-    data: Sequences,
-    chunk: int | None = None,
-    longest: int | None = None,
+    model: UnderlyingModel, prior: Prior, data: Sequences, longest: int | None = None
 ) -> Segments:
     """Predictive log densities of every observation under every start (DESIGN, sec. 2).
 
-    `prior` is `make_prior` of the B sequences. chunk: rows of a block; None leaves the way to the
-    model. longest: windows of at most as many observations, -inf elsewhere.
+    `prior` is `make_prior` of the B sequences. longest: windows of at most as many observations,
+    -inf elsewhere.
     """
     rows = observed_rows(model, prior, data)
-    if chunk is None:
-        weight = rows.labelled.to(rows.y.dtype)
-        densities = model.every_start(prior.stats, rows.phi, rows.y, weight, longest)
-        if densities is not None:
-            steps = torch.arange(rows.y.shape[1], device=rows.y.device)
-            unseen = ~_seen(steps, steps, longest)
-            label = densities.log_label.masked_fill(~rows.labelled.unsqueeze(1), 0.0)
-            log_input = densities.log_input
-            if log_input is not None:
-                log_input = log_input.masked_fill(unseen, NEG_INF)
-            return Segments(label.masked_fill(unseen, NEG_INF), log_input, rows.labelled)
-    return _in_blocks(model, prior, rows, chunk or CHUNK, longest)
+    weight = rows.labelled.to(rows.y.dtype)
+    t = torch.arange(rows.y.shape[1], device=rows.y.device)
+    length = t - t.unsqueeze(-1)
+    seen = (length >= 0) if longest is None else (length >= 0) & (length <= longest)
+    densities = model.every_start(prior.stats, rows.phi, rows.y, weight, longest)
+    if densities is None:
+        stats = tree_map(lambda own: own.expand(-1, len(t), *own.shape[2:]), prior.stats)
+        densities = _row_by_row(model, stats, rows, weight.unsqueeze(1) * seen)
+    label = densities.label.masked_fill(~rows.labelled.unsqueeze(1), 0.0)
+    log_input = densities.input
+    if log_input is not None:
+        log_input = log_input.masked_fill(~seen, NEG_INF)
+    return Segments(label.masked_fill(~seen, NEG_INF), log_input, rows.labelled)
 
 
-def _in_blocks(
-    model: UnderlyingModel, prior: Prior, rows: ObservedRows, chunk: int, longest: int | None
-) -> Segments:
-    """In memory at once: statistics of the starts that the present block needs."""
-    steps = rows.y.shape[1]
-    stats = None
+def _row_by_row(
+    model: UnderlyingModel, stats: Stats, rows: ObservedRows, weight: Tensor
+) -> Densities:
+    """Densities under starts (B, S) that absorb rows, or do not: weight (B, S, T), 0 or 1."""
     labels = []
     inputs = []
-    oldest = 0
-    for first in range(0, steps, chunk):
-        at = slice(first, first + chunk)
-        phi = None if rows.phi is None else rows.phi[:, at]
-        y = rows.y[:, at]
-        labelled = rows.labelled[:, at].unsqueeze(1)
-        count = y.shape[1]
-        born = tree_map(lambda t, c=count: t.expand(-1, c, *t.shape[2:]), prior.stats)
-        if stats is not None and longest is not None:
-            gone = max(0, first - longest - oldest)
-            oldest = oldest + gone
-            stats = tree_map(lambda t, g=gone: t[:, g:], stats)
-        stats = born if stats is None else tree_map(lambda a, b: torch.cat((a, b), 1), stats, born)
-        starts = torch.arange(oldest, first + count, device=y.device)
-        seen = _seen(starts, starts[first - oldest :], longest)
-        label, log_input, stats = model.block(stats, phi, y, (seen & labelled).to(y.dtype))
-        labels.append(_column(label.masked_fill(~labelled, 0.0), seen, oldest, steps))
-        if log_input is not None:
-            inputs.append(_column(log_input, seen, oldest, steps))
-    whole = torch.cat(inputs, -1) if inputs else None
-    return Segments(torch.cat(labels, -1), whole, rows.labelled)
-
-
-def _seen(start: Tensor, t: Tensor, longest: int | None) -> Tensor:
-    """Which starts (S,) count at which observations (c,): (S, c)."""
-    length = t - start.unsqueeze(-1)
-    return (length >= 0) if longest is None else (length >= 0) & (length <= longest)
+    for i in range(rows.y.shape[1]):
+        phi = None if rows.phi is None else rows.phi[:, i]
+        y = rows.y[:, i]
+        labels.append(model.predictive(stats, phi).joint_log_density(y.unsqueeze(1)))
+        inputs.append(model.input_log_prob(stats, phi))
+        stats = model.update(stats, phi, y, weight[..., i])
+    evidence = [log_prob for log_prob in inputs if log_prob is not None]
+    return Densities(torch.stack(labels, -1), torch.stack(evidence, -1) if evidence else None)
 
 
 def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> ObservedRows:
@@ -138,12 +113,6 @@ def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> Obse
     phi = model.encode(flat, torch.stack(contexts, 1).flatten(0, 1))
     phi = None if phi is None else phi.reshape(batch, steps, -1)
     return ObservedRows(phi, y, labelled)
-
-
-def _column(value: Tensor, seen: Tensor, oldest: int, steps: int) -> Tensor:
-    """Columns of the matrix (B, T, c) from values (B, starts, c), the first of them `oldest`."""
-    masked = value.masked_fill(~seen, NEG_INF)
-    return pad(masked, (0, 0, oldest, steps - oldest - len(seen)), value=NEG_INF)
 
 
 def by_run_length(matrix: Tensor) -> Tensor:
@@ -301,7 +270,7 @@ def from_start(model: UnderlyingModel, prior: Prior, data: Sequences) -> Tensor:
     """
     rows = observed_rows(model, prior, data)
     weight = rows.labelled.unsqueeze(1).to(rows.y.dtype)
-    label = model.block(prior.stats, rows.phi, rows.y, weight).log_label.squeeze(1)
+    label = _row_by_row(model, prior.stats, rows, weight).label.squeeze(1)
     return torch.where(rows.labelled, label, torch.nan)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from model_core.lazy import Tensor, torch
 from model_core.transfer import on_host
-from model_core.upm.base import Block, Stats
+from model_core.upm.base import Densities, Stats
 from model_core.upm.learned import Learned
-from model_core.upm.regression import NoisyStats, Regression, noise_before
+from model_core.upm.regression import NoisyStats, Regression
 
 if TYPE_CHECKING:
     from model_core.upm import lattice
@@ -64,7 +64,7 @@ class Alpaca(Learned, Regression):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Block:
+    ) -> Densities:
         """By lattice steps of both ends of a window: `O(T^2 n)`, times outputs where one lacks."""
         from model_core.upm import lattice  # torch: a second or more
 
@@ -86,13 +86,18 @@ class Alpaca(Learned, Regression):
         if self.noise_prior is not None:
             past = predicted.spread.new_ones(y.shape[1], y.shape[1]).triu().unsqueeze(-1)
             absorbed = weight.unsqueeze(1) * past
-            squares = absorbed * predicted.residual.square()
-            stats = noise_before(prior, absorbed, squares / predicted.spread)
-        predictive = self._components(
-            label.unsqueeze(1) - predicted.residual, predicted.spread, stats
-        )
+            squares = absorbed * predicted.residual.square() / predicted.spread
+            # What the rows before it said, not it itself.
+            count = absorbed.cumsum(-2) - absorbed
+            total = squares.cumsum(-2) - squares
+            stats = prior._replace(
+                alpha=prior.alpha.unsqueeze(-2) + 0.5 * count,
+                beta=prior.beta.unsqueeze(-2) + 0.5 * total,
+            )
+        location = label.unsqueeze(1) - predicted.residual
+        predictive = self._components(location, predicted.spread, stats)
         density = predictive.log_density(torch.where(present, y, 0.0).unsqueeze(1))
-        return Block(density.masked_fill(~present.unsqueeze(1), 0.0).sum(-1))
+        return Densities(density.masked_fill(~present.unsqueeze(1), 0.0).sum(-1))
 
 
 def _by_output(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from model_core.components import Choice
 from model_core.upm.alpaca import Alpaca, AlpacaStats, NoisePrior
-from model_core.upm.base import Block, Stats, mixed, tree_map, widened
+from model_core.upm.base import Densities, Stats, mixed, tree_map, widened
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats
 
@@ -142,7 +142,7 @@ class AlpacaMixture(Learned):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Block:
+    ) -> Densities:
         """By the lattice of every type: `O(M T^2 n)`."""
         together = max(1, TOGETHER // (y.numel() * y.shape[1]))
         parts = []
@@ -154,7 +154,7 @@ class AlpacaMixture(Learned):
         lead = density - density.detach().amax(1, keepdim=True)
         evidence = (weight[:, None, None] * lead).triu()
         weights = prior.log_weight.mT.unsqueeze(-1) + evidence.cumsum(-1) - evidence
-        return Block(torch.logsumexp(torch.log_softmax(weights, 1) + density, 1))
+        return Densities(torch.logsumexp(torch.log_softmax(weights, 1) + density, 1))
 
     def _densities(
         self,
@@ -177,7 +177,7 @@ class AlpacaMixture(Learned):
         features, labels, absorbed = (
             rows.repeat_interleave(size, 0) for rows in (self.required(phi), y, weight)
         )
-        density = alone.every_start(first, features, labels, absorbed, longest).log_label
+        density = alone.every_start(first, features, labels, absorbed, longest).label
         return density.reshape(batch, size, *density.shape[1:])
 
     def draw(self, stats: Stats, phi: Tensor, generators: Sequence[torch.Generator]) -> Tensor:

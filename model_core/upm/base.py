@@ -26,17 +26,15 @@ C = TypeVar("C")
 OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
 
 
-class Block(NamedTuple):
-    """What observations say under every hypothesis, or under every start.
+class Densities(NamedTuple):
+    """Log densities (B, S, T) of observations under starts, by [s, t]; anything where s > t.
 
-    log_label: `log p(y_i | x_i, eta, rows before i)`, (B, S, c) of `c` in a row under hypotheses,
-    (B, T, T) by [s, t] of all under starts. log_input: the same of `x_i` alone, None where the
-    model is not generative. stats: the statistics after all of them; None under starts.
+    label: `log p(y_t | x_t, observations s..t-1)`. input: the same of `x_t` alone, None where the
+    model is not generative.
     """
 
-    log_label: Tensor
-    log_input: Tensor | None = None
-    stats: Stats = None
+    label: Tensor
+    input: Tensor | None = None
 
 
 class Beside(NamedTuple):
@@ -175,29 +173,10 @@ class UnderlyingModel(ABC):
         A weight of 0 leaves the statistics as they are, whatever y.
         """
 
-    def block(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
-        """Predict and absorb `c` observations; phi: (B, c, n), y: (B, c, y_dim).
-
-        weight: (B, S, c), 0 or 1: whether a hypothesis absorbs a row. Row by row unless a model
-        knows better.
-        """
-        labels = []
-        inputs = []
-        for i in range(y.shape[1]):
-            features = None if phi is None else phi[:, i]
-            predictive = self.predictive(stats, features)
-            labels.append(predictive.joint_log_density(y[:, i].unsqueeze(1)))
-            inputs.append(self.input_log_prob(stats, features))
-            stats = self.update(stats, features, y[:, i], weight[..., i])
-        evidence = [log_prob for log_prob in inputs if log_prob is not None]
-        return Block(
-            torch.stack(labels, -1), torch.stack(evidence, -1) if evidence else None, stats
-        )
-
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Block | None:
-        """Every observation under every start at once; None: in blocks.
+    ) -> Densities | None:
+        """Every observation under every start at once; None: row by row.
 
         phi: (B, T, n). y: (B, T, y_dim). weight: (B, T), 0 or 1: whether a row is ever absorbed.
         Only windows of at most `longest` rows are asked for; anything may stand elsewhere.

@@ -147,18 +147,20 @@ class Autoregressive(ZeroTraining):
             parts.append(torch.sin(rates * torch.remainder(time, self.season) + shifts))
         return torch.cat([*parts, time] if self.trend else parts, -1)
 
-    def design(self, stats: Stats, phi: Tensor, weight: Tensor) -> tuple[Tensor, Stats]:
-        """Time relative to each hypothesis's first label; features (B, S, c, n) if a trend."""
+    def design(self, stats: Stats, phi: Tensor) -> Tensor:
+        """Time relative to each hypothesis's first label; features (B, S, A, n) if a trend."""
         if not self.trend:
-            return phi.unsqueeze(1), stats
-        time = phi[:, None, :, -1]
-        absorbs = weight > 0
-        first = torch.where(absorbs, time, torch.inf).amin(-1, keepdim=True)
-        begins = (stats.origin < 0) & absorbs.any(-1, keepdim=True)
-        origin = torch.where(begins, first, stats.origin)
-        since = _CONTEXT.age_of(time, origin, TREND_UNIT)
+            return phi.unsqueeze(1)
+        since = _CONTEXT.age_of(phi[:, None, :, -1], stats.origin, TREND_UNIT)
         shared = phi[:, None, :, :-1].expand(-1, since.shape[1], -1, -1)
-        return torch.cat((shared, since.unsqueeze(-1)), -1), stats._replace(origin=origin)
+        return torch.cat((shared, since.unsqueeze(-1)), -1)
+
+    def begun(self, stats: Stats, phi: Tensor, weight: Tensor) -> Stats:
+        """With the time of the first label, if there is a trend."""
+        if not self.trend:
+            return stats
+        begins = (stats.origin < 0) & (weight > 0).unsqueeze(-1)
+        return stats._replace(origin=torch.where(begins, phi[:, None, -1:], stats.origin))
 
     def _begun_anew(self, stats: Stats) -> Stats:
         """The trend starts with the regime."""

@@ -23,7 +23,7 @@ from torch.nn.functional import linear, pad
 
 from model_core.components import Normal
 from model_core.encoder import ACTIVATIONS, Mlp
-from model_core.upm.base import Block, Stats, tree_map, widened
+from model_core.upm.base import Densities, Stats, tree_map, widened
 from model_core.upm.learned import Learned
 
 
@@ -95,30 +95,10 @@ class Lstm(Learned):
         """
         return self._moved(stats, self.advance(stats, self.required(phi)), y, weight)
 
-    def block(self, stats: LstmStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
-        """The cell row by row, all starts as one batch; what needs no state before is done at once.
-
-        The cell is the same for predicting and for learning.
-        """
-        features = self.required(phi)
-        states = []
-        certain = bool((weight == 1).all())
-        for i, share in enumerate(self._share(features).unsqueeze(2).unbind(1)):
-            new = self._cell(stats, share)
-            states.append(new.hidden)
-            if certain:
-                stats = new._replace(y_prev=self._label(y[:, i]).expand_as(stats.y_prev))
-            else:
-                stats = self._moved(stats, new, y[:, i], weight[..., i])
-        hidden = torch.stack(states, 2)
-        tiled = features.unsqueeze(1).expand(-1, hidden.shape[1], -1, -1)
-        predictive = self._normal(self.decoder(torch.cat((hidden, tiled), -1)))
-        return Block(predictive.joint_log_density(y.unsqueeze(1)), None, stats)
-
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Block | None:
-        """By the rows behind a start; in blocks where rows are not absorbed."""
+    ) -> Densities | None:
+        """By the rows behind a start; row by row where some are not absorbed."""
         if not bool(weight.all()):
             return None
         steps = y.shape[1]
@@ -132,7 +112,7 @@ class Lstm(Learned):
         states = states_of(first, later, self.weight_hh, lengths)
         predictive = self._normal(self._decoded(states, features, lengths))
         densities = predictive.joint_log_density(torch.cat([label[r:] for r in range(lengths)]))
-        return Block(by_start(densities, steps, lengths))
+        return Densities(by_start(densities, steps, lengths))
 
     def _decoded(self, states: Iterable[Tensor], features: Tensor, lengths: int) -> Tensor:
         """Answers of the decoder, one length after the other; features: (T, B, n)."""

@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 
 from model_core.components import Categorical
 from model_core.tensor_ops import maths
-from model_core.upm.base import OUTLIER_SPREAD, Block, Stats
+from model_core.upm.base import OUTLIER_SPREAD, Densities, Stats
 from model_core.upm.learned import Encoded
 
 _DISCRIMINANT = maths("discriminant")
@@ -125,26 +125,6 @@ class Pcoc(Encoded):
         features = self.required(phi)[:, None, None]
         return PcocStats(stats.counts + added, stats.sums + added.unsqueeze(-1) * features)
 
-    def block(self, stats: PcocStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
-        """All rows at once: the sums before each row are products with a triangle of weights."""
-        features = self.required(phi)
-        chosen = self.chosen(y)
-        shape = self.prior_mean.shape
-        batch, starts, length = weight.shape
-        earlier = torch.ones(length, length, dtype=weight.dtype, device=weight.device).tril(-1)
-        # Rows before each, and then all of them: (B, S * (c + 1), c).
-        absorbed = torch.cat((weight.unsqueeze(2) * earlier, weight.unsqueeze(2)), 2).flatten(1, 2)
-        moved = (chosen.unsqueeze(-1) * features.unsqueeze(2)).flatten(2)
-        counts = (absorbed @ chosen).reshape(batch, starts, length + 1, -1)
-        sums = (absorbed @ moved).reshape(batch, starts, length + 1, *shape)
-        before = PcocStats(
-            stats.counts.unsqueeze(2) + counts[:, :, :-1], stats.sums.unsqueeze(2) + sums[:, :, :-1]
-        )
-        joint = self.log_joint(before, features.unsqueeze(1))
-        log_class = Categorical(joint.log_softmax(-1)).joint_log_density(y.unsqueeze(1))
-        after = PcocStats(stats.counts + counts[:, :, -1], stats.sums + sums[:, :, -1])
-        return Block(log_class, joint.logsumexp(-1), after)
-
     def every_joint(
         self, phi: Tensor, y: Tensor, weight: Tensor, longest: int | None = None
     ) -> Iterator[Tensor]:
@@ -165,7 +145,7 @@ class Pcoc(Encoded):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Block:
+    ) -> Densities:
         """Every density that differs from all others once: the prior knows of no observation."""
         label = torch.where(weight > 0, y.squeeze(-1), 0.0).long()
         labels = []
@@ -178,7 +158,7 @@ class Pcoc(Encoded):
             labels.append(joint.gather(2, index).squeeze(2) - evidence)
             inputs.append(evidence)
             first += shape[-1]
-        return Block(torch.cat(labels, -1), torch.cat(inputs, -1))
+        return Densities(torch.cat(labels, -1), torch.cat(inputs, -1))
 
     def chosen(self, y: Tensor) -> Tensor:
         """Class indices (..., 1) as indicators (..., J)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from model_core.belief import Belief
 from model_core.compiled import LABEL, SETTLED
 from model_core.filter import FilterState, Info, Inputs, Prior
 from model_core.readout import Readout
+from model_core.segments import Segments, segment_matrix
 from model_core.table import SEQ, STEPS, Layout
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import Gaussian
@@ -100,6 +102,12 @@ def walk(
         now = inputs(batch, t)
         state, info = moca.step(model, state, prior, now)
         yield Step(now, state, info)
+
+
+def row_by_row(model: UnderlyingModel, *arguments) -> Segments:
+    """The matrix of a model that computes no starts at once."""
+    with mock.patch.object(type(model), "every_start", UnderlyingModel.every_start):
+        return segment_matrix(model, *arguments)
 
 
 def by_start(state: FilterState, value: Tensor, row: int = 0) -> dict[int, float]:

@@ -16,7 +16,7 @@ from model_core.upm.alpaca_mixture import AlpacaMixture
 from model_core.upm.builtin import Options, build
 from model_core.upm.lags import push
 from model_core.upm.linear import Autoregressive, Linear
-from tests.model_core.cases import inputs, leaves, of_labels, run, series, walk
+from tests.model_core.cases import inputs, leaves, of_labels, row_by_row, run, series, walk
 from tests.model_core.references import lags_of
 from tests.model_core.registry import case, tensor
 
@@ -175,7 +175,7 @@ def test_pcoc_in_single_precision_far_from_the_origin():
     assert off.max() < 2e-3
 
 
-def test_every_start_of_an_lstm_with_other_decoders_is_the_starts_in_blocks():
+def test_every_start_of_an_lstm_with_other_decoders_is_the_starts_row_by_row():
     one, decoder = case("lstm-2"), case("lstm-2").model.decoder
     eye, bias = torch.eye(5).double(), torch.ones(5).double()
     weights, biases = decoder.weights, decoder.biases
@@ -187,5 +187,6 @@ def test_every_start_of_an_lstm_with_other_decoders_is_the_starts_in_blocks():
     ):
         model = dataclasses.replace(one.model, decoder=made)
         for longest in (None, 3):
-            pair = [segment_matrix(model, one.prior(2), data, c, longest).label for c in (None, 5)]
+            given = model, one.prior(2), data, longest
+            pair = segment_matrix(*given).label, row_by_row(*given).label
             torch.testing.assert_close(*pair, atol=1e-12, rtol=1e-12)

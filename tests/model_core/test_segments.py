@@ -1,4 +1,4 @@
-"""Whole sequences: against enumeration, block by block, against the filter."""
+"""Whole sequences: against enumeration, row by row, against the filter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from model_core.segments import Changes, Sequences
 from model_core.upm import alpaca_mixture, pcoc
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.model_core import enumeration
-from tests.model_core.cases import run, series
+from tests.model_core.cases import row_by_row, run, series
 from tests.model_core.enumeration import STEPS, streams, truths
 from tests.model_core.references import Series
 from tests.model_core.registry import PROVEN, Case, case, irregular, tensor
@@ -40,8 +40,8 @@ def changes(batch: list[Series]) -> Changes:
     return Changes(hazard, elapsed, told)
 
 
-def matrix(one: Case, batch: list[Series], chunk: int | None = None, longest=None) -> seg.Segments:
-    return seg.segment_matrix(one.model, one.prior(len(batch)), sequences(batch), chunk, longest)
+def matrix(one: Case, batch: list[Series], longest=None) -> seg.Segments:
+    return seg.segment_matrix(one.model, one.prior(len(batch)), sequences(batch), longest)
 
 
 def close(found, expected, atol=1e-9):
@@ -50,11 +50,12 @@ def close(found, expected, atol=1e-9):
 
 @pytest.mark.parametrize("name", PROVEN)
 def test_a_sequence_is_the_sum_over_all_segmentations(name):
-    """The matrix, evidence, forward-backward and Viterbi; all at once, and in blocks."""
+    """The matrix, evidence, forward-backward and Viterbi; all at once, and row by row."""
     rows = (0, 2, 3)  # of streams without outliers
     batch = [streams(name)[row] for row in rows]
-    for chunk in (None, 3):
-        whole, told = matrix(case(name), batch, chunk), changes(batch)
+    for computed in (seg.segment_matrix, row_by_row):
+        one = case(name)
+        whole, told = computed(one.model, one.prior(3), sequences(batch)), changes(batch)
         forward, best = seg.forward(whole, told), seg.best_segmentation(whole, told)
         smooth = seg.smooth(whole, told).exp().numpy()
         for i, (row, one) in enumerate(zip(rows, batch, strict=True)):
@@ -93,8 +94,8 @@ def check_retrospect(paths, smooth, start, log_prob: float) -> None:
 
 
 @pytest.mark.parametrize("name", PROVEN)
-def test_the_size_of_blocks_and_windows_does_not_matter(name):
-    """None: every start at once, where the model can."""
+def test_windows_are_parts_of_the_matrix(name):
+    """Every start at once, where the model can, and row by row."""
     one = case(name)
     for steps, labelled, lengths in (
         (13, True, (None, 5)),
@@ -102,17 +103,18 @@ def test_the_size_of_blocks_and_windows_does_not_matter(name):
         (1, True, (None, 0)),
     ):
         batch = [series(one, i, steps, labelled=labelled) for i in range(2)]
-        whole, age = matrix(one, batch, 7), torch.arange(steps) - torch.arange(steps)[:, None]
+        given = one.model, one.prior(2), sequences(batch)
+        whole, age = row_by_row(*given), torch.arange(steps) - torch.arange(steps)[:, None]
         for longest in lengths:
             beyond = (age < 0) | (age > (steps if longest is None else longest))
-            for chunk in (None, 4):
-                found = matrix(one, batch, chunk, longest)
+            for computed in (seg.segment_matrix, row_by_row):
+                found = computed(*given, longest)
                 assert torch.equal(found.labelled, whole.labelled)
                 for got, expected in ((found.label, whole.label), (found.input, whole.input)):
                     assert (got is None) == (expected is None)
                     if got is not None:
                         close(got, expected.masked_fill(beyond, -torch.inf))
-        first = seg.from_start(one.model, one.prior(2), sequences(batch))
+        first = seg.from_start(*given)
         close(first, torch.where(whole.labelled, whole.label[:, 0], torch.nan))
 
 
@@ -129,9 +131,9 @@ def test_the_size_of_what_is_computed_at_once_does_not_matter(monkeypatch):
 
 def test_an_input_that_is_not_finite_spoils_no_other_stream():
     one, batch = case("alpaca-1"), [series(case("alpaca-1"), i, 9) for i in range(2)]
-    whole = matrix(one, batch, 4).label
+    whole = row_by_row(one.model, one.prior(2), sequences(batch)).label
     batch[1].x[3] = NAN
-    found = matrix(one, batch, 4).label
+    found = row_by_row(one.model, one.prior(2), sequences(batch)).label
     close(found[0], whole[0])
     assert found[1, :4, 3:].isnan().all()
 
@@ -161,7 +163,7 @@ def test_an_override_is_the_belief_a_label_is_predicted_with():
 def test_scores_are_those_of_the_filter():
     one = case("alpaca-1")
     batch = [series(one, i, 15, labelled=[True, True, False]) for i in range(2)]
-    found = seg.forward(matrix(one, batch, 4), changes(batch)).log_score
+    found = seg.forward(matrix(one, batch), changes(batch)).log_score
     scores = torch.stack([step.info.log_score for step in run(one, batch, 15)], 1)
     close(found, scores, 1e-11)
 
@@ -178,7 +180,7 @@ def test_an_output_that_lacks_takes_nothing_from_the_others(name, longest):
     model = dataclasses.replace(case(name).model, partial=True)
     whole = seg.segment_matrix(model, case(name).prior(2), data)
     close(whole.label, seg.segment_matrix(case(name).model, case(name).prior(2), data).label, 0)
-    found = seg.segment_matrix(model, case(name).prior(2), data._replace(y=y), None, longest)
+    found = seg.segment_matrix(model, case(name).prior(2), data._replace(y=y), longest)
     assert torch.equal(found.labelled, ~gone.all(-1))
     expected = 0.0
     for o in range(2):
@@ -191,7 +193,7 @@ def test_an_output_that_lacks_takes_nothing_from_the_others(name, longest):
         mean = model.prior_mean[:, at]
         alone = dataclasses.replace(model, prior_mean=mean, partial=False, **own)
         start = moca.make_prior(alone, *(torch.ones(2, 1).double(),) * 2)
-        matrix = seg.segment_matrix(alone, start, data._replace(y=y[..., at]), None, longest)
+        matrix = seg.segment_matrix(alone, start, data._replace(y=y[..., at]), longest)
         expected = expected + matrix.label
     close(found.label, expected)
 
@@ -216,7 +218,9 @@ def wide(scale: float, noisy: bool, dtype=torch.float64) -> Alpaca:
     )
 
 
-def scores(model: Alpaca, steps: int, chunk: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+def scores(
+    model: Alpaca, steps: int, computed=seg.segment_matrix
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Of a sinusoid that moves every fifty observations, some labels gone; matrix and scores."""
     t, dtype = torch.arange(steps), model.prior_mean.dtype
     x = 5 * tensor(irregular(2, steps, 1, seed=7))
@@ -224,7 +228,7 @@ def scores(model: Alpaca, steps: int, chunk: int | None) -> tuple[torch.Tensor, 
     gone = (t % 3 == 0) & (t % 100 > 50)
     data = Sequences(x.to(dtype), y.masked_fill(gone.unsqueeze(-1), torch.nan).to(dtype))
     zero = torch.zeros(2, 1, dtype=dtype)
-    found = seg.segment_matrix(model, moca.make_prior(model, zero, zero + 1), data, chunk)
+    found = computed(model, moca.make_prior(model, zero, zero + 1), data)
     score = seg.forward(found, Changes(torch.full((1, 1), 0.02, dtype=dtype))).log_score
     return found.label.triu().nan_to_num(neginf=0).double(), score.double()
 
@@ -240,17 +244,17 @@ def scores(model: Alpaca, steps: int, chunk: int | None) -> tuple[torch.Tensor, 
     ],
 )
 def test_long_sequences_stay_exact(noisy, scale, steps, atol, of_scores):
-    label, score = scores(wide(scale, noisy), steps, 20)
-    found, ours = scores(wide(scale, noisy), steps, None)
+    label, score = scores(wide(scale, noisy), steps, row_by_row)
+    found, ours = scores(wide(scale, noisy), steps)
     close(found, label, atol)
     close(ours, score, of_scores)
-    close(scores(wide(scale, noisy, torch.float32), steps, None)[1], score, 1e-3)
+    close(scores(wide(scale, noisy, torch.float32), steps)[1], score, 1e-3)
 
 
 def test_a_prior_that_knows_everything():
     """No variance at all: windows teach nothing, and nothing is divided by it."""
     model = dataclasses.replace(wide(1.0, False), prior_cov=torch.zeros(32, 32).double())
-    label, _ = scores(model, 20, None)
+    label, _ = scores(model, 20)
     assert torch.isfinite(label).all()
     for t in range(20):
         assert (label[:, : t + 1, t] == label[:, :1, t]).all()

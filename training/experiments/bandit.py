@@ -223,9 +223,8 @@ class Sliding:
     def held(self, switch: Tensor) -> Hypotheses:
         """The posterior of the window."""
         stats = self._prior.stats
-        if self._y.shape[1]:
-            weight = torch.ones_like(self._y.mT)
-            stats = self._model.block(stats, self._phi, self._y, weight).stats
+        for phi, y in zip(self._phi.unbind(1), self._y.unbind(1), strict=True):
+            stats = self._model.update(stats, phi, y, torch.ones_like(y))
         return _certain(stats, self._prior)
 
     def learn(self, x: Tensor, y: Tensor) -> None:
