@@ -66,8 +66,8 @@ def predict(
     residual, excess = _Lattice.apply(  # type: ignore[no-untyped-call]
         first, (low * phi).sum(-1), phi, weight, lengths
     )
-    spread = 1 + _by_start(excess.unsqueeze(-1)).squeeze(-1)
-    return Predicted(_by_start(residual).to(precision), spread.to(precision))
+    spread = 1 + by_start(excess.unsqueeze(-1)).squeeze(-1)
+    return Predicted(by_start(residual).to(precision), spread.to(precision))
 
 
 class _Lattice(torch.autograd.Function):
@@ -167,7 +167,7 @@ def _reverse(old: _LatticeStep, weight: Tensor, m: int, grads: tuple[Tensor, ...
     return d_shared.unsqueeze(-1)
 
 
-def _by_start(by_length: Tensor) -> Tensor:
+def by_start(by_length: Tensor) -> Tensor:
     """From (B, length, t, d) to [s, t], 0 where there is no such length; (B, T, T, d)."""
     lengths, steps = by_length.shape[1:3]
     t = torch.arange(steps, device=by_length.device)
