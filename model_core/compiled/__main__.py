@@ -2,7 +2,7 @@
 
 NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, and `beside`, which
 are anomalies and corrections; all without one. Those of learned models are for any sizes and
-weights: one of each class is enough. They need torch; without it all are those of built-in models.
+weights. Such models need torch; without it all are those of built-in models.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 from importlib.util import find_spec
 
 from model_core import compiled
-from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN
 
-LEARNED: dict[str, Callable[[], UnderlyingModel]] = {}
-if find_spec("torch"):
-    from model_core.upm import untrained
-
-    LEARNED = {"alpaca": untrained.alpaca, "pcoc": untrained.pcoc, "fleet": untrained.fleet}
+# Modules of learned models, and what they compute there; of unknown noise `alpaca` is as `linear`.
+LEARNED = {
+    "alpaca": ("regression", "OF_KNOWN_NOISE"),
+    "pcoc": ("pcoc", "FUNCTIONS"),
+    "fleet": ("fleet", "FUNCTIONS"),
+}
 STEP = "step"  # what all kernels share
 BESIDE = "beside"  # of no model
 # Processes that compile what they share at the same time compile it twice: the mixtures of gaussian
@@ -34,7 +33,7 @@ FIRST = (
     STEP, "gaussian", "bernoulli", "categorical", BESIDE, "averaged", "multivariate", "poisson",
     "joint",
 )  # fmt: skip
-NAMES = tuple(dict.fromkeys((*FIRST, *LEARNED, *BUILTIN)))
+NAMES = tuple(dict.fromkeys((*FIRST, *(LEARNED if find_spec("torch") else ()), *BUILTIN)))
 
 
 def compile_kernel(name: str) -> float:
@@ -47,12 +46,13 @@ def compile_kernel(name: str) -> float:
     elif name == STEP:
         step.driver()
         step.reader()
+    elif name in LEARNED:
+        module, functions = LEARNED[name]
+        step.addresses(getattr(import_module(f"model_core.compiled.models.{module}"), functions))
     else:
-        build = LEARNED.get(name, lambda: BUILTIN[name].build(BUILTIN[name].example))
-        parts = compiled.parts_of(build())
+        parts = compiled.parts_of(BUILTIN[name].build(BUILTIN[name].example))
         assert parts is not None
-        _, functions = parts
-        step.addresses(functions)
+        step.addresses(parts[1])
     return time.monotonic() - began
 
 

@@ -16,12 +16,12 @@ from model_core.components.real import MultivariateStudentT
 from model_core.maths.regression import REACH
 from model_core.stream import warmup
 from model_core.tensor_ops import maths
-from model_core.upm import untrained
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.averaged import LAG, LEVEL, LINE, SHARES_COUNT, Averaged
 from model_core.upm.base import Reading
 from model_core.upm.fleet import Fleet
 from model_core.upm.joint import Joint
+from tests.model_core import untrained
 from tests.model_core.cases import belief_of, of_labels, run, series, walk
 from tests.model_core.loops import Belief, JointBelief
 from tests.model_core.references import Series

@@ -39,9 +39,10 @@ from model_core.encoder import Identity
 from model_core.filter import FilterState, label_likelihood
 from model_core.stream import columns
 from model_core.table import Layout, Rows, statistics_line
-from model_core.upm import conjugate, linear, untrained
+from model_core.upm import conjugate, linear
 from model_core.upm.base import UnderlyingModel, tree_map
 from model_core.upm.builtin import BUILTIN
+from tests.model_core import untrained
 from tests.model_core.cases import leaves
 from tests.model_core.registry import NAMES, case
 

@@ -39,7 +39,7 @@ def of(model: fleet.Fleet) -> tuple[Model, Functions]:
         lags=model.lags,
         noise=noise,
     )
-    return sizes, Functions(predict, averaged.score, learn, remember, student_t.summarise)
+    return sizes, FUNCTIONS
 
 
 @entry
@@ -182,3 +182,6 @@ def remember(step: RowStep) -> float:
             for o in range(d):
                 context[first + o] = context[1 + 4 * d + o]  # the lag of the other experts
     return 0.0
+
+
+FUNCTIONS = Functions(predict, averaged.score, learn, remember, student_t.summarise)

@@ -10,6 +10,8 @@ and their inverses, then the prior of the classes (J).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from model_core.compiled import LABEL, LABELLED, arithmetic, student_t
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH, SHARE
@@ -17,14 +19,16 @@ from model_core.compiled.jit import Floats, entry, statistics_line, whole
 from model_core.compiled.models.regression import numbers
 from model_core.compiled.step import Functions, Model, RowStep
 from model_core.maths.special import HALF_LOG_2PI
-from model_core.upm import pcoc
 from model_core.upm.base import OUTLIER_SPREAD
+
+if TYPE_CHECKING:
+    from model_core.upm.pcoc import Pcoc
 
 _DISCRIMINANT = maths("discriminant")
 LOG_2PI = 2 * HALF_LOG_2PI
 
 
-def of(model: pcoc.Pcoc) -> tuple[Model, Functions]:
+def of(model: Pcoc) -> tuple[Model, Functions]:
     """Sizes and functions of a model."""
     classes, size = model.prior_mean.shape
     sizes = Model(
@@ -44,7 +48,7 @@ def of(model: pcoc.Pcoc) -> tuple[Model, Functions]:
             model.dirichlet,
         ),
     )
-    return sizes, Functions(predict, score, learn, remember, summarise)
+    return sizes, FUNCTIONS
 
 
 @entry
@@ -145,3 +149,6 @@ def summarise(step: RowStep, levels: Floats, spare: Floats, out: Floats) -> floa
         arithmetic.exp_of(step.params[j], 0.0, spare[0], whole(chance))
         out[j] = arithmetic.dot(chance, spare[0], whole(chance))
     return 0.0
+
+
+FUNCTIONS = Functions(predict, score, learn, remember, summarise)

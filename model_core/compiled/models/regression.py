@@ -39,7 +39,6 @@ def of(
 ) -> tuple[Model, Functions] | None:
     """Sizes and functions of a model; None where there are too many features."""
     d = model.y_dim
-    functions = Functions(predict, student_t.score, learn, remember, student_t.summarise)
     if isinstance(model, alpaca.Alpaca):
         size = len(model.prior_mean)
         units = [model.y_offset, model.y_scale]
@@ -49,10 +48,10 @@ def of(
             return sizes._replace(
                 encoded=1, lags=model.lags, past=int(model.lags > 0), noise=noise,
                 params=_params_of(d, size, noise),
-            ), functions  # fmt: skip
+            ), FUNCTIONS  # fmt: skip
         sizes = _sizes(d, size, numbers(*units, model.noise_variance))._replace(noisy=0)
         sizes = sizes._replace(encoded=1, lags=model.lags, past=int(model.lags > 0), kept=size * d)
-        return sizes, functions._replace(score=score_normal, summarise=summarise_normal)
+        return sizes, OF_KNOWN_NOISE
     unscaled = np.repeat((0.0, 1.0), d)
     if isinstance(model, linear.Linear):
         sizes = _sizes(d, 1 + model.x_dim, unscaled)._replace(inputs=model.x_dim)
@@ -64,7 +63,7 @@ def of(
             lags=model.order, past=1, season=model.season, trend=int(model.trend),
             kept=sizes.kept + model.trend,
         )  # fmt: skip
-    return None if sizes.features > MOST_FEATURES else (sizes, functions)
+    return None if sizes.features > MOST_FEATURES else (sizes, FUNCTIONS)
 
 
 def _sizes(outputs: int, features: int, numbers: Floats) -> Model:
@@ -336,3 +335,7 @@ def summarise_normal(step: RowStep, levels: Floats, spare: Floats, out: Floats) 
         params[at.shares + o, 0] = 1.0
     student_t.each_output(step, levels, spare, out)
     return 0.0
+
+
+FUNCTIONS = Functions(predict, student_t.score, learn, remember, student_t.summarise)
+OF_KNOWN_NOISE = FUNCTIONS._replace(score=score_normal, summarise=summarise_normal)

@@ -1,4 +1,4 @@
-"""Learned models of any size as they are before training: for measurements, and to compile kernels.
+"""Learned models of any size as they are before training.
 
 Their encoders are small networks of random weights, the same in every run.
 """
