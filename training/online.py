@@ -66,15 +66,15 @@ def follow(
     model that takes some, (T, x_dim). elapsed: (T,) time since the observation before, in units of
     the hazard; without it 1.
     """
-    pipeline = _begun(model, settings, levels)
-    observations = _observations(y, inputs, elapsed)
-    taken = pipeline.take_series(0, observations)
-    while len(taken) < len(observations):
-        refused = observations[len(taken)]
+    pipeline = begun(model, settings, levels)
+    seen = observations(y, inputs, elapsed)
+    taken = pipeline.take_series(0, seen)
+    while len(taken) < len(seen):
+        refused = seen[len(taken)]
         if all(map(math.isnan, refused.y)):
             raise Refused(NOT_FINITE)
-        observations[len(taken)] = refused._replace(y=(math.nan,) * model.y_dim)
-        taken += pipeline.take_series(0, observations[len(taken) :])
+        seen[len(taken)] = refused._replace(y=(math.nan,) * model.y_dim)
+        taken += pipeline.take_series(0, seen[len(taken) :])
     numbers = np.full((5, len(taken)), np.nan)
     for t, step in enumerate(taken):
         if step.readout is not None:
@@ -99,9 +99,10 @@ def follow(
     )
 
 
-def _observations(
+def observations(
     y: ArrayLike, inputs: ArrayLike | None = None, elapsed: ArrayLike | None = None
 ) -> list[Observation]:
+    """Labels (T, d) or (T,), inputs and times as a pipeline takes them; as of `follow`."""
     labels = np.asarray(y, np.float64)
     count = len(labels)
     x = np.empty((count, 0)) if inputs is None else np.asarray(inputs, np.float64)
@@ -110,13 +111,13 @@ def _observations(
     return [Observation(tuple(label), tuple(own), units) for label, own, units in rows]
 
 
-def _begun(
-    model: UnderlyingModel, settings: StreamSettings, levels: Sequence[float] = ()
+def begun(
+    model: UnderlyingModel, settings: StreamSettings, levels: Sequence[float] = (), count: int = 1
 ) -> LocalPipeline:
-    """The pipeline of a stream that is none yet."""
+    """The pipeline of so many streams that are none yet."""
     # An alarm on an anomaly has moments, which may not be summed up; its number says enough.
     wanted = rules(model, settings._replace(anomaly_alarm=None))
-    pipeline = LocalPipeline(model, wanted, [0.0], levels, provisional=False)
+    pipeline = LocalPipeline(model, wanted, [0.0] * count, levels, provisional=False)
     pipeline.explains = False
     return pipeline
 
@@ -128,8 +129,8 @@ def segmentation(
 
     Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
     """
-    pipeline = _begun(model, settings)
-    retained = [pipeline.layout.row(seen, (), NOTHING) for seen in _observations(y)]
+    pipeline = begun(model, settings)
+    retained = [pipeline.layout.row(seen, (), NOTHING) for seen in observations(y)]
     past = pipeline.past(pipeline.slab, np.array(retained))
     starts = hindsight.starts(pipeline.slab, past, pipeline.settings, 0)
     return hindsight.outcome(starts)[1:]

@@ -21,11 +21,11 @@ from rich.progress import track
 from torch import Tensor
 
 from model_core import filter as moca
-from model_core.filter import FilterState, Inputs, Prior
+from model_core import segments
+from model_core.hazard import table_of
+from model_core.segments import Changes, Sequences
 from model_core.stream import forecasts
-from model_core.stream.columns import of_inputs
-from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.slab import Refused, Slab, SlabMemory, Step
+from model_core.stream.slab import Refused
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from training import catalogue, figures
@@ -35,7 +35,7 @@ from training.data.windows import Batch, Series, Splits
 from training.errors import BadRun
 from training.figures import Chart, Curves
 from training.learners import Classifier, Learner, learner
-from training.meta_training.objective import labelled, measured, reveal
+from training.meta_training.objective import labelled, measured, reveal, start
 from training.meta_training.runs import RESULT, Run
 from training.online import Followed, follow
 from training.results import (
@@ -199,45 +199,6 @@ def scores(
     return kept(run, "test", key, measure)["score"]
 
 
-class Filters:
-    """Filters of a number of series in units of their own, all stepped by one observation each."""
-
-    def __init__(self, model: UnderlyingModel, rows: int, max_hypotheses: int) -> None:
-        self.model = model
-        self.slab = Slab(model, max_hypotheses, (), room=SlabMemory(expected=rows))
-        self._rows = self.slab.begin([[0.0] * model.scaled] * rows, [[1.0] * model.scaled] * rows)
-
-    def state(self, row: int) -> FilterState:
-        """State of a row (batch 1), a copy."""
-        return self.slab.state(self._rows[row])
-
-    @property
-    def batch(self) -> tuple[FilterState, Prior]:
-        """States and priors of all rows; good until the next step."""
-        return self.slab.batch(self._rows)
-
-    def step(self, seen: Batch) -> list[Step]:
-        """Step all rows by one observation of each, x (B, x_dim) and y (B, d)."""
-        watched = [NOTHING_WATCHED] * len(self._rows)
-        observed = of_inputs(inputs_of(self.model, seen))
-        return self.slab.step(self._rows, observed, watched, summarised=False)
-
-
-def inputs_of(model: UnderlyingModel, seen: Batch) -> Inputs:
-    """An observation of each row as the filter takes it; y is nan where it is to come."""
-    ones = torch.ones(len(seen.y), dtype=torch.float64)
-    table = np.atleast_1d(model.hazard)
-    return Inputs(
-        x=None if seen.x is None else seen.x.double(),
-        y=seen.y.double(),
-        labelled=~seen.y.isnan().any(-1),
-        hazard=torch.from_numpy(table).expand(len(ones), -1),
-        elapsed=ones if seen.elapsed is None else seen.elapsed.double(),
-        changepoint=ones * torch.nan,
-        outlier_rate=ones * model.outlier_rate,
-    )
-
-
 def log_scores(model: UnderlyingModel, batch: Batch) -> Tensor:
     """`log p(y_t | x_t, past)` (B, T), nan where unlabelled, of sequences in units of their own."""
     return torch.from_numpy(np.stack([one.log_score for one in _followed(model, batch)]))
@@ -268,27 +229,13 @@ def _followed(model: UnderlyingModel, batch: Batch, levels: Sequence[float] = ()
 
 
 @torch.no_grad()
-def trace(
-    model: UnderlyingModel, batch: Batch, at: tuple[int, ...] = ()
-) -> tuple[Tensor, dict[int, FilterState]]:
-    """Filter a batch from its first observation; nothing is pruned.
-
-    Returns the belief (B, T, T) `b_t(r | x_t, y_t)` by [t, r], and states of the first sequence
-    before the times `at`.
-    """
-    count, steps = batch.y.shape[:2]
-    filters = Filters(model, count, steps)
-    beliefs = []
-    states = {}
-    for t in range(steps):
-        filters.step(batch.part((slice(None), t)))
-        if t + 1 in at:
-            states[t + 1] = filters.state(0)
-        state, _ = filters.batch
-        belief = torch.zeros(count, steps, dtype=torch.float64)
-        length = state.belief.run_length.clamp(0, steps - 1)
-        beliefs.append(belief.scatter_add(-1, length, state.belief.log_prob.exp()))
-    return torch.stack(beliefs, 1), states
+def trace(model: UnderlyingModel, batch: Batch) -> Tensor:
+    """Belief (B, T, T) `b_t(r | x_t, y_t)` by [t, r] over whole sequences; nothing is pruned."""
+    batch = batch.to("cpu", DTYPE)
+    data = Sequences(batch.x, batch.y)
+    matrix = segments.segment_matrix(model, start(model, batch), data)
+    hazard = torch.from_numpy(table_of(model.hazard)).unsqueeze(0)
+    return segments.forward(matrix, Changes(hazard, batch.elapsed)).log_posterior.exp()
 
 
 def calibration(run: Run, splits: Splits) -> tuple[dict[str, Any], Chart]:
@@ -318,11 +265,13 @@ def validations(run: Run) -> Chart:
 
 
 @torch.no_grad()
-def density(model: UnderlyingModel, state: FilterState, x: Tensor, y: Tensor) -> Tensor:
-    """Predictive density (len(y), len(x)) of one stream's next label y (Q,) at inputs x (G, 1)."""
-    zeros = torch.zeros(1, model.scaled, dtype=torch.float64)
-    states, priors = forecasts.repeated(state, moca.make_prior(model, zeros, zeros + 1), len(x))
-    inputs = inputs_of(model, Batch(x, x.new_full((len(x), model.y_dim), torch.nan)))
+def density(model: UnderlyingModel, series: Series, x: Tensor, y: Tensor) -> Tensor:
+    """Density (len(y), len(x)) of the label y (Q,) that follows a series, at inputs x (G, 1)."""
+    settings = DEFAULTS._replace(max_hypotheses=max(2, len(series.y)))
+    pipeline = as_stream(model, series, settings).pipeline
+    slab = pipeline.slab
+    states, priors = forecasts.repeated(slab.state(0), slab.prior(0), len(x))
+    inputs = pipeline.coming(len(x))._replace(x=x)
     grown, _ = moca.grow(states, priors, inputs)
     mixture = moca.predict(model, grown, priors, inputs).mixture
     return torch.stack([mixture.log_prob(label.expand(len(x), 1)).exp() for label in y])
@@ -578,5 +527,5 @@ def belief_picture(run: Run, splits: Splits, place: Place) -> Chart:
     """Belief over the first test sequence, with its switches."""
     batch = first_sequence(run, splits)
     assert batch.switch is not None
-    (belief,), _ = trace(load(run, splits).model(), batch)
+    (belief,) = trace(load(run, splits).model(), batch)
     return figures.heat_map(belief.numpy(), batch.switch[0].numpy())

@@ -255,12 +255,11 @@ def test_a_trace_of_the_filter_is_the_forward_pass():
     matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
     hazard = torch.full((1, 1), model.hazard, dtype=torch.float64)
     expected = segments.forward(matrix, Changes(hazard)).log_posterior.exp()
-    belief, _ = trace(model, batch)
-    torch.testing.assert_close(belief, expected, atol=1e-9, rtol=0)
+    torch.testing.assert_close(trace(model, batch), expected, atol=1e-9, rtol=0)
     one = batch.part(slice(0, 1))
     grid = torch.linspace(-30, 30, 6001, dtype=torch.float64).unsqueeze(-1)
-    state = trace(model, one, at=(7,))[1][7]
-    density_of = density(model, state, batch.x[0, 7:8], grid)[:, 0]
+    (alone,) = one.series()
+    density_of = density(model, alone.part(slice(0, 7)), batch.x[0, 7:8], grid)[:, 0]
     below = torch.trapezoid(density_of * (grid[:, 0] <= batch.y[0, 7, 0]), grid[:, 0])
     assert torch.trapezoid(density_of, grid[:, 0]).item() == pytest.approx(1, abs=1e-6)
     cdf = follow(model, one.y[0], levels=(0.5,), inputs=one.x[0]).summary.cdf

@@ -34,9 +34,10 @@ from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Hypotheses, Strategy
 from model_core.filter import Prior
+from model_core.stream_settings import DEFAULTS
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
-from training import catalogue, figures, paper
+from training import catalogue, figures, online, paper
 from training.data.files import Place
 from training.data.windows import (
     Batch,
@@ -50,7 +51,7 @@ from training.data.windows import (
 from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart
 from training.meta_training.runs import Run
-from training.paper import Charts, Comparison, Filters, Study, method_table, save_charts, show_table
+from training.paper import Charts, Comparison, Study, method_table, save_charts, show_table
 from training.results import estimate
 
 LOW = 0.0
@@ -187,24 +188,24 @@ class Filtered:
     """
 
     def __init__(self, model: Alpaca, prior: Prior, hypotheses: int = HYPOTHESES) -> None:
-        self._filters = Filters(model, len(prior.location), hypotheses)
-        anywhere = prior.location.new_zeros(len(prior.location), X_DIM)
-        unknown = prior.location.new_full((len(prior.location), 1), torch.nan)
-        self._coming = paper.inputs_of(model, Batch(anywhere, unknown))
+        settings = DEFAULTS._replace(max_hypotheses=hypotheses, history=0)
+        self._pipeline = online.begun(model, settings, count=len(prior.location))
+        self._rows = range(len(prior.location))
+        self._coming = self._pipeline.coming(len(prior.location))
 
     def held(self, switch: Tensor) -> Hypotheses:
         """The mixture with the new hypothesis; MOCA does not use `switch`."""
-        states, priors = self._filters.batch
+        states, priors = self._pipeline.slab.batch(self._rows)
         grown, _ = moca.grow(states, priors, self._coming)
         return actions.hypotheses(grown)
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
         """One step of the filter."""
-        if not all(step.readout.ok for step in self._filters.step(Batch(x, y))):
+        if None in self._pipeline.take(self._rows, online.observations(y, x)):
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
             )
-        return actions.hypotheses(self._filters.batch[0])
+        return actions.hypotheses(self._pipeline.slab.batch(self._rows)[0])
 
 
 class Sliding:

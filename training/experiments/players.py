@@ -261,7 +261,7 @@ def picture(run: Run, splits: Splits, place: Place) -> Chart:
     longest = int(windows.y.norm(dim=-1).sum(-1).argmax())
     batch = windows.part(slice(longest, longest + 1))
     assert batch.x is not None
-    (belief,), _ = paper.trace(paper.load(run, splits).model(), batch)
+    (belief,) = paper.trace(paper.load(run, splits).model(), batch)
     title = f"A player's trajectory, window {longest} of {name}"
     return trajectory((batch.x[0] * SCALE_FT).numpy(), belief.numpy(), title)
 

@@ -138,9 +138,10 @@ def picture(run: Run, splits: Splits, place: Place) -> Chart:
     x, y = GRID
     batch = paper.first_sequence(run, splits)
     model = paper.load(run, splits).model()
-    (belief,), states = paper.trace(model, batch, TIMES)
+    (belief,) = paper.trace(model, batch)
+    (series,) = batch.series()
     densities = {
-        t: paper.density(model, state, x.unsqueeze(-1), y).numpy() for t, state in states.items()
+        t: paper.density(model, series.part(slice(0, t)), x.unsqueeze(-1), y).numpy() for t in TIMES
     }
     return densities_chart(batch, densities, belief.numpy())
 
