@@ -79,14 +79,13 @@ class Past(NamedTuple):
 
 
 class MixtureRow(NamedTuple):
-    """One row of a batch's mixture, which is not corrected.
+    """The mixture of one row (batch 1), which is not corrected.
 
     run_length: (S,) of its components, of which one beyond S is the outliers'. applied: (d, 3) the
     correction, see `correction`.
     """
 
     mixture: Mixture
-    row: int
     run_length: Tensor
     applied: Floats
 
@@ -492,22 +491,19 @@ class Slab:
         if not rows:
             return []
         packed = columns.packed(self.model, seen, watched)
-        compiled = np.full(len(rows), self._kernel is not None)
-        if any(detailed):
-            compiled &= ~np.array(detailed, dtype=bool)
-        if compiled.all():
-            return self.stepped(rows, packed, summarised).steps()
-        by_place: dict[int, Step] = {}
-        for wanted in filter(len, (np.flatnonzero(compiled), np.flatnonzero(~compiled))):
-            own = [rows[i] for i in wanted.tolist()]
-            part = packed.part(wanted)
-            if compiled[wanted[0]]:
-                steps = self.stepped(own, part, summarised).steps()
-            else:
-                details = [bool(detailed) and detailed[i] for i in wanted.tolist()]
-                steps = self._step_eagerly(own, part, details, summarised)
-            by_place.update(zip(wanted.tolist(), steps, strict=True))
-        return [by_place[i] for i in range(len(rows))]
+        chosen = [i for i, wanted in enumerate(detailed) if wanted]
+        mixtures = [self._mixture(rows[i], packed.part(np.array([i]))) for i in chosen]
+        stepped = self.stepped(rows, packed, summarised)
+        steps = stepped.steps()
+        if self.model.typical:
+            for i, regime in enumerate(readout.typical_regimes(self.model, self.batch(rows)[0])):
+                steps[i] = steps[i]._replace(readout=steps[i].readout._replace(regime=regime))
+        if stepped.predicted is not None:
+            for i, detail in zip(chosen, mixtures, strict=True):
+                if steps[i].readout.ok:
+                    mixture = detail._replace(applied=stepped.applied[i])
+                    steps[i] = steps[i]._replace(mixture=mixture)
+        return steps
 
     def room(self, count: int) -> Floats:
         """Room (count, 2, S) for the beliefs after so many steps, see `stepped`."""
@@ -788,35 +784,23 @@ class Slab:
         summarised: bool = True,
         room: Floats = places.NO_BELIEFS,
     ) -> Stepped:
-        """Step rows where they lie by one observation each, by the kernel of a model that has one.
+        """Step rows where they lie by one observation each.
 
-        A row that is named again is stepped again, in order. room: (B, 2, S) for beliefs, of rows
-        that lie together.
+        With a kernel a row that is named again is stepped again, in order. room: (B, 2, S) for
+        beliefs, of rows that lie together, with a kernel.
         """
         packed, held = self._resolved(rows, packed)
         memories = self._settled(rows, packed.inputs)
-        groups = self._chunks.groups(rows)
-        parts = [
-            self._advance(chunk, lying, packed.inputs[at], packed.hazard[at], summarised, room)
-            for chunk, lying, at in groups
-        ]
-        table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
-        return self._answered(rows, packed, table, predicted, memories, held)
-
-    def _answered(
-        self,
-        rows: Numbers,
-        packed: Packed,
-        table: Floats,
-        predicted: Summary | None,
-        memories: Floats | None,
-        held: dict[int, Floats],
-    ) -> Stepped:
-        """Steps of rows, with anomalies and corrections, which learn from them.
-
-        table, predicted: undefined where a step is not `ok`; changed in place. held: see
-        `_resolved`.
-        """
+        if self._kernel is None:
+            table, predicted = self._eagerly(rows, packed, summarised)
+        else:
+            groups = self._chunks.groups(rows)
+            parts = [
+                self._advance(chunk, lying, packed.inputs[at], packed.hazard[at], summarised, room)
+                for chunk, lying, at in groups
+            ]
+            table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
+        # Where a step is not `ok`, table and summary are undefined.
         refused = table[:, OK_COLUMN] <= 0
         self._hold(held, {rows[i] for i in np.flatnonzero(refused).tolist()})
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
@@ -894,20 +878,26 @@ class Slab:
             memories[chosen] = heads
         return memories
 
-    def _step_eagerly(
-        self, rows: Sequence[int], packed: Packed, detailed: Sequence[bool], summarised: bool
-    ) -> list[Step]:
-        """Step distinct rows by one observation each, by torch; detailed: as of `step`."""
-        assert packed.offset is not None
-        packed, held = self._resolved(rows, packed)
-        memories = self._settled(rows, packed.inputs)
+    def _mixture(self, row: int, packed: Packed) -> MixtureRow:
+        """The mixture of a row before one observation."""
+        self._settled([row], packed.inputs)
+        state = self.state(row)
+        prior = self.prior(row)
+        observed = columns.inputs_of(self.model, packed, self.device)
+        with torch.inference_mode():
+            grown, _ = moca.grow(state, prior, observed)
+            mixture = moca.predict(self.model, grown, prior, observed).mixture
+        return MixtureRow(mixture, grown.belief.run_length[0], np.empty(0))
+
+    def _eagerly(
+        self, rows: Numbers, packed: Packed, summarised: bool
+    ) -> tuple[Floats, Summary | None]:
+        """Step distinct rows by torch; the table of `readout`, and predictives."""
         with torch.inference_mode():
             lying = self._chunks.read(rows)
-            state = self._layout.state(*lying)
             prior = self._layout.prior(*lying)
             observed = columns.inputs_of(self.model, packed, self.device)
-            wanted = summarised and bool(self.levels)
-            state, info = moca.step(self.model, state, prior, observed)
+            state, info = moca.step(self.model, self._layout.state(*lying), prior, observed)
             after: tuple[Array, Array] = self._layout.packed(state, prior)
             if self.device == "cpu":
                 after = after[0].numpy(), after[1].numpy()
@@ -915,29 +905,17 @@ class Slab:
                 self._layout, *after, packed.inputs, packed.hazard, RECENT_RUN_LENGTHS, info
             )
             self._chunks.write(rows, after)
-            regimes = readout.typical_regimes(self.model, state) if self.model.typical else []
             fine = table[:, OK_COLUMN] > 0
-            predicted = None
-            if wanted and fine.any():
-                mixture = info.predictive.rows(to_device(np.flatnonzero(fine), self.device))
-                inputs = packed.inputs[fine]
-                y = inputs[:, places.LABEL : places.LABEL + self.model.y_dim].copy()
-                y[inputs[:, places.LABELLED] == 0] = np.nan
-                own = summary.of_mixture(mixture, torch.from_numpy(y), self.levels)
-                numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
-                numbers[fine] = own.numbers
-                predicted = Summary(numbers, own.outputs, own.support)
-        stepped = self._answered(rows, packed, table, predicted, memories, held)
-        steps = stepped.steps()
-        for i, regime in enumerate(regimes):
-            steps[i] = steps[i]._replace(readout=steps[i].readout._replace(regime=regime))
-        if predicted is not None and any(detailed):
-            # Growth gave each slot the run length it has here: pruning only empties slots.
-            run_length = state.belief.run_length
-            for i in np.flatnonzero(fine & np.array(detailed)).tolist():
-                detail = MixtureRow(info.predictive, i, run_length[i], stepped.applied[i])
-                steps[i] = steps[i]._replace(mixture=detail)
-        return steps
+            if not (summarised and self.levels and fine.any()):
+                return table, None
+            mixture = info.predictive.rows(to_device(np.flatnonzero(fine), self.device))
+            inputs = packed.inputs[fine]
+            y = inputs[:, places.LABEL : places.LABEL + self.model.y_dim].copy()
+            y[inputs[:, places.LABELLED] == 0] = np.nan
+            own = summary.of_mixture(mixture, torch.from_numpy(y), self.levels)
+            numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
+            numbers[fine] = own.numbers
+            return table, Summary(numbers, own.outputs, own.support)
 
     def _advance(
         self,

@@ -154,7 +154,7 @@ class PendingAnswer(msgspec.Struct, gc=False):
     def _describe(self, place: MixtureRow) -> None:
         """Add what the request names beside the usual: other quantiles, components."""
         request = self.request
-        mixture = place.mixture.rows(slice(place.row, place.row + 1)).shifted(self.record.offset)
+        mixture = place.mixture.shifted(self.record.offset)
         assert request is not None
         if request.quantiles is not None:
             (at_levels,) = summarise(mixture, request.quantiles, place.applied[None])
