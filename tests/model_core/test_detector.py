@@ -1001,7 +1001,7 @@ def test_labels_that_lack_an_output_are_stepped_by_the_kernel(monkeypatch):
     """In the warm-up, where each forecast replays it, and after it."""
     rng = np.random.default_rng(2)
     labels = [[None if t % 2 else y, z] for t, (y, z) in enumerate(rng.normal(size=(50, 2)))]
-    monkeypatch.setattr(Slab, "_step_eagerly", None)
+    monkeypatch.setattr(Slab, "_eagerly", None)
     one = Detector("joint")
     answers = [one.update(label) for label in labels]
     assert answers[18].warming_up

@@ -9,7 +9,7 @@ import pytest
 
 from model_core.stream import warmup
 from model_core.stream.events import Event
-from model_core.stream.slab import Refused, Slab
+from model_core.stream.slab import OK_COLUMN, Refused, Slab
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
@@ -78,17 +78,14 @@ class Own(Gaussian):
 
 @pytest.mark.parametrize("steps", [0, 40])
 def test_a_model_whose_numbers_are_not_finite_is_given_up(monkeypatch, steps):
-    stepped, taken = Slab._step_eagerly, iter(range(10_000))
+    stepped, taken = Slab._eagerly, iter(range(10_000))
 
     def refused(self, *arguments):
-        steps_taken = stepped(self, *arguments)
-        fine = next(taken) < steps
-        return [
-            step._replace(readout=step.readout._replace(ok=step.readout.ok and fine))
-            for step in steps_taken
-        ]
+        table, predicted = stepped(self, *arguments)
+        table[:, OK_COLUMN] *= next(taken) < steps
+        return table, predicted
 
-    monkeypatch.setattr(Slab, "_step_eagerly", refused)
+    monkeypatch.setattr(Slab, "_eagerly", refused)
     rows = [[float(t)] for t in range(60)]
     if steps:
         with pytest.raises(Refused, match="not finite"):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from model_core import compiled
-from model_core.stream.slab import Slab
+from model_core.stream.slab import OK_COLUMN, Slab
 from model_core.upm.builtin import Options
 from service.wire import Configure, Observation, Observe
 from service.worker.streams.answers import PendingAnswer
@@ -26,17 +26,14 @@ def eager(make_bench):
 @pytest.fixture
 def refusing(monkeypatch):
     """Have eager steps of ODD observations refused, with a label or without, until undone."""
-    stepped = Slab._step_eagerly
+    stepped = Slab._eagerly
 
     def refused(self, rows, packed, *rest):
-        taken = stepped(self, rows, packed, *rest)
-        odd = packed.inputs[:, compiled.ELAPSED] == ODD
-        return [
-            step._replace(readout=step.readout._replace(ok=step.readout.ok and not bad))
-            for step, bad in zip(taken, odd, strict=True)
-        ]
+        table, predicted = stepped(self, rows, packed, *rest)
+        table[packed.inputs[:, compiled.ELAPSED] == ODD, OK_COLUMN] = 0.0
+        return table, predicted
 
-    monkeypatch.setattr(Slab, "_step_eagerly", refused)
+    monkeypatch.setattr(Slab, "_eagerly", refused)
     return monkeypatch
 
 
