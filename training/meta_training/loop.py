@@ -53,60 +53,27 @@ class TrainingLoss(nn.Module):
         return -torch.where(present, score, 0.0).sum(), present.sum()
 
 
-Fed = tuple[Batch, Tensor | None]  # what one iteration learns from: windows, and supervision (B, T)
+def drawn(
+    source: Source,
+    config: Config,
+    share: slice,
+    generator: torch.Generator,
+    device: torch.device,
+) -> tuple[Batch, Tensor | None]:
+    """Windows of one process's share of the next batch, with supervision as of `objective.reveal`.
 
-
-class BatchFeed:
-    """Windows of one process's share of each batch, with supervision as of `objective.reveal`.
-
-    All processes draw whole batches, from generators of one seed.
+    All processes draw whole batches, from generators of one seed. Raises BadConfig where
+    supervision is not known.
     """
-
-    def __init__(
-        self,
-        source: Source,
-        config: Config,
-        share: slice,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> None:
-        self._source = source
-        self._config = config
-        self._share = share
-        self._generator = generator
-        self._device = device
-        self._ahead: Fed | None = None
-        self._before = generator.get_state()
-
-    @property
-    def state(self) -> Tensor:
-        """State of the generator that a resumed run draws its next batch from."""
-        return self._generator.get_state() if self._ahead is None else self._before
-
-    def take(self) -> Fed:
-        """The next batch; raises BadConfig where supervision is not known."""
-        fed = self._ahead or self._drawn()
-        self._ahead = None
-        return fed
-
-    def prepare(self) -> None:
-        """Draw the next batch; the host has nothing to gain from it, only another device has."""
-        if self._device.type != "cpu" and self._ahead is None:
-            self._before = self._generator.get_state()
-            self._ahead = self._drawn()
-
-    def _drawn(self) -> Fed:
-        wanted = self._config.optimiser
-        batch = self._source(self._generator, wanted.batch, wanted.length)
-        share = self._config.objective.supervision
-        supervision = None
-        if share > 0:
-            if batch.switch is None:
-                raise BadConfig("supervision needs switches: those of the data are unknown")
-            revealed = reveal(batch.switch, share, self._generator)[self._share]
-            supervision = transfer.to_device(revealed.to(wanted.precision), self._device)
-        there = batch.part(self._share).to(self._device, wanted.precision)
-        return there, supervision
+    wanted = config.optimiser
+    batch = source(generator, wanted.batch, wanted.length)
+    supervision = None
+    if config.objective.supervision > 0:
+        if batch.switch is None:
+            raise BadConfig("supervision needs switches: those of the data are unknown")
+        revealed = reveal(batch.switch, config.objective.supervision, generator)[share]
+        supervision = transfer.to_device(revealed.to(wanted.precision), device)
+    return batch.part(share).to(device, wanted.precision), supervision
 
 
 def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Progress:
@@ -132,7 +99,6 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     optimiser = torch.optim.Adam(parameters, lr=wanted.learning_rate, fused=not on_host or None)
     generator = torch.Generator().manual_seed(config.seed)
     progress = _begun(job, optimiser, generator, world, resume)
-    feed = BatchFeed(job.splits.train, config, share, generator, device)
     skipped = torch.full((), float(progress.skipped), device=device)
     objective: nn.Module = TrainingLoss(learner, config)
     if world.size > 1:
@@ -142,14 +108,13 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     ended = world.agree(_ended(config, progress))
     while not ended:
         learner.train()
-        batch, supervision = feed.take()
+        batch, supervision = drawn(job.splits.train, config, share, generator, device)
         total, count = objective(batch, supervision)
         # Processes average gradients; each label counts the same whichever has it.
         loss = total * world.size / world.total(count).clamp(min=1)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         skipped += _step(optimiser, parameters, rate(config, progress), config)
-        feed.prepare()
         progress.iteration += 1
         progress.elapsed_s = clock() - begun_s
         validated = progress.iteration % config.validation.every == 0 or done(config, progress) >= 1
@@ -158,7 +123,7 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
             measured["loss"] = _look(world.total(loss.detach()), skipped, progress) / world.size
         if validated:
             measured |= _validated(job, validation, learner, progress, world)
-            progress.generator = feed.state
+            progress.generator = generator.get_state()
             if world.leads:
                 parts = {"learner": learner.state_dict(), "optimiser": optimiser.state_dict()}
                 job.run.save(progress, parts)
