@@ -223,7 +223,7 @@ class QuietColumns(NamedTuple):
             for at in _WHOLE:
                 columns[at] = [b"%d" % number for number in table[:, at].tolist()]
         columns.append([stream.encode() for stream in self.streams])
-        columns.append([b"%d" % seq for seq in self.seqs])
+        columns.append(_encode(list(self.seqs))[1:-1].split(b","))
         columns.append([time and _encode(time) for time in self.times])
         texts = [b""] * count
         for chosen, (timed, periods) in self._alike():
@@ -252,6 +252,8 @@ class QuietColumns(NamedTuple):
 
     def _alike(self) -> Iterable[tuple[Sequence[int], tuple[bool, tuple[int, ...]]]]:
         """Places of answers that have the same members, whether these have times, and seasons."""
+        if not any(self.times) and not any(self.seasons):  # nearly always
+            return [(range(len(self.seqs)), (False, ()))]
         periods = [() if own is None else tuple(own.periods) for own in self.seasons]
         kinds = [(time is not None, own) for time, own in zip(self.times, periods, strict=True)]
         different = set(kinds)

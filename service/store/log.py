@@ -413,18 +413,19 @@ def _command_of(commits: Sequence[Commit]) -> Words:
         arguments += (0, 0, commit.token, str(commit.expected), str(commit.new), commit.done)
         arguments += (len(streams), tails, positions)
         tail = keys.tail(p, "")
-        number: dict[Argument, int] = {keys.heads(p): 1}
-        number |= {tail + stream: at for at, stream in enumerate(streams, 2)}
+        tails_of = [tail + stream for stream in streams]
+        number = {keys.heads(p): 1}
         for operation, key, *others in commit.effects:
             if type(key) is not str or tag not in key:
                 raise ValueError(f"an effect of partition {p} on key {key!r}")
-            at = number.setdefault(key, len(number) + 1)
-            if 1 < at <= len(streams) + 1:
-                raise ValueError(f"an effect on {key!r}, which an element is pushed to")
+            at = number.setdefault(key, len(tails_of) + len(number) + 1)
             arguments += (operation, at, len(others), *others)
-        arguments[begin] = 3 + len(number)
+        arguments[begin] = 3 + len(tails_of) + len(number)
         arguments[begin + 1] = len(arguments) - begin - 2
-        names += (*_keys(p), *cast("Iterable[str]", number))
+        if not number.keys().isdisjoint(tails_of):
+            raise ValueError(f"an effect of partition {p} on a tail that an element is pushed to")
+        heads, *more = number
+        names += (*_keys(p), heads, *tails_of, *more)
     return script("commit", names, arguments)
 
 

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +52,7 @@ from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
-from service.worker.streams.task import CommandTask, RowsTask, Task, key_field
+from service.worker.streams.task import CommandTask, RowsTask, StreamKey, Task, key_field
 from service.worker.streams.validation import (
     check_details,
     check_position,
@@ -59,7 +61,6 @@ from service.worker.streams.validation import (
 
 _applied = metrics.OBSERVATIONS.labels("applied")
 Ints = NDArray[np.int64]
-Key = tuple[int, str]  # of a stream: its partition and name
 
 
 class Rows(NamedTuple):
@@ -90,10 +91,10 @@ class CommandBatch:
     def __init__(self, engine: Engine, tasks: Sequence[Task]) -> None:
         self.engine = engine
         self.tasks = tasks
-        self.touched: dict[Key, Stream] = {}  # what the commands are for
-        self._queues: dict[Key, StreamQueue] = {}  # of those for whom something waits
+        self.touched: dict[StreamKey, Stream] = {}  # what the commands are for
+        self._queues: dict[StreamKey, StreamQueue] = {}  # of those for whom something waits
         # Whose idempotency records are to be kept, by stream and field.
-        self._keyed: dict[tuple[Key, bytes], CommandTask] = {}
+        self._keyed: dict[tuple[StreamKey, bytes], CommandTask] = {}
         # The next observation of each of some streams, by which its row was stepped already.
         self._awake: list[tuple[StreamQueue, PendingAnswer, Step]] = []
         self.filling = Filling(engine.waiting_bytes)
@@ -105,10 +106,10 @@ class CommandBatch:
 
     def steps(self) -> Generator[None, None, None]:
         """Apply, and yield where a rerun can be left for a while, or given up."""
-        keys = [(task.partition, name) for task in self.tasks for name in task.streams]
+        keys = list(chain.from_iterable(task.streams for task in self.tasks))
         self.engine.applying = set(keys)
         self.engine.load_all(self.engine.applying)
-        self.touched = {key: self.engine.streams[key] for key in keys}
+        self.touched = dict(zip(keys, map(self.engine.streams.__getitem__, keys), strict=True))
         self._begin()
         waiting = [queue for queue in self._queues.values() if queue.tasks]
         while waiting:
@@ -129,8 +130,8 @@ class CommandBatch:
     def streams(self) -> dict[int, list[Stream]]:
         """Those that the commands are for, by partition."""
         by_partition: dict[int, list[Stream]] = {}
-        for (partition, _), stream in self.touched.items():
-            by_partition.setdefault(partition, []).append(stream)
+        for partition, streams in groupby(self.touched.values(), attrgetter("partition")):
+            by_partition.setdefault(partition, []).extend(streams)
         return by_partition
 
     def _begin(self) -> None:
@@ -138,13 +139,13 @@ class CommandBatch:
 
         Such rows need no task, nor their streams a queue.
         """
-        running: set[Key] = set()
+        running: set[StreamKey] = set()
         begun: list[Rows] = []
         for task in self.tasks:
             if isinstance(task, RowsTask):
                 begun += self._rows(task, running)
             else:
-                self._wait((task.partition, task.command.stream), task)
+                self._wait(task.streams[0], task)
         if not begun:
             return
         for chosen, part, entered in self._advance(quiet.joined([own.wave for own in begun])):
@@ -160,16 +161,18 @@ class CommandBatch:
                     self._answer(own.task, own.rows[places], runs, part, entered)
         self._enter_awake()
 
-    def _rows(self, task: RowsTask, running: set[Key]) -> list[Rows]:
+    def _rows(self, task: RowsTask, running: set[StreamKey]) -> list[Rows]:
         """The rows of a command that may be quiet; all others become tasks, and wait.
 
         running: streams of those of earlier commands, to which these are added.
         """
-        keys = [(task.partition, name) for name in task.streams]
-        streams = [self.touched[key] for key in keys]
+        keys = task.streams
+        streams = list(map(self.touched.__getitem__, keys))
         allowed = np.zeros(len(keys), dtype=bool)
         if _may_be_quiet(task.command, task.envelope):
-            allowed[:] = [key not in running and key not in self._queues for key in keys]
+            allowed[:] = True
+            if not (running.isdisjoint(keys) and self._queues.keys().isdisjoint(keys)):
+                allowed[:] = [key not in running and key not in self._queues for key in keys]
             if task.command.keys is not None:
                 allowed &= [not _is_remembered(task, i, own) for i, own in enumerate(streams)]
         begun: list[Rows] = []
@@ -178,9 +181,12 @@ class CommandBatch:
             places, wave = quiet.wave_of_rows(self.engine.table, task, streams, allowed)
             if places:
                 begun.append(Rows(task, np.array(places, np.int64) + task.first, wave))
+        if len(places) == len(keys):
+            running.update(keys)
+            return begun
         for i in sorted({*range(len(keys))}.difference(places)):
             self._wait(keys[i], task.task(task.first + i))
-        running |= {keys[i] for i in places}
+        running.update([keys[i] for i in places])
         return begun
 
     def _answer(self, task: RowsTask, rows: Ints, runs: Ints, wave: Wave, entered: Entered) -> None:
@@ -220,7 +226,7 @@ class CommandBatch:
                     record = IdempotencyRecord(digest, time_ms, 200, [], answers)
                     self._keep(wave.streams[run], key_field(key), record)
 
-    def _wait(self, key: Key, task: CommandTask) -> StreamQueue:
+    def _wait(self, key: StreamKey, task: CommandTask) -> StreamQueue:
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = StreamQueue(self.touched[key])

@@ -32,7 +32,7 @@ from service.worker.self_test import rehearse
 from service.worker.streams.answers import gathered
 from service.worker.streams.registry import STATES_BYTES, Engine
 from service.worker.streams.stream import Changes, Stream
-from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
+from service.worker.streams.task import LogItem, RowsTask, StreamKey, decode_entries, in_reach
 
 logger = logging.getLogger(__name__)
 READ_ENTRIES = 64  # of each partition at a time: 16 MiB at most
@@ -384,13 +384,14 @@ class Worker:
         """The first items of each partition whose streams fit into memory, which are loaded."""
         self._busy = set(received)
         kept = received
-        names = {p: _names(items) for p, items in received.items()}
-        if not self.engine.use([(p, name) for p, own in names.items() for name in own]):
+        streams = {p: _streams(items) for p, items in received.items()}
+        if not self.engine.use(list(chain.from_iterable(streams.values()))):
             self.engine.applying = set()
             kept = {}
             part_bytes = self.engine.room.for_states // (2 * len(received))
-            for partition, own in names.items():
-                late = set(own[self.engine.load_first(partition, own, part_bytes) :])
+            for partition, own in streams.items():
+                names = [name for _, name in own]
+                late = set(own[self.engine.load_first(partition, names, part_bytes) :])
                 items = received[partition]
                 kept[partition] = _before(items, late) if late else items
         self._busy = set()
@@ -662,7 +663,7 @@ class Worker:
             self._lose(set(self.offsets), blame=False)
 
 
-def _names(items: Sequence[LogItem]) -> list[str]:
+def _streams(items: Sequence[LogItem]) -> list[StreamKey]:
     """Streams that items are for, each once."""
     if len(items) == 1 and items[0].task is not None:
         return items[0].task.streams
@@ -670,7 +671,7 @@ def _names(items: Sequence[LogItem]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(streams)))
 
 
-def _before(items: list[LogItem], late: Collection[str]) -> list[LogItem]:
+def _before(items: list[LogItem], late: Collection[StreamKey]) -> list[LogItem]:
     """What comes before the first command, or row, of one of these streams."""
     before: list[LogItem] = []
     for item in items:

@@ -300,13 +300,16 @@ class Bulk:
                 await asyncio.sleep(0)
         gateway = self._context.gateway
         waves: defaultdict[int, list[list[int]]] = defaultdict(list)
-        for stream, places in by_stream.items():
+        others = self._items.others
+        for (stream, places), partition in zip(
+            by_stream.items(), gateway.partitions(by_stream), strict=True
+        ):
             group = places
-            if len(places) > 1 or places[0] in self._items.others:
+            if len(places) > 1 or places[0] in others:
                 self._groups[stream] = self._grouped(places)
                 group = self._next(stream)
             if group:
-                waves[gateway.partition(stream)].append(group)
+                waves[partition].append(group)
         await submit_waves(gateway, waves, self._command, self._following)
 
     def documents(self) -> list[Answer | Document]:
@@ -338,11 +341,12 @@ class Bulk:
         else:
             for group in groups:
                 self._enter(group, result)
-        later = map(self._next, map(self._stream, groups)) if self._groups else ()
+        later = map(self._next, self._streams(groups)) if self._groups else ()
         return [group for group in later if group]
 
-    def _stream(self, group: list[int]) -> str:
-        return cast(str, self._items.streams[group[0]])  # one that is unknown has no group
+    def _streams(self, groups: Sequence[list[int]]) -> list[str]:
+        streams = cast(list[str], self._items.streams)  # one that is unknown has no group
+        return [streams[group[0]] for group in groups]
 
     def _answer(self, groups: Sequence[list[int]], quiet: wire.QuietRows, first: int) -> None:
         """Take answers to groups of one item, from the `first` on."""
@@ -352,7 +356,7 @@ class Bulk:
         columns = rendering.QuietColumns(
             quiet.model,
             quiet.full,
-            list(map(self._stream, groups)),
+            self._streams(groups),
             quiet.firsts[first:stop],
             [self._items.times[place] for place in places],
             [None] * len(places) if quiet.seasons is None else quiet.seasons[first:stop],
@@ -362,7 +366,7 @@ class Bulk:
             self.results[place] = text
 
     def _enter(self, group: list[int], result: Result) -> None:
-        stream = self._stream(group)
+        (stream,) = self._streams([group])
         if isinstance(result, ServiceError):
             self._refuse(group, result)
             self._skip(stream)
@@ -417,7 +421,7 @@ class Bulk:
         places = list(chain.from_iterable(wave))
         times = [items.times[place] for place in places]
         command = wire.ObserveMany(
-            list(map(self._stream, wave)),
+            self._streams(wave),
             np.array([items.y[place] for place in places], "<f8").tobytes(),
             list(map(len, wave)) if len(places) > len(wave) else None,
             times if any(times) else None,

@@ -70,19 +70,15 @@ class Engine:
 
     # --- loading and forgetting ---------------------------------------------------------------
 
-    def use(self, places: Iterable[tuple[int, str]]) -> bool:
-        """Count streams, by partition and name, as used last; False where not all are in memory."""
-        used: dict[tuple[int, str], Stream] = {}
-        found = True
-        for key in places:
-            stream = self.streams.pop(key, None)
-            if stream is not None:
-                used[key] = stream
-            elif key not in used:
-                found = False
-                break
-        self.streams |= used
-        return found
+    def use(self, places: Sequence[tuple[int, str]]) -> bool:
+        """Count streams, by partition and name, as used last; False where not all are in memory.
+
+        places: none twice.
+        """
+        if not self.streams.keys() >= set(places):
+            return False
+        self.streams.update(zip(places, list(map(self.streams.pop, places)), strict=True))
+        return True
 
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
@@ -125,9 +121,8 @@ class Engine:
     def load_all(self, places: Iterable[tuple[int, str]]) -> None:
         """Have streams, by partition and name, in memory; those that are stay where they are."""
         missing: dict[int, list[str]] = {}
-        for key in places:
-            if key not in self.streams:
-                missing.setdefault(key[0], []).append(key[1])
+        for partition, name in set(places).difference(self.streams):
+            missing.setdefault(partition, []).append(name)
         for partition, names in missing.items():
             self.load(partition, names)
 

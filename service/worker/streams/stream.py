@@ -594,16 +594,18 @@ def put_rows(
     """Keep encoded records that streams slept through, of each so many from a position on."""
     at = 0
     for stream, first, count in zip(streams, firsts, counts, strict=True):
-        own = rows[at : at + count]
-        at += count
+        end = at + count
         stream.moved += count
         tail = stream.tail
         if tail.new:  # one that is not complete yet comes before them
-            tail.new |= enumerate(own, first)
-            continue
-        if not tail.rows:
-            tail.start = first
-        tail.rows += own
+            tail.new |= enumerate(rows[at:end], first)
+        elif count == 1 and tail.rows:
+            tail.rows.append(rows[at])
+        else:
+            if not tail.rows:
+                tail.start = first
+            tail.rows += rows[at:end]
+        at = end
 
 
 class Changes(NamedTuple):

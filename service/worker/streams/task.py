@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import NamedTuple
 from zlib import crc32
 
@@ -44,6 +44,7 @@ from service.worker.streams.stream import Stream
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
 OUTCOME_BYTES = 32 << 10  # of the answers to rows that have one outcome together
 
+StreamKey = tuple[int, str]  # partition and name of a stream
 Part = PendingAnswer | QuietAnswers | StoredAnswer  # of the answers to a command
 
 
@@ -83,13 +84,13 @@ class CommandTask:
         self.units = wire.units(self.command)
 
     @property
-    def streams(self) -> list[str]:
+    def streams(self) -> list[StreamKey]:
         """Streams that it is for."""
-        return [self.command.stream]
+        return [(self.partition, self.command.stream)]
 
-    def count(self, observations: Counter[str]) -> int:
+    def count(self, observations: Counter[StreamKey]) -> int:
         """Add its observations to those of its stream; returns how many these are then."""
-        stream = self.command.stream
+        (stream,) = self.streams
         observations[stream] += self.units
         return observations[stream]
 
@@ -179,7 +180,7 @@ class RowsTask:
 
     __slots__ = (
         "answers", "base", "command", "entry", "envelope", "first", "firsts", "incarnation",
-        "models", "numbers", "partition", "seasons", "stop", "tasks", "_ends",
+        "models", "numbers", "partition", "seasons", "stop", "streams", "tasks", "_ends",
     )  # fmt: skip
 
     def __init__(
@@ -209,6 +210,9 @@ class RowsTask:
         """Have these rows, none of which was applied."""
         self.first = first
         self.stop = stop
+        # Streams of the rows; none twice.
+        names = self.command.streams[first:stop]
+        self.streams: list[StreamKey] = list(zip(repeat(self.partition), names))
         self.tasks: dict[int, CommandTask] = {}  # of rows that are not quiet
         self.answers: dict[int, Answers] = {}  # of quiet rows of several observations
         # Of quiet rows of one: their model, seq and numbers, by place from `first` on.
@@ -222,11 +226,6 @@ class RowsTask:
         part = copy(self)
         part._begin(first, stop)
         return part
-
-    @property
-    def streams(self) -> list[str]:
-        """Streams of the rows; none twice."""
-        return self.command.streams[self.first : self.stop]
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -273,7 +272,7 @@ class RowsTask:
         """The worst of the rows' statuses."""
         return max((task.status for task in self.tasks.values()), default=200)
 
-    def count(self, observations: Counter[str]) -> int:
+    def count(self, observations: Counter[StreamKey]) -> int:
         """Add its observations to those of its streams; returns the most that one has then."""
         streams = self.streams
         if self.command.counts is None:
@@ -413,7 +412,7 @@ class LogItem(NamedTuple):
     payload: bytes | None = None
     lost: Lost | None = None
 
-    def before(self, late: Collection[str]) -> LogItem | None:
+    def before(self, late: Collection[StreamKey]) -> LogItem | None:
         """What comes before the first row of one of these streams; None: nothing does."""
         task = self.task
         if task is None:
@@ -507,7 +506,7 @@ def in_reach(items: list[LogItem], alone: Callable[[LogItem], bool]) -> list[Log
     """
     if len(items) == 1:
         return items
-    observations: Counter[str] = Counter()
+    observations: Counter[StreamKey] = Counter()
     for i, item in enumerate(items):
         if alone(item):
             return items[: max(1, i)]
