@@ -336,14 +336,5 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
 
     def _columns(self, observations: Sequence[Observation]) -> Columns:
         """Observations as a filter takes them, without seasons."""
-        count = len(observations)
-        blank = (0.0,) * self.model.x_dim
-        return Columns(
-            y=np.array([seen.y for seen in observations], dtype=np.float64),
-            x=np.array([seen.x or blank for seen in observations], dtype=np.float64),
-            elapsed=np.array([seen.elapsed for seen in observations]),
-            changepoint=np.array([seen.changepoint for seen in observations]),
-            outlier_rate=np.full(count, self.rules.outlier_rate),
-            hazard=columns.of_all(self.rules.hazard, count),
-            offset=np.zeros((count, self.model.y_dim)),
-        )
+        rows = np.array([self.layout.row(seen, (), NOTHING) for seen in observations])
+        return self.layout.columns(rows, self.rules.hazard, self.rules.outlier_rate)

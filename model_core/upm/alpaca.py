@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from model_core.lazy import Tensor, torch
 from model_core.transfer import on_host
 from model_core.upm.base import Densities, Stats
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats, Regression
-
-if TYPE_CHECKING:
-    from model_core.upm import lattice
 
 
 class AlpacaStats(NamedTuple):
@@ -78,15 +75,27 @@ class Alpaca(Learned, Regression):
         # On a device not even a look at whether one lacks is worth the wait.
         if self.partial and not (on_host(present) and bool(present.all())):
             weight = weight * present
-            predicted = _by_output(mean, cov, phi, label, weight, longest)
+            alone = [
+                lattice.predict(
+                    mean[..., o : o + 1],
+                    cov,
+                    phi,
+                    label[..., o : o + 1],
+                    weight[..., o],
+                    longest,
+                )
+                for o in range(self.y_dim)
+            ]
+            residual = torch.cat([one.residual for one in alone], -1)
+            spread = torch.stack([one.spread for one in alone], -1)
         else:
-            predicted = lattice.predict(mean, cov, phi, label, weight.squeeze(-1), longest)
-            predicted = predicted._replace(spread=predicted.spread.unsqueeze(-1))
+            residual, spread = lattice.predict(mean, cov, phi, label, weight.squeeze(-1), longest)
+            spread = spread.unsqueeze(-1)
         stats = prior
         if self.noise_prior is not None:
-            past = predicted.spread.new_ones(y.shape[1], y.shape[1]).triu().unsqueeze(-1)
+            past = spread.new_ones(y.shape[1], y.shape[1]).triu().unsqueeze(-1)
             absorbed = weight.unsqueeze(1) * past
-            squares = absorbed * predicted.residual.square() / predicted.spread
+            squares = absorbed * residual.square() / spread
             # What the rows before it said, not it itself.
             count = absorbed.cumsum(-2) - absorbed
             total = squares.cumsum(-2) - squares
@@ -94,29 +103,7 @@ class Alpaca(Learned, Regression):
                 alpha=prior.alpha.unsqueeze(-2) + 0.5 * count,
                 beta=prior.beta.unsqueeze(-2) + 0.5 * total,
             )
-        location = label.unsqueeze(1) - predicted.residual
-        predictive = self._components(location, predicted.spread, stats)
+        location = label.unsqueeze(1) - residual
+        predictive = self._components(location, spread, stats)
         density = predictive.log_density(torch.where(present, y, 0.0).unsqueeze(1))
         return Densities(density.masked_fill(~present.unsqueeze(1), 0.0).sum(-1))
-
-
-def _by_output(
-    mean: Tensor, cov: Tensor, phi: Tensor, y: Tensor, weight: Tensor, longest: int | None
-) -> lattice.Predicted:
-    """`lattice.predict` with weights (B, T, y), and spreads (B, T, T, y), by output."""
-    from model_core.upm import lattice
-
-    batch = len(y)
-    outputs = y.shape[-1]
-    predicted = lattice.predict(
-        mean.mT.flatten(0, 1).unsqueeze(-1),
-        cov.repeat_interleave(outputs, 0),
-        phi.repeat_interleave(outputs, 0),
-        y.mT.flatten(0, 1).unsqueeze(-1),
-        weight.mT.flatten(0, 1),
-        longest,
-    )
-    residual, spread = (
-        folded.reshape(batch, outputs, *folded.shape[1:3]).movedim(1, -1) for folded in predicted
-    )
-    return lattice.Predicted(residual, spread)

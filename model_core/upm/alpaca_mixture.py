@@ -12,7 +12,7 @@ for an inlier responsibility `w` of the label. With M = 1 it is ALPaCA.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,11 +20,9 @@ from torch import Tensor
 
 from model_core.components import Choice
 from model_core.upm.alpaca import Alpaca, AlpacaStats, NoisePrior
-from model_core.upm.base import Densities, Stats, mixed, tree_map, widened
+from model_core.upm.base import Densities, Stats, mixed, widened
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats
-
-TOGETHER = 1 << 20  # residuals of the types whose lattices run at once: larger arrays are slower
 
 
 class MixtureStats(NamedTuple):
@@ -120,10 +118,11 @@ class AlpacaMixture(Learned):
 
     def predictive(self, stats: Stats, phi: Tensor | None) -> Choice:
         """Mixture of Gaussians (paper, app. A), or of Student-t."""
-        types = stats.log_weight.shape[1:]
-        predictives = self._of_slots(types[0]).predictive(self._folded(stats), phi)
-        unfolded = (_unfolded(part, types) for part in predictives.parameters())
-        return Choice(predictives.rebuilt(*unfolded), stats.log_weight)
+        each = [alone.predictive(own, phi) for alone, own in self._types(stats)]
+        stacked = (
+            torch.stack(parts, 2) for parts in zip(*(p.parameters() for p in each), strict=True)
+        )
+        return Choice(each[0].rebuilt(*stacked), stats.log_weight)
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Choice:
         """The prior predictive with ten times its squared scales."""
@@ -131,54 +130,28 @@ class AlpacaMixture(Learned):
 
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
         """Absorb one row in every regression, and weigh them by how well they forecast it."""
-        types = stats.log_weight.shape[1:]
-        folded = self._folded(stats)
-        share = weight.unsqueeze(-1).expand(-1, *types)
-        alone = self._of_slots(types[0])
-        density, after = alone.learned(folded, phi, y, share.flatten(1))
-        log_posterior = torch.log_softmax(stats.log_weight + _unfolded(density, types), -1)
-        log_weight = mixed(share, log_posterior, stats.log_weight)
-        return type(stats)(log_weight, *(_unfolded(part, types) for part in after))
+        learned = [alone.learned(own, phi, y, weight) for alone, own in self._types(stats)]
+        densities, after = zip(*learned, strict=True)
+        density = torch.stack(densities, -1)
+        log_posterior = torch.log_softmax(stats.log_weight + density, -1)
+        log_weight = mixed(weight.unsqueeze(-1), log_posterior, stats.log_weight)
+        stacked = (torch.stack(parts, 2) for parts in zip(*after, strict=True))
+        return type(stats)(log_weight, *stacked)
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
     ) -> Densities:
         """By the lattice of every type: `O(M T^2 n)`."""
-        together = max(1, TOGETHER // (y.numel() * y.shape[1]))
-        parts = []
-        for m in range(0, self.parts, together):
-            some = tree_map(lambda t, m=m: t[:, :, m : m + together], prior)
-            parts.append(self._densities(some, slice(m, m + together), phi, y, weight, longest))
-        density = torch.cat(parts, 1)
+        each = [
+            alone.every_start(own, phi, y, weight, longest).label
+            for alone, own in self._types(prior)
+        ]
+        density = torch.stack(each, 1)
         # Beside the best type, so that sums of many stay exact.
         lead = density - density.detach().amax(1, keepdim=True)
         evidence = (weight[:, None, None] * lead).triu()
         weights = prior.log_weight.mT.unsqueeze(-1) + evidence.cumsum(-1) - evidence
         return Densities(torch.logsumexp(torch.log_softmax(weights, 1) + density, 1))
-
-    def _densities(
-        self,
-        prior: Stats,
-        types: slice,
-        phi: Tensor | None,
-        y: Tensor,
-        weight: Tensor,
-        longest: int | None,
-    ) -> Tensor:
-        """Log densities (B, M, T, T) by [s, t] of some of the types; prior: theirs."""
-        batch = len(y)
-        size = prior.log_weight.shape[-1]
-        alone = self.alone(0)
-        if self.noise_variance is not None:
-            variance = self.noise_variance[types].repeat(batch, 1)[:, None, None]
-            alone = replace(alone, noise_variance=variance)
-        # Sequences of each type stand in for those of a batch.
-        first = self._folded(tree_map(lambda t: t.flatten(0, 2)[:, None, None], prior))
-        features, labels, absorbed = (
-            rows.repeat_interleave(size, 0) for rows in (self.required(phi), y, weight)
-        )
-        density = alone.every_start(first, features, labels, absorbed, longest).label
-        return density.reshape(batch, size, *density.shape[1:])
 
     def draw(self, stats: Stats, phi: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """One function of each hypothesis: of a type drawn first (see `Regression.draw`)."""
@@ -186,29 +159,14 @@ class AlpacaMixture(Learned):
         chosen = torch.stack(
             [torch.multinomial(p, 1, generator=generator) for p, generator in chances]
         )
-        functions = []
-        for m in range(self.parts):
-            mean, cov, *noise = (part[:, :, m] for part in stats[1:])
-            one = NoisyStats(mean, cov, *noise) if noise else AlpacaStats(mean, cov)
-            functions.append(self.alone(m).draw(one, phi, generators))
+        functions = [alone.draw(own, phi, generators) for alone, own in self._types(stats)]
         drawn = torch.stack(functions, 2)
         at = chosen[..., None, None].expand(-1, -1, -1, *drawn.shape[3:])
         return drawn.gather(2, at).squeeze(2)
 
-    def _folded(self, stats: Stats) -> AlpacaStats | NoisyStats:
-        """Regressions of the types as those of as many hypotheses (B, S M, ...)."""
-        parts = [part.flatten(1, 2) for part in stats[1:]]
-        return AlpacaStats(*parts) if self.noise_prior is None else NoisyStats(*parts)
-
-    def _of_slots(self, slots: int) -> Alpaca:
-        """The model of what `_folded` makes of so many hypotheses, each with its type's noise."""
-        variance = self.noise_variance
-        alone = self.alone(0)
-        if variance is None:
-            return alone
-        return replace(alone, noise_variance=variance.repeat(slots, 1))
-
-
-def _unfolded(value: Tensor, types: tuple[int, ...]) -> Tensor:
-    """From (B, S M, ...) to (B, S, M, ...); types: (S, M)."""
-    return value.reshape(len(value), *types, *value.shape[2:])
+    def _types(self, stats: Stats) -> list[tuple[Alpaca, AlpacaStats | NoisyStats]]:
+        """The regression of each type, with its statistics."""
+        kind = AlpacaStats if self.noise_prior is None else NoisyStats
+        return [
+            (self.alone(m), kind(*(part[:, :, m] for part in stats[1:]))) for m in range(self.parts)
+        ]

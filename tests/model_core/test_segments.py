@@ -13,7 +13,7 @@ from model_core import filter as moca
 from model_core import segments as seg
 from model_core.encoder import Mlp
 from model_core.segments import Changes, Sequences
-from model_core.upm import alpaca_mixture, pcoc
+from model_core.upm import pcoc
 from model_core.upm.alpaca import Alpaca, NoisePrior
 from tests.model_core import enumeration
 from tests.model_core.cases import row_by_row, run, series
@@ -119,14 +119,11 @@ def test_windows_are_parts_of_the_matrix(name):
 
 
 def test_the_size_of_what_is_computed_at_once_does_not_matter(monkeypatch):
-    for name in ("pcoc-3", "alpaca-mixture-1", "alpaca-mixture-unknown-2"):
-        batch = [series(case(name), i, 13) for i in range(2)]
-        whole = matrix(case(name), batch)
-        with monkeypatch.context() as patch:
-            patch.setattr(pcoc, "ROWS", 7)
-            patch.setattr("model_core.upm.pcoc.COLUMNS", 5)
-            patch.setattr(alpaca_mixture, "TOGETHER", 1)
-            close(matrix(case(name), batch).label, whole.label, 1e-11)
+    batch = [series(case("pcoc-3"), i, 13) for i in range(2)]
+    whole = matrix(case("pcoc-3"), batch)
+    monkeypatch.setattr(pcoc, "ROWS", 7)
+    monkeypatch.setattr(pcoc, "COLUMNS", 5)
+    close(matrix(case("pcoc-3"), batch).label, whole.label, 1e-11)
 
 
 def test_an_input_that_is_not_finite_spoils_no_other_stream():
