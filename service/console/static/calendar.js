@@ -4,7 +4,8 @@ import { get, send } from "./api.js";
 import { choice, field } from "./controls.js";
 import { announce, fill, h, marked, section, table } from "./dom.js";
 import { moment, plural } from "./format.js";
-import { poll, problem } from "./problems.js";
+import { problem } from "./problems.js";
+import { soon } from "./soon.js";
 
 /** @param {string} time */
 const minute = (time) => moment(time).replace(/:00$/, "");
@@ -104,7 +105,7 @@ export function showCalendar(main, feed) {
     place,
     section("Set a window", form, h("p", { class: "note apart" }, marked("A name that exists is replaced. `moca calendar set` has rules such as FREQ=WEEKLY;BYDAY=SA,SU, too."))),
   );
-  const polling = poll(read, EVERY_MS, (error) => fill(trouble, error ? problem(error, () => polling.now()) : null));
+  const polling = soon(read, { everyMs: EVERY_MS }, (error) => fill(trouble, error ? problem(error, () => polling.now()) : null));
   return {
     title: "Calendar",
     nav: "calendar",

@@ -8,7 +8,7 @@ import { clock, count, dated, dayOf, inWords, lasting, plural } from "./format.j
 import { incidentRow, readIncidents } from "./incidents.js";
 import { Pager } from "./pager.js";
 import { AROUND } from "./pictures.js";
-import { poll, problem } from "./problems.js";
+import { problem } from "./problems.js";
 import { linkTo, streamLink } from "./row.js";
 import { soon } from "./soon.js";
 import { STEADY, steadyParts } from "./steady.js";
@@ -59,15 +59,14 @@ class ChangesPage {
       this.steady,
       keysLine(),
     );
-    this.polling = poll(() => this.read(), EVERY_MS, (error) => {
+    const when = { apartMs: NEWS_MS, everyMs: EVERY_MS };
+    this.polling = soon(() => this.read(), when, (error) => {
       if (error && !this.shown) this.context.textContent = "";
       fill(this.trouble, error ? problem(error, () => this.again()) : null);
     });
-    // A failure is the polling's to show, and to try again.
-    this.news = soon(async () => this.polling.now(), NEWS_MS, () => {});
     const changed = (/** @type {any} */ raised) => {
       if (raised.event.state === "confirmed") announce(`${raised.stream}: ${raised.event.sentence}`);
-      this.news.ask();
+      this.polling.ask();
     };
     feed.follow({ path: "v1/events", query: {}, on: { changepoint: changed, gap: () => this.again() } });
     this.scrolled = () => this.held && !this.reading && this.catchUp();
@@ -265,7 +264,6 @@ class ChangesPage {
 
   close() {
     this.polling.stop();
-    this.news.stop();
     this.asked.abort();
     this.filter.close();
     window.removeEventListener("scroll", this.scrolled);

@@ -116,13 +116,10 @@ export function table(caption, heads, rows, how = {}) {
   );
 }
 
-/** Names and what they stand for. @param {any[][]} rows */
-export function pairs(rows) {
-  return h(
-    "dl",
-    { class: "pairs" },
-    rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
-  );
+/** Names and what they stand for. @param {any[][]} rows @param {string} [more] classes */
+export function pairs(rows, more = "") {
+  const parts = rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
+  return h("dl", { class: `pairs ${more}`.trim() }, parts);
 }
 
 /** Text in which `names` are marked. @param {string} text */

@@ -1,6 +1,6 @@
 // A stream in facts: what its belief is now, and by which rules.
 
-import { h } from "./dom.js";
+import { h, pairs } from "./dom.js";
 import { ago, alarms, count, number, once, percent, plural } from "./format.js";
 import { nameOf } from "./regimes.js";
 
@@ -11,22 +11,21 @@ export function factsOf(summary, belief) {
       ? "–"
       : plural(summary.seq - summary.awaited.length - summary.regime_start, "observation");
   const state = summary.event ? "suspected" : summary.warming_up ? "warming up" : "steady";
-  return [
-    fact("Current regime", regime),
-    fact("P(changed)", percent(summary.changed_probability)),
-    fact("Evidence", once(summary.evidence)),
-    fact("P(recent change)", percent(belief?.recent_change_probability)),
-    fact("State", state),
-    fact("Observations", count(summary.seq)),
-    fact("Mean log score", number(summary.mean_log_score, 3)),
-    fact("Model", h("a", { href: `#/models/${summary.model.split("@")[0]}` }, summary.model)),
-    fact("Updated", ago(summary.updated)),
-    ...(summary.regime
-      ? [fact("Known regime", `${nameOf(summary.regime)}, ${percent(summary.regime.probability)}`)]
-      : []),
-    ...(summary.alarm_period ? [fact("False alarms", alarms(summary.alarm_period))] : []),
-    ...(summary.season ? [fact("Season", periods(summary.season.periods))] : []),
+  const rows = [
+    ["Current regime", regime],
+    ["P(changed)", percent(summary.changed_probability)],
+    ["Evidence", once(summary.evidence)],
+    ["P(recent change)", percent(belief?.recent_change_probability)],
+    ["State", state],
+    ["Observations", count(summary.seq)],
+    ["Mean log score", number(summary.mean_log_score, 3)],
+    ["Model", h("a", { href: `#/models/${summary.model.split("@")[0]}` }, summary.model)],
+    ["Updated", ago(summary.updated)],
   ];
+  if (summary.regime) rows.push(["Known regime", `${nameOf(summary.regime)}, ${percent(summary.regime.probability)}`]);
+  if (summary.alarm_period) rows.push(["False alarms", alarms(summary.alarm_period)]);
+  if (summary.season) rows.push(["Season", periods(summary.season.periods)]);
+  return pairs(rows, "facts");
 }
 
 /** The rules in one line. @param {any} summary */
@@ -40,6 +39,3 @@ export function rulesOf(summary) {
 
 /** @param {number[]} numbers */
 const periods = (numbers) => `every ${numbers.map(count).join(" and ")} observations`;
-
-/** @param {string} name @param {any} value */
-const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));

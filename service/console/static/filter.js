@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { choice, field, idFilter, searched } from "./controls.js";
 import { fill, h } from "./dom.js";
 import { plural } from "./format.js";
+import { later } from "./soon.js";
 
 const TYPING_MS = 300;
 const SPANS = { "1h": "Last hour", "24h": "Last 24 hours", "7d": "Last 7 days", all: "All retained" };
@@ -32,15 +33,11 @@ export class ChangeFilter {
   /** @param {URLSearchParams} query of the address @param {() => void} changed */
   constructor(query, changed) {
     const begun = { ...DEFAULTS, ...Object.fromEntries(query) };
-    let typing = 0;
-    const typed = () => {
-      window.clearTimeout(typing);
-      typing = window.setTimeout(changed, TYPING_MS);
-    };
+    const typing = later(changed, TYPING_MS);
     this.changed = changed;
-    this.close = () => window.clearTimeout(typing);
+    this.close = typing.stop;
     const text = (/** @type {string} */ id, /** @type {Record<string, any>} */ props) =>
-      h("input", { id, value: begun[/** @type {keyof typeof begun} */ (id)], input: typed, ...props });
+      h("input", { id, value: begun[/** @type {keyof typeof begun} */ (id)], input: typing.ask, ...props });
     this.fields = /** @type {Record<string, HTMLInputElement|HTMLSelectElement>} */ ({
       span: choice("span", SPANS, begun.span, changed),
       state: choice("state", STATES, begun.state, changed),

@@ -6,6 +6,7 @@ import { byId, fill, h } from "./dom.js";
 import { plural } from "./format.js";
 import { problem } from "./problems.js";
 import { linkTo } from "./row.js";
+import { later } from "./soon.js";
 
 const MOST = 8;
 const TYPING_MS = 200;
@@ -16,13 +17,10 @@ export class Finder {
     this.input = byId("find-text");
     this.list = h("ul", {});
     this.counted = h("p", { class: "note", role: "status" });
-    this.typing = 0;
+    this.typing = later(() => this.search(), TYPING_MS);
     this.asked = new AbortController();
     fill(byId("find-results"), this.counted, this.list);
-    this.input.addEventListener("input", () => {
-      window.clearTimeout(this.typing);
-      this.typing = window.setTimeout(() => this.search(), TYPING_MS);
-    });
+    this.input.addEventListener("input", this.typing.ask);
     byId("find-form").addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
       this.first();
@@ -57,7 +55,7 @@ export class Finder {
 
   /** Enter opens the first of what was found. */
   async first() {
-    window.clearTimeout(this.typing);
+    this.typing.stop();
     await this.search();
     const link = this.list.querySelector("a");
     if (link) link.click();

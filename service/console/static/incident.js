@@ -6,9 +6,10 @@ import { announce, fill, h, svg, table } from "./dom.js";
 import { clock, count, dayOf, lasting, number, plural } from "./format.js";
 import { byKind, chanceOf, commonOf, sharedParts, tagsOf, titleOf, whenOf } from "./incidents.js";
 import { roundTimes } from "./marks.js";
-import { AROUND, linesOf, pathOf } from "./pictures.js";
-import { poll, problem } from "./problems.js";
+import { AROUND, curves, levels, linesOf } from "./pictures.js";
+import { problem } from "./problems.js";
 import { linkTo, streamLink } from "./row.js";
+import { soon } from "./soon.js";
 
 const EVERY_MS = 10000;
 const WIDTH = 480;
@@ -70,12 +71,12 @@ export function showIncident(main, id, feed) {
     return page.changes.filter((/** @type {any} */ each) => each.link && !members.has(keyOf(each))).slice(0, NEAREST);
   }
 
-  const polling = poll(read, EVERY_MS, (error) => {
+  const polling = soon(read, { everyMs: EVERY_MS }, (error) => {
     if (asked.signal.aborted) return;
     if (error?.status === 404 && !shown) fill(place, ...gone());
     else fill(trouble, error ? problem(error, () => polling.now()) : null);
   });
-  feed.follow({ path: "v1/events", query: {}, on: { changepoint: () => polling.now(), gap: () => polling.now() } });
+  feed.follow({ path: "v1/events", query: {}, on: { changepoint: () => polling.ask(), gap: () => polling.ask() } });
   return {
     title: "Incident",
     nav: "changes",
@@ -195,19 +196,14 @@ function picture(change, { x, ends, grid, timed }) {
     const place = at(first + i);
     return place === null ? [] : [[place, value === null ? null : y(value)]];
   });
-  const split = Math.max(0, Math.min(points.length, change.start - first));
-  const drawn = (/** @type {any} */ line, /** @type {string} */ kind) =>
-    svg("path", { class: kind, d: pathOf([[at(change.start + line.from) ?? 0, y(line.at(line.from))], [at(change.start + line.to) ?? 0, y(line.at(line.to))]]) });
   const own = [change.earliest, change.latest].map((seq) => (seq === null ? null : at(seq)));
   return svg(
     "svg",
     { class: "drawn", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, height: HEIGHT, preserveAspectRatio: "none", "aria-hidden": "true" },
     grid.map((/** @type {number} */ time) => svg("path", { class: "grid", d: `M${x(time).toFixed(1)} 0V${HEIGHT}` })),
     svg("rect", { class: "interval", x: x(ends[0]) - 2, y: 0, width: x(ends[1]) - x(ends[0]) + 4, height: HEIGHT }),
-    svg("path", { class: "values past", d: pathOf(points.slice(0, split)) }),
-    svg("path", { class: "values", d: pathOf(points.slice(Math.max(0, split - 1))) }),
-    lines.past.map((line) => drawn(line, "level")),
-    lines.now.map((line) => drawn(line, "level new")),
+    curves(points, change.start - first),
+    levels(lines, (by) => at(change.start + by) ?? 0, y),
     own[0] === null || own[1] === null ? null : svg("path", { class: "own", d: `M${own[0] - 2} ${HEIGHT - 2}H${own[1] + 2}` }),
   );
 }

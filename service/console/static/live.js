@@ -18,8 +18,8 @@ export class Live {
     this.feed = feed;
     this.page = page;
     this.connected = false;
-    this.merging = soon(() => this.merge(), MERGE_MS, (error) => this.said(error));
-    this.details = soon(() => this.more(), DETAILS_MS, (error) => this.said(error));
+    this.merging = soon(() => this.merge(), { apartMs: MERGE_MS }, (error) => this.said(error));
+    this.details = soon(() => this.more(), { apartMs: DETAILS_MS }, (error) => this.said(error));
     this.follow();
   }
 

@@ -70,31 +70,44 @@ export function regimes(shown, seqs) {
   return [...shapes, ...tried];
 }
 
+/** A box over observations, as high as the chart. @param {string} name @param {number} from @param {number} to @param {any} more */
+const box = (name, from, to, more) => ({
+  type: "rect",
+  name,
+  x0: from - 0.5,
+  x1: to + 0.5,
+  yref: "paper",
+  y0: 0,
+  y1: 1,
+  line: { width: 0 },
+  ...more,
+});
+
+/**
+ * Observations that follow on each other with the same of something: where it is, and the last one's.
+ * @param {any[]} observations @param {(seen: any) => any} of null: nothing @param {string} name that tells it apart
+ */
+function runsOf(observations, of, name) {
+  const runs = /** @type {{from: number, to: number, is: any}[]} */ ([]);
+  for (const seen of observations) {
+    const is = of(seen);
+    if (!is) continue;
+    const last = runs[runs.length - 1];
+    if (last && last.to === seen.seq - 1 && last.is[name] === is[name]) Object.assign(last, { to: seen.seq, is });
+    else runs.push({ from: seen.seq, to: seen.seq, is });
+  }
+  return runs;
+}
+
 /**
  * Observations that are excluded from learning, by runs with the window that they were in.
  * @param {import("./series.js").Shown} shown
  */
 export function exclusions(shown) {
-  const runs = /** @type {{from: number, to: number, window: string|null}[]} */ ([]);
-  for (const { seq, excluded } of shown.observations) {
-    if (!excluded) continue;
-    const last = runs[runs.length - 1];
-    if (last && last.to === seq - 1 && last.window === excluded.window) last.to = seq;
-    else runs.push({ from: seq, to: seq, window: excluded.window });
-  }
-  const shapes = runs.map(({ from, to }) => ({
-    type: "rect",
-    name: "excluded",
-    x0: from - 0.5,
-    x1: to + 0.5,
-    yref: "paper",
-    y0: 0,
-    y1: 1,
-    layer: "below",
-    fillcolor: colour("sunk"),
-    line: { color: colour("edge"), width: 1, dash: "dot" },
-  }));
-  const words = runs.map(({ from, to, window }) =>
+  const runs = runsOf(shown.observations, (seen) => seen.excluded, "window");
+  const line = { color: colour("edge"), width: 1, dash: "dot" };
+  const shapes = runs.map(({ from, to }) => box("excluded", from, to, { layer: "below", fillcolor: colour("sunk"), line }));
+  const words = runs.map(({ from, to, is: { window } }) =>
     note(window ?? "excluded", "quiet", { x: (from + to) / 2, y: 0, yref: "paper", yanchor: "bottom" }),
   );
   return { shapes, words };
@@ -105,26 +118,10 @@ export function exclusions(shown) {
  * @param {import("./series.js").Shown} shown
  */
 export function remembered(shown) {
-  const runs = /** @type {{from: number, to: number, regime: any}[]} */ ([]);
-  for (const { seq, regime } of shown.observations) {
-    if (!regime?.id) continue;
-    const last = runs[runs.length - 1];
-    if (last && last.to === seq - 1 && last.regime.id === regime.id) Object.assign(last, { to: seq, regime });
-    else runs.push({ from: seq, to: seq, regime });
-  }
-  const shapes = runs.map(({ from, to, regime }) => ({
-    type: "rect",
-    name: "regime",
-    x0: from - 0.5,
-    x1: to + 0.5,
-    yref: "paper",
-    y0: 0,
-    y1: FOOT,
-    fillcolor: colour(colourOf(regime.id)),
-    line: { width: 0 },
-  }));
+  const runs = runsOf(shown.observations, ({ regime }) => (regime?.id ? regime : null), "id");
+  const shapes = runs.map(({ from, to, is }) => box("regime", from, to, { y1: FOOT, fillcolor: colour(colourOf(is.id)) }));
   const long = runs.filter(({ from, to }) => to - from + 1 >= LABELLED * shown.observations.length);
-  const words = long.map(({ from, to, regime: { id, name } }) => {
+  const words = long.map(({ from, to, is: { id, name } }) => {
     const text = nameOf({ id, name: shown.names.has(id) ? shown.names.get(id) : name });
     return note(text, "quiet", { x: (from + to) / 2, y: FOOT, yref: "paper", yanchor: "bottom" });
   });
@@ -134,18 +131,8 @@ export function remembered(shown) {
 /** The interval of a start, or the start alone. @param {any} event @param {any} lead */
 function band(event, lead) {
   const name = tone(event, lead);
-  return {
-    type: "rect",
-    name: "start",
-    x0: (event.earliest ?? event.start) - 0.5,
-    x1: (event.latest ?? event.start) + 0.5,
-    yref: "paper",
-    y0: 0,
-    y1: 1,
-    layer: "below",
-    fillcolor: colour(name === "quiet" ? "band" : `${name}-tint`),
-    line: { width: 0 },
-  };
+  const fillcolor = colour(name === "quiet" ? "band" : `${name}-tint`);
+  return box("start", event.earliest ?? event.start, event.latest ?? event.start, { layer: "below", fillcolor });
 }
 
 /** The evidence that confirms a change, as a line with its words. @param {import("./series.js").Shown} shown */

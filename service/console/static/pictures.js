@@ -72,6 +72,25 @@ export function linesOf(change, first, last) {
   return { past, now };
 }
 
+/**
+ * Two paths through points: those before a place are paler, and the last of them leads to the others.
+ * @param {[number, number|null][]} points @param {number} split how many come before
+ */
+export function curves(points, split) {
+  const before = Math.min(points.length, Math.max(0, split));
+  return [
+    svg("path", { class: "values past", d: pathOf(points.slice(0, before)) }),
+    svg("path", { class: "values", d: pathOf(points.slice(Math.max(0, before - 1))) }),
+  ];
+}
+
+/** What changed, as lines. @param {{past: Line[], now: Line[]}} lines @param {(x: number) => number} x @param {(y: number) => number} y */
+export function levels({ past, now }, x, y) {
+  const drawn = (/** @type {Line} */ line, /** @type {string} */ kind) =>
+    svg("path", { class: kind, d: pathOf([[x(line.from), y(line.at(line.from))], [x(line.to), y(line.at(line.to))]]) });
+  return [past.map((line) => drawn(line, "level")), now.map((line) => drawn(line, "level new"))];
+}
+
 /** Values around the start of a change, and what changed. @param {any} change @param {number} height */
 export function changePicture(change, height) {
   const { values, first } = change.around;
@@ -83,17 +102,12 @@ export function changePicture(change, height) {
   const x = (/** @type {number} */ at) => ((AROUND + at) * WIDTH) / (2 * AROUND);
   const points = values.map((/** @type {any} */ value, /** @type {number} */ i) =>
     [x(from + i), value === null ? null : y(value)]);
-  const split = Math.min(values.length, Math.max(0, -from));
-  const drawn = (/** @type {Line} */ line, /** @type {string} */ kind) =>
-    svg("path", { class: kind, d: pathOf([[x(line.from), y(line.at(line.from))], [x(line.to), y(line.at(line.to))]]) });
   return svg(
     "svg",
     { class: "drawn", viewBox: `0 0 ${WIDTH} ${height}`, height, preserveAspectRatio: "none", "aria-hidden": "true" },
     interval(change, x, height),
-    svg("path", { class: "values past", d: pathOf(points.slice(0, split)) }),
-    svg("path", { class: "values", d: pathOf(points.slice(Math.max(0, split - 1))) }),
-    lines.past.map((line) => drawn(line, "level")),
-    lines.now.map((line) => drawn(line, "level new")),
+    curves(points, -from),
+    levels(lines, x, y),
   );
 }
 
@@ -142,11 +156,7 @@ export function togetherPicture(changes, height) {
     scaled.map(({ from, values }) => {
       const points = values.map((/** @type {any} */ value, /** @type {number} */ i) =>
         [x(from + i), value === null ? null : y(value)]);
-      const split = Math.min(values.length, Math.max(0, -from));
-      return [
-        svg("path", { class: "values past", d: pathOf(points.slice(0, split)) }),
-        svg("path", { class: "values", d: pathOf(points.slice(Math.max(0, split - 1))) }),
-      ];
+      return curves(points, -from);
     }),
     past.map((level) => svg("path", { class: "level", d: pathOf([[0, y(level)], [x(0), y(level)]]) })),
     means.map((level) => svg("path", { class: "level new", d: pathOf([[x(0), y(level)], [WIDTH, y(level)]]) })),
@@ -164,12 +174,10 @@ export function recentPicture(values, inRegime, width, height) {
   const points = /** @type {[number, number|null][]} */ (
     values.map((value, i) => [(i * width) / Math.max(1, values.length - 1), value === null ? null : y(value)])
   );
-  const split = Math.max(0, values.length - inRegime);
   return svg(
     "svg",
     { class: "drawn", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": inText(present) },
-    svg("path", { class: "values past", d: pathOf(points.slice(0, split)) }),
-    svg("path", { class: "values", d: pathOf(points.slice(Math.max(0, split - 1))) }),
+    curves(points, values.length - inRegime),
   );
 }
 

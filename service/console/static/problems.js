@@ -1,6 +1,6 @@
 // What went wrong, as the service says it.
 
-import { reconsider, retryMs } from "./api.js";
+import { reconsider } from "./api.js";
 import { h } from "./dom.js";
 
 /**
@@ -34,51 +34,4 @@ export function problem(error, again) {
       ? h("button", { type: "button", click: () => (reconsider(), again()) }, "Try again")
       : null,
   );
-}
-
-/**
- * Call again and again, in turn, while the page is looked at; slower when it fails.
- * @param {() => Promise<void>} ask @param {number} everyMs
- * @param {(error: any|null) => void} onError null: all is well again
- * @returns {{now: () => void, stop: () => void}}
- */
-export function poll(ask, everyMs, onError) {
-  let stopped = false,
-    timer = 0,
-    pause = everyMs,
-    failing = false,
-    running = false,
-    again = false;
-  async function turn() {
-    if (stopped) return;
-    if (running) {
-      again = true;
-      return;
-    }
-    running = true;
-    window.clearTimeout(timer);
-    try {
-      if (!document.hidden) await ask();
-      if (failing && !stopped) onError(null);
-      failing = false;
-      pause = everyMs;
-    } catch (error) {
-      if (stopped) return;
-      failing = true;
-      onError(error);
-      pause = Math.max(Math.min(2 * pause, 30000), retryMs(error));
-    } finally {
-      running = false;
-      if (!stopped) timer = window.setTimeout(turn, again ? 0 : pause);
-      again = false;
-    }
-  }
-  turn();
-  return {
-    now: () => void turn(),
-    stop: () => {
-      stopped = true;
-      window.clearTimeout(timer);
-    },
-  };
 }

@@ -65,7 +65,7 @@ class StreamPage {
     this.heading = h("span", {});
     this.verdict = h("p", { id: "verdict" });
     this.feedback = h("div", { class: "do" });
-    this.facts = h("dl", { class: "pairs facts" });
+    this.facts = h("div", {});
     this.trouble = h("div", {});
     this.note = h("div", { class: "note", id: "belief-note" });
     this.table = h("div", { class: "tables" });

@@ -6,8 +6,9 @@ import { fill, h } from "./dom.js";
 import { csvDrop } from "./drop.js";
 import { plural } from "./format.js";
 import { Pager } from "./pager.js";
-import { poll, problem } from "./problems.js";
+import { problem } from "./problems.js";
 import { HEADS, Row } from "./row.js";
+import { later, soon } from "./soon.js";
 
 const PAGE = 25;
 const EVERY_MS = 4000;
@@ -23,11 +24,10 @@ export function showStreams(main, query, feed) {
   const prefix = query.get("prefix"); // of links that are older than the search anywhere
   let wanted = prefix ? `^${prefix}` : (query.get("q") ?? "");
   let asked = new AbortController();
-  let typing = 0,
-    soon = 0;
   const rows = /** @type {Map<string, Row>} */ (new Map());
 
-  const search = idSearch(wanted, typed);
+  const typing = later(filter, TYPING_MS);
+  const search = idSearch(wanted, typing.ask);
   const sort = choice("sort", SORTS, query.get("sort") ?? "id", filter);
   const counted = h("h1", { id: "count" }, "Streams");
   const trouble = h("div", {});
@@ -65,7 +65,7 @@ export function showStreams(main, query, feed) {
     pager.element,
   );
 
-  const polling = poll(read, EVERY_MS, (error) =>
+  const polling = soon(read, { apartMs: SOON_MS, everyMs: EVERY_MS }, (error) =>
     fill(trouble, error ? problem(error, () => polling.now()) : null),
   );
   follow();
@@ -119,11 +119,6 @@ export function showStreams(main, query, feed) {
     polling.now();
   }
 
-  function typed() {
-    window.clearTimeout(typing);
-    typing = window.setTimeout(filter, TYPING_MS);
-  }
-
   function filter() {
     wanted = search.value.trim();
     const chosen = { ...(wanted && { q: wanted }), ...(sort.value !== "id" && { sort: sort.value }) };
@@ -136,8 +131,7 @@ export function showStreams(main, query, feed) {
 
   /** @param {import("./events.js").Raised} found */
   function raised(found) {
-    if (!finds(found.stream, wanted)) return;
-    if (rows.has(found.stream)) soon ||= window.setTimeout(() => ((soon = 0), polling.now()), SOON_MS);
+    if (finds(found.stream, wanted) && rows.has(found.stream)) polling.ask();
   }
 
   return {
@@ -146,8 +140,7 @@ export function showStreams(main, query, feed) {
     close() {
       polling.stop();
       asked.abort();
-      window.clearTimeout(typing);
-      window.clearTimeout(soon);
+      typing.stop();
       csv.close();
     },
   };
