@@ -383,7 +383,7 @@ MUTATIONS = [
     ),
     Mutation(
         "exclusion: the labels count all the same",
-        "service/worker/commands/rerun_commands.py",
+        "service/worker/commands/rerun.py",
         "    records[span] = changed[span]\n",
         "",
         "tests/service/worker/commands/test_reruns.py",

@@ -102,7 +102,7 @@ class CommandBatch:
     def apply(self) -> None:
         """Run every command; afterwards each task has its outcome and streams their changes."""
         for _ in self.steps():
-            pass
+            self.engine.tick()
 
     def steps(self) -> Generator[None, None, None]:
         """Apply, and yield where a rerun can be left for a while, or given up."""

@@ -256,6 +256,7 @@ class BackgroundJob:
 
     def step(self) -> bool:
         """Take one step; True when there was none left."""
+        self.batch.engine.tick()
         try:
             next(self._steps)
         except StopIteration:

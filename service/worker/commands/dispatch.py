@@ -17,7 +17,7 @@ from service import wire
 from service.problems import CorruptState, Defect, NotInstalled, ReadTimeout, UnknownStream
 from service.schema import rendering
 from service.store.streams import UnreadablePart
-from service.worker.commands import beliefs, reads, rerun_commands, snapshot_import
+from service.worker.commands import reads, rerun, snapshot_import
 from service.worker.commands.rerun import Steps
 from service.worker.filtering import delayed_labels
 from service.worker.streams.registry import Engine
@@ -206,7 +206,7 @@ def _move(
     engine: Engine, stream: Stream, command: wire.Move, envelope: wire.Envelope
 ) -> Steps[StreamSummary]:
     before = wire.encode_settled(stream.live())
-    yield from rerun_commands.move(engine, stream, command, envelope)
+    yield from rerun.move(engine, stream, command, envelope)
     if wire.encode_settled(stream.live()) != before:  # else it has that model
         _note(stream, {"model": stream.live().settings.model}, envelope.time_ms)
     return rendering.summary(stream.name, stream.live())
@@ -219,16 +219,16 @@ _RUN: dict[
     wire.Configure: _configure,
     wire.Delete: _delete,
     wire.Expire: _expire,
-    wire.NameRegime: beliefs.name_regime,
-    wire.SetBelief: beliefs.set_belief,
+    wire.NameRegime: reads.name_regime,
+    wire.SetBelief: reads.set_belief,
     wire.Import: snapshot_import.take,
     wire.Predict: reads.predictions,
-    wire.RunLength: beliefs.run_length,
-    wire.Regimes: beliefs.remembered,
+    wire.RunLength: reads.run_length,
+    wire.Regimes: reads.remembered,
     wire.Act: reads.act,
-    wire.EventFeedback: rerun_commands.apply_feedback,
-    wire.Exclude: rerun_commands.exclude,
-    wire.WhatIf: rerun_commands.what_if,
-    wire.SegmentHistory: rerun_commands.segment_history,
+    wire.EventFeedback: rerun.apply_feedback,
+    wire.Exclude: rerun.exclude,
+    wire.WhatIf: rerun.what_if,
+    wire.SegmentHistory: rerun.segment_history,
     wire.Move: _move,
 }

@@ -22,7 +22,7 @@ from service.wire import (
     Predict,
     SegmentHistory,
 )
-from service.worker.commands import known_seasons
+from service.worker.commands import rerun
 from tests.service.worker.kinds import KINDS, publish, series
 from training.online import follow
 
@@ -315,7 +315,7 @@ def test_inputs_classes_and_typical_regimes(detect, close, tmp_path, name):
 def test_seasons(detect, close, settings, outputs, monkeypatch):
     """Also where the worker is lost, and where labels are late, after the season was found."""
     monkeypatch.setattr(season, "SEASONS_FROM", 100)
-    monkeypatch.setattr(known_seasons, "SEASONS_FROM", 100)
+    monkeypatch.setattr(rerun, "SEASONS_FROM", 100)
     rng = np.random.default_rng(0)
     t = np.arange(200)
     wave = 5 + 0.3 * rng.normal(size=200) + 1.2 * np.sin(2 * np.pi * t / 24)

@@ -484,7 +484,7 @@ def check_rerun(bench, stream):
     engine = bench.worker.engine
     held = engine.streams[bench.partition(stream), stream]
     with torch.inference_mode():
-        again = outcome(rerun.corrected(engine, held, kept(bench, stream)))
+        again = outcome(rerun._corrected_rerun(engine, held, kept(bench, stream)))
         states = [each.slab.state(each.row) for each in (held, again.stream)]
         again.close()
     for part in ("belief", "stats"):

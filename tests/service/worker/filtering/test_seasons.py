@@ -19,7 +19,7 @@ from service.wire import (
     SegmentHistory,
     WhatIf,
 )
-from service.worker.commands import known_seasons
+from service.worker.commands import rerun
 from tests.service.worker.conftest import confirmed
 
 FROM = 150  # in place of 1,000
@@ -30,7 +30,7 @@ ASKED = {"seasonal": True}  # by default they are looked for once there are labe
 @pytest.fixture(autouse=True)
 def _early(monkeypatch):
     monkeypatch.setattr(season, "SEASONS_FROM", FROM)
-    monkeypatch.setattr(known_seasons, "SEASONS_FROM", FROM)
+    monkeypatch.setattr(rerun, "SEASONS_FROM", FROM)
 
 
 @pytest.fixture
