@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from itertools import count as count_from
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -22,12 +23,11 @@ from service.store.streams import (
     first_of,
     head_of,
     hindsight_of,
-    in_tail,
     living_heads,
+    records_of,
     state_of,
     stored_head,
     tail_has,
-    unseal,
     values_of,
 )
 from service.wire import Id
@@ -121,18 +121,14 @@ class AsyncStore:
             return None
         history, events, idempotency, changes = hashes
         keyed = values_of("idempotency", stream, idempotency)
-        records = [
-            r for n, chunk in history.items() for r in unseal(stream, keys.text_of(n), chunk)
-        ]
-        records += in_tail(stream, tail)
-        by_seq = {record.seq: record for record in records if record.seq < head.seq}
+        chunks = [(keys.text_of(number), chunk) for number, chunk in history.items()]
         return StreamSnapshot(
             stream,
             time.time_ns() // 1_000_000,
             head.digest,
             head,
             state_of(stream, head, checkpoint),
-            [by_seq[seq] for seq in sorted(by_seq)],
+            records_of(stream, chunks, tail, stop=head.seq),
             values_of("events", stream, events),
             # Without checksums: they may get another stream.
             dict(zip(idempotency, map(wire.encode, keyed), strict=True)),
@@ -178,12 +174,9 @@ class AsyncStore:
         if recent:
             commands.append(("LRANGE", keys.tail(partition, stream), 0, -1))
         parts, chunks, *tails = await self._client.atomic(commands)
-        both = zip(numbers, chunks, strict=True)
-        records = [record for n, chunk in both if chunk for record in unseal(stream, n, chunk)]
-        records += [record for tail in tails for record in in_tail(stream, tail, start, stop)]
-        by_seq = {record.seq: record for record in records if start <= record.seq < stop}
-        absent = [number for number, chunk in zip(numbers, chunks, strict=True) if chunk is None]
-        return stored_head(*parts), [by_seq[seq] for seq in sorted(by_seq)], absent
+        both = list(zip(numbers, chunks, strict=True))
+        records = records_of(stream, both, chain.from_iterable(tails), start, stop)
+        return stored_head(*parts), records, [number for number, chunk in both if chunk is None]
 
     async def heads(self, streams: Iterable[Name]) -> dict[Name, StoredHead | None]:
         """Return the heads of streams as stored, tombstones included.
@@ -464,17 +457,10 @@ def _recent(
         first = head.seq - count
         numbers = count_from(chunk_of(stream, max(head.retained_from, first)))
         try:
-            records = [
-                record
-                for number, blob in zip(numbers, chunks.get(i, ()), strict=False)
-                if blob
-                for record in unseal(stream, number, blob)
-            ]
-            records += in_tail(stream, tails[i], first)
+            own = zip(numbers, chunks.get(i, ()), strict=False)
+            last = records_of(stream, own, tails[i], first)[-count:]
         except UnreadablePart:
             unreadable.append(stream)
-            continue
-        by_seq = {record.seq: record for record in records if record.seq >= first}
-        last = [by_seq[seq] for seq in sorted(by_seq)][-count:]
-        rows.append(Recent(stream, head, last))
+        else:
+            rows.append(Recent(stream, head, last))
     return rows, unreadable

@@ -101,6 +101,23 @@ def in_tail(
     ]
 
 
+def records_of(
+    stream: str,
+    chunks: Iterable[tuple[int | str, bytes | None]],
+    tail: Iterable[bytes],
+    start: int = 0,
+    stop: int = sys.maxsize,
+) -> list[wire.Record]:
+    """Decode records with seq in [start, stop) of chunks, by number, and of a tail; ascending.
+
+    A commit between two reads may have moved records from tail to chunk. Raises UnreadablePart.
+    """
+    records = [record for n, chunk in chunks if chunk for record in unseal(stream, n, chunk)]
+    records += in_tail(stream, tail, start, stop)
+    by_seq = {record.seq: record for record in records if start <= record.seq < stop}
+    return [by_seq[seq] for seq in sorted(by_seq)]
+
+
 def tail_has(blobs: Iterable[bytes], seq: int) -> bool:
     """Whether a block of `blobs` says that it has the record of a seq."""
     return any(stored_records.overlaps(b[wire.CHECKSUM_SIZE :], seq, seq + 1) for b in blobs)

@@ -8,7 +8,7 @@ belongs to a process; the next takes it over.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import redis
@@ -94,24 +94,20 @@ class Letters:
         newest = [Id.parse(next(described)["last-generated-id"]) if yes else START for yes in there]
         return [max(pair) for pair in zip(newest[::2], newest[1::2], strict=True)]
 
-    async def claim(self, source: str, cursor: str) -> tuple[str, list[Letter], int]:
-        """Take over a page of what others read and did not acknowledge.
+    async def claim(self) -> AsyncIterator[tuple[list[Letter], int]]:
+        """Take over what others read and did not acknowledge; then drop these from the groups.
 
-        Returns the next page's cursor ("0-0" at the end), the letters, and how many of them were
-        trimmed away meanwhile.
+        Yields letters, and how many beside them were trimmed away meanwhile.
         """
         client = cast(Any, self._client)
-        claimed = await client.xautoclaim(
-            source, self._group, self._consumer, min_idle_time=0, start_id=cursor, count=PAGE
-        )
-        following = claimed[0]
-        entries = claimed[1]
-        gone = claimed[2] if len(claimed) > 2 else []
-        return following.decode(), self._letters(source, entries), len(gone)
-
-    async def forget_others(self) -> None:
-        """Drop earlier processes from the groups; call it after everything was claimed."""
-        client = cast(Any, self._client)
+        taker = (self._group, self._consumer)
+        for source in self.sources:
+            cursor = None
+            while cursor != b"0-0":
+                cursor, entries, gone = await client.xautoclaim(
+                    source, *taker, min_idle_time=0, start_id=cursor or "0-0", count=PAGE
+                )
+                yield self._letters(source, entries), len(gone)
         for source in self.sources:
             for consumer in await client.xinfo_consumers(source, self._group):
                 if consumer["name"] != self._consumer.encode() and not consumer["pending"]:

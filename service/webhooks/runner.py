@@ -58,7 +58,6 @@ MOST_COLLECTED = 1000  # changes that wait for others
 # Times `collect_s` that changes wait which join an incident that was delivered: who is concerned
 # knows of it. Alertmanager waits 30 s and then 5 minutes likewise.
 JOINING = 10
-END = "0-0"
 T = TypeVar("T")
 
 
@@ -188,29 +187,25 @@ class Runner:
         """Fill the lanes: first with what another process left, then with what is new."""
         letters = self._letters
         self._read_to = await letters.open()
-        for source in letters.sources:
-            cursor = END
-            first = True
-            while first or cursor != END:
-                cursor, arrived, gone = await letters.claim(source, cursor)
-                if gone:
-                    self._miss(f"{gone} events were trimmed before they were delivered")
-                await self._take(arrived, claimed=True)
-                first = False
-        await letters.forget_others()
+        async for arrived, gone in letters.claim():
+            if gone:
+                self._miss(f"{gone} events were trimmed before they were delivered")
+            await self._take(arrived)
         while True:
             room = [s for s in letters.sources if self._lane(s).qsize() < ROOM]
             arrived = await letters.read(room, ROOM) if room else []
-            await self._take(arrived, claimed=False)
+            for letter in arrived:
+                if letter.before > self._read_to.get(letter.source, START):
+                    self._miss("events were trimmed before they were read")
+                self._read_to[letter.source] = Id.parse(letter.id)
+            await self._take(arrived)
             await self._send_due(time.monotonic())
             if not arrived:
                 await asyncio.sleep(POLL_S)
 
-    async def _take(self, letters: Iterable[Letter], claimed: bool) -> None:
+    async def _take(self, letters: Iterable[Letter]) -> None:
         unwanted = []
         for letter in letters:
-            if not claimed:
-                self._look_for_gap(letter)
             again = letter.source == self._letters.again
             raised = letter.raised
             if raised is None:
@@ -298,11 +293,6 @@ class Runner:
         parcel = Parcel(letters, self._lane(letters[0].source), notice)
         for lane in lanes.values():
             lane.put_nowait(parcel)
-
-    def _look_for_gap(self, letter: Letter) -> None:
-        if letter.before > self._read_to.get(letter.source, START):
-            self._miss("events were trimmed before they were read")
-        self._read_to[letter.source] = Id.parse(letter.id)
 
     def _miss(self, what: str) -> None:
         metrics.WEBHOOK_GAPS.labels(self._hook.name).inc()

@@ -104,7 +104,7 @@ def apply_feedback(
         replace(record, changepoint=supervision.get(record.seq, record.changepoint))
         for record in records
     ]
-    corrected = yield from _corrected_rerun(engine, stream, records)
+    corrected = yield from rerun_corrected(engine, stream, records)
     if event is not None and not command.change:
         # Not raised yet: `_judged` does, once the rerun is in place.
         stream.keep_events([event._replace(state="withdrawn", verdict=False)])
@@ -161,7 +161,7 @@ def exclude(
     changed = [record.exclude() if command.excluded else record.include() for record in records]
     records[span] = changed[span]
     records, season_state = _learned_anew(stream, records, start, end)
-    corrected = yield from _corrected_rerun(engine, stream, records)
+    corrected = yield from rerun_corrected(engine, stream, records)
     lasting = [one.start for one in corrected.events.values() if one.state == "confirmed"]
     marked = []
     for own in events.values():
@@ -397,7 +397,7 @@ def _under(
     return (yield from _run(engine, stream, head, records, scaling, warm, beliefs))
 
 
-def _corrected_rerun(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Rerun]:
+def rerun_corrected(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Rerun]:
     """Rerun records, of which only supervision was changed, in the stream's own units."""
     old = stream.live()
     units = (old.location or [], old.scale or [])

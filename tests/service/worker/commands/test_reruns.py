@@ -484,9 +484,9 @@ def check_rerun(bench, stream):
     engine = bench.worker.engine
     held = engine.streams[bench.partition(stream), stream]
     with torch.inference_mode():
-        again = outcome(rerun._corrected_rerun(engine, held, kept(bench, stream)))
+        again = outcome(rerun.rerun_corrected(engine, held, kept(bench, stream)))
         states = [each.slab.state(each.row) for each in (held, again.stream)]
-        again.close()
+        again.stream.leave()
     for part in ("belief", "stats"):
         for one, other in zip(*(getattr(state, part) for state in states), strict=True):
             torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
