@@ -1,6 +1,6 @@
 """Subscriptions of one process: each channel at the server that has it now.
 
-A channel with a hash tag is sharded: a message stays with the master of its slot and its replicas,
+A channel is sharded, by its hash tag: a message stays with the master of its slot and its replicas,
 where a plain one goes to every node of a cluster. The library's own sharded subscription asks one
 connection after the other for messages; here each connection has a task that waits for them.
 """
@@ -8,11 +8,9 @@ connection after the other for messages; here each connection has a task that wa
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from redis.exceptions import MovedError, ResponseError
@@ -22,12 +20,17 @@ from service.tasks import end, happened, is_cancelled
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 1.0  # a silent connection gets a PING, and is given up after as long again
+IDLE_S = 1.0  # a silent connection gets a PING
+ANSWER_S = 1.0  # and is given up where that gets no answer
 PAUSE_S = 0.1  # before channels are placed again
 LOOK_S = 5.0  # servers are asked for their slots so often, for one that is out of its cluster
-_SUBSCRIBED = (b"ssubscribe", b"subscribe")
-_MESSAGE = (b"smessage", b"message")
-_PING = ""  # stands for a PING among the channels whose answers are to come
+
+
+class Link(NamedTuple):
+    """What listens to the channels that one server has."""
+
+    channels: list[str]
+    task: asyncio.Task[None]
 
 
 class Subscriptions:
@@ -47,10 +50,11 @@ class Subscriptions:
     ) -> None:
         self._client = client
         self._channels = channels
-        self._links: dict[Any, _Link] = {}  # by the pool of the server
-        self.hear = hear
-        self.recover = recover
-        self.changed = asyncio.Event()  # a connection or a channel was lost
+        self._hear = hear
+        self._recover = recover
+        self._links: dict[Any, Link] = {}  # by the pool of the server
+        self._live: set[str] = set()
+        self._changed = asyncio.Event()  # channels have to be placed again
         self.complete = asyncio.Event()
 
     async def listen(self) -> None:
@@ -61,169 +65,82 @@ class Subscriptions:
                     await self._place()
                 except UNREACHABLE as error:
                     self._lose(error)
+                if await happened(self._changed, LOOK_S):
+                    self._changed.clear()
                     await asyncio.sleep(PAUSE_S)
-                    continue
-                await self._wait()
         finally:
             await end(*(link.task for link in self._links.values()))
 
-    def confirmed(self) -> None:
-        """Note that a connection has subscribed and recovered all its channels."""
-        live = set().union(*(link.live for link in self._links.values()))
-        if len(live) == len(self._channels):
-            self.complete.set()
-
     async def _place(self) -> None:
-        """Subscribe every channel that is not subscribed where it is."""
+        """Listen at each server to the channels that it has now; where these are others, anew."""
         await self._client.refresh()
-        for pool, channels in self._misplaced().items():
-            if pool not in self._links:
-                self._links[pool] = _Link(self, pool)
-            await self._links[pool].add(channels)
-        for link in self._links.values():
-            if not link.channels:
-                link.task.cancel()
-        self.confirmed()
-
-    def _misplaced(self) -> dict[Any, list[str]]:
-        """Channels that are to be subscribed, by the pool of the server that has them now."""
-        held = {channel: link for link in self._links.values() for channel in link.channels}
-        misplaced: dict[Any, list[str]] = {}
+        placed: dict[Any, list[str]] = {}
         for channel in self._channels:
             try:
                 pool = self._client.shards.pool_of(("SSUBSCRIBE", channel))
             except redis.ConnectionError:  # no server has it now
-                self.changed.set()
-                pool = None
-            link = held.get(channel)
-            if link is not None and link.pool is pool:
-                continue
-            if link is not None:
-                link.drop(channel)  # a master that does not know yet that it is none any more
-            if pool is not None:
-                misplaced.setdefault(pool, []).append(channel)
-        return misplaced
-
-    async def _wait(self) -> None:
-        """Wait until something is lost, or it is time to look where the slots are."""
-        if not await happened(self.changed, LOOK_S):
-            return
-        self.changed.clear()
-        for link in [link for link in self._links.values() if link.task.done()]:
-            del self._links[link.pool]
-            if link.error is not None:
-                self._lose(link.error)
-            elif not link.task.cancelled():
+                self._changed.set()
+            else:
+                placed.setdefault(pool, []).append(channel)
+        for pool, link in list(self._links.items()):
+            if link.task.done() and not link.task.cancelled():
                 link.task.result()  # raises what is a defect
-        await asyncio.sleep(PAUSE_S)
+            if link.task.done() or link.channels != placed.get(pool):
+                await end(link.task)
+                del self._links[pool]
+        for pool in placed.keys() - self._links.keys():
+            task = asyncio.create_task(self._listen_at(pool, placed[pool]))
+            self._links[pool] = Link(placed[pool], task)
+
+    async def _listen_at(self, pool: Any, channels: Sequence[str]) -> None:
+        """Listen to channels at one server, until one of them or the connection is lost."""
+        connection: Any = None
+        try:
+            connection = await pool.get_connection()
+            await self._follow(connection, channels)
+        except MovedError:  # the slot of one of them went elsewhere
+            return
+        except UNREACHABLE as error:
+            self._lose(error)
+        finally:
+            self._live.difference_update(channels)
+            self.complete.clear()
+            self._changed.set()
+            if connection is not None:
+                await connection.disconnect(nowait=True)
+                await pool.release(connection)
+
+    async def _follow(self, connection: Any, channels: Sequence[str]) -> None:
+        # One command a channel: their slots differ.
+        await send_async(connection, [("SSUBSCRIBE", channel) for channel in channels])
+        missing = set(channels)
+        while not is_cancelled():  # the library may drop a cancellation
+            kind, *reply = await self._next(connection)
+            if kind == b"smessage":
+                self._hear(reply[0].decode(), reply[1])
+            elif kind == b"sunsubscribe":  # its slot went elsewhere
+                return
+            elif kind == b"ssubscribe":
+                missing.discard(reply[0].decode())
+                if not missing:
+                    await self._recover(channels)
+                    self._live.update(channels)
+                if len(self._live) == len(self._channels):
+                    self.complete.set()
+
+    async def _next(self, connection: Any) -> Sequence[Any]:
+        """What comes next; after silence the answer to a PING."""
+        try:
+            reply = await reply_of_async(connection, IDLE_S)
+        except redis.TimeoutError:
+            await send_async(connection, [("PING",)])
+            reply = await reply_of_async(connection, ANSWER_S)
+        if isinstance(reply, ResponseError):
+            raise reply
+        return list(reply)
 
     def _lose(self, error: Exception) -> None:
         if self.complete.is_set():
             log.warning("replies: connection lost: %s", error)
         self.complete.clear()
-
-
-class _Link:
-    """One connection to one server, and the channels that are subscribed over it."""
-
-    def __init__(self, owner: Subscriptions, pool: Any) -> None:
-        self._owner = owner
-        self.pool = pool
-        self.channels: set[str] = set()
-        self.live: set[str] = set()
-        self.error: Exception | None = None  # what ended it
-        self._unsent: list[str] = []
-        self._asked: deque[str] = deque()  # unanswered requests, in order
-        self._fresh: list[str] = []  # subscribed, and not recovered yet
-        self._connection: Any = None
-        self.task = asyncio.get_running_loop().create_task(self._run())
-        self.task.add_done_callback(lambda _: owner.changed.set())
-
-    async def add(self, channels: Sequence[str]) -> None:
-        """Subscribe more channels, now or as soon as there is a connection."""
-        self.channels.update(channels)
-        self._unsent += channels
-        with contextlib.suppress(*UNREACHABLE):  # its own task sees that as well
-            await self._send()
-
-    def drop(self, channel: str) -> None:
-        """Leave a channel to another connection; what still comes does no harm."""
-        self.channels.discard(channel)
-        self.live.discard(channel)
-
-    async def _run(self) -> None:
-        try:
-            self._connection = await self.pool.get_connection()
-            await self._send()
-            while not self.task.cancelling():  # the library may drop a cancellation
-                await self._take(await self._next())
-        except UNREACHABLE as error:
-            self.error = error
-        finally:
-            await self._close()
-
-    async def _close(self) -> None:
-        self.live.clear()
-        self.channels.clear()
-        connection = self._connection
-        self._connection = None
-        if connection is not None:
-            await connection.disconnect(nowait=True)
-            await self.pool.release(connection)
-
-    async def _send(self, *others: str) -> None:
-        """Subscribe what is not sent yet, one command a channel: their slots differ."""
-        connection = self._connection
-        # Looked at here: one that is lost would connect again by itself.
-        if connection is None or not connection.is_connected:
-            return
-        sent = [*self._unsent, *others]
-        self._unsent = []
-        self._asked.extend(sent)
-        if not sent:
-            return
-        commands = [
-            ("PING",) if asked == _PING else ("SSUBSCRIBE" if "{" in asked else "SUBSCRIBE", asked)
-            for asked in sent
-        ]
-        await send_async(connection, commands)
-
-    async def _next(self) -> Any:
-        """What comes next; after silence the answer to a PING."""
-        for _ in range(2):
-            with contextlib.suppress(redis.TimeoutError):
-                return await reply_of_async(self._connection, IDLE_S)
-            if _PING not in self._asked:
-                await self._send(_PING)
-        raise redis.ConnectionError(f"no message within {IDLE_S:g} s")
-
-    async def _take(self, reply: Any) -> None:
-        if isinstance(reply, ResponseError):
-            self._refused(reply)
-        elif reply[0] in _MESSAGE:
-            self._owner.hear(reply[1].decode(), reply[2])
-            return
-        elif reply[0] in _SUBSCRIBED:
-            self._fresh.append(self._asked.popleft())
-        elif reply[0] == b"sunsubscribe":  # its slot went elsewhere
-            self._lost(reply[1].decode())
-        else:
-            self._asked.popleft()  # the answer to a PING
-        if self._fresh and not any(self._asked):
-            fresh = self._fresh
-            self._fresh = []
-            await self._owner.recover(fresh)
-            self.live.update(self.channels.intersection(fresh))
-            self._owner.confirmed()
-
-    def _refused(self, error: ResponseError) -> None:
-        """Give back a channel whose slot is elsewhere; any other error ends the connection."""
-        channel = self._asked.popleft() if self._asked else _PING
-        if channel == _PING or not isinstance(error, MovedError):
-            raise error
-        self._lost(channel)
-
-    def _lost(self, channel: str) -> None:
-        if channel in self.channels:
-            self.drop(channel)
-            self._owner.changed.set()
+        self._changed.set()
