@@ -7,7 +7,7 @@ from typing import Any
 
 from service import wire
 from service.store import keys
-from service.store.streams import blocks, chunk_of, head_fields, phase_of, seal
+from service.store.streams import blocks, chunk_of, head_fields, seal
 
 
 def record(seq: int, y: Any = 0.0, **fields: Any) -> wire.Record:
@@ -23,7 +23,7 @@ def blob(value: Any, *place: object) -> bytes:
 def block_of(stream: str, record: wire.Record) -> bytes:
     """The block of a tail that has one record."""
     place = wire.place_of("tail", stream)
-    ((_, block),) = blocks(place, phase_of(stream), record.seq, [wire.encode_row(record)])
+    (block,) = blocks(place, record.seq, [wire.encode_row(record)])
     return block
 
 

@@ -123,9 +123,9 @@ class Commit(NamedTuple):
     """What one partition commits at once.
 
     An effect is (HSET, key, field, value...), (HDEL, key, field...), (RPUSH, key, element...),
-    (LTRIM, key, first, last), (ZADD, key, score, member...), (ZREM, key, member...),
-    (DEL | UNLINK, key), (FEED, key, most entries, id,
-    entry...) or (ANSWER, key, ms to keep, oldest id to keep, id, results...), both with rising ids.
+    (ZADD, key, score, member...), (ZREM, key, member...), (UNLINK, key),
+    (FEED, key, most entries, id, entry...) or
+    (ANSWER, key, ms to keep, oldest id to keep, id, results...), both with rising ids.
     `new` may equal `expected`: effects without progress. No effect is on a tail of `pushed`.
     """
 

@@ -55,21 +55,15 @@ def seal(stream: str, number: int, first: int, encoded: Sequence[bytes]) -> byte
     return wire.checksummed(stored_records.columns_of(first, encoded), "history", stream, number)
 
 
-def blocks(place: int, phase: int, first: int, encoded: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """Join rows of positions from `first` on as they lie in a tail: none crosses a chunk.
+def blocks(place: int, first: int, rows: Sequence[bytes]) -> list[bytes]:
+    """Join rows of positions from `first` on as they lie in a tail, so many in each block.
 
-    place: of a stream's tail, as of `wire.place_of`. phase: as of `phase_of`.
-    Returns how many rows are in each block, and the block.
+    place: of a stream's tail, as of `wire.place_of`.
     """
-    parts = []
-    while encoded:
-        count = CHUNK - (first + phase) % CHUNK
-        own = encoded[:count]
-        block = stored_records.block_of(first, own)
-        parts.append((len(own), wire.checksummed_at(place, block)))
-        first += count
-        encoded = encoded[count:]
-    return parts
+    return [
+        wire.checksummed_at(place, stored_records.block_of(first + at, rows[at : at + CHUNK]))
+        for at in range(0, len(rows), CHUNK)
+    ]
 
 
 def unseal(stream: str, number: int | str, blob: bytes) -> list[wire.Record]:

@@ -16,15 +16,14 @@ local call = redis.call
 
 -- operation: type its key must have; false: any
 local TYPES = {
-  HSET = 'hash', HDEL = 'hash', RPUSH = 'list', LTRIM = 'list', ZADD = 'zset', ZREM = 'zset',
+  HSET = 'hash', HDEL = 'hash', RPUSH = 'list', ZADD = 'zset', ZREM = 'zset',
   FEED = 'stream', ANSWER = 'stream',
-  DEL = false, UNLINK = false,
+  UNLINK = false,
 }
 
 local function fits(operation, n)
   if operation == 'HSET' or operation == 'ZADD' then return n >= 2 and n % 2 == 0 end
   if operation == 'HDEL' or operation == 'ZREM' or operation == 'RPUSH' then return n >= 1 end
-  if operation == 'LTRIM' then return n == 2 end -- first, last
   if operation == 'ANSWER' then return n >= 4 and n % 2 == 0 end -- ms, oldest, then id, results
   if operation == 'FEED' then return n >= 3 and n % 2 == 1 end -- bound, then id, entry
   return n == 0
@@ -100,10 +99,6 @@ local function bad_score(first, last)
     if not score or score ~= score then return true end
   end
   return false
-end
-
-local function bad_place(text)
-  return not string.match(text, '^%-?%d+$') or #text > 10
 end
 
 local function bad_answer(first, last)
@@ -190,9 +185,6 @@ local function commit(base, from, to)
     end
     if operation == 'ZADD' and bad_score(first, last) then
       return operation .. ' ' .. key .. ' with a bad score'
-    end
-    if operation == 'LTRIM' and (bad_place(ARGV[first]) or bad_place(ARGV[last])) then
-      return 'LTRIM ' .. key .. ' with a bad place'
     end
     if operation == 'ANSWER' and bad_answer(first, last) then
       return operation .. ' ' .. key .. ' with a bad time or id'

@@ -39,9 +39,9 @@ class Tail:
     """Observations of a stream that are in no chunk yet, or not in its last checkpoint.
 
     rows: encoded, of positions from `start` on. new: records since the last commit, by position;
-    they are encoded when their answers are complete, rows are already. stored: rows in each block
-    of the stored tail. relaid: whether the next commit writes all of it anew. sealing: chunks that
-    the last commit may be writing, by number.
+    they are encoded when their answers are complete, rows are already. stored: the first rows,
+    which are in the store; relaid: whether the next commit writes all of them anew. sealing: chunks
+    that the last commit may be writing, by number.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Tail:
         self.start = start
         self.rows = rows
         self.new: dict[int, Record | bytes] = NOTHING
-        self.stored = bytearray()  # no block has more rows than a chunk
+        self.stored = 0
         self.relaid = False
         self.sealing: dict[int, bytes] = NOTHING
 
@@ -74,7 +74,7 @@ class Tail:
             if first != self.end:
                 raise UnreadablePart(f"its tail goes on at seq {first}, expected {self.end}")
             self.rows += block
-            self.stored.append(len(block))
+            self.stored += len(block)
 
     @property
     def end(self) -> int:
@@ -270,26 +270,10 @@ class Tail:
             head.oldest = oldest
         end = min(head.sealed, head.checkpoint)
         if self.start < end and self.rows:
-            effects += self._trim(end)
+            self.relaid = self.relaid or self.stored > 0
+            self.rows = self.rows[end - self.start :]
+            self.start = end
         return effects
-
-    def _trim(self, end: int) -> list[Effect]:
-        """Drop the rows before position `end`, but for those of a stored block that goes on."""
-        stored = bytearray() if self.relaid else self.stored
-        dropped = 0
-        start = self.start
-        while dropped < len(stored) and start + stored[dropped] <= end:
-            start += stored[dropped]
-            dropped += 1
-        kept = stored[dropped:]
-        if kept and not dropped:
-            return []
-        if not kept:
-            start = end
-        self.rows = self.rows[start - self.start :]
-        self.start = start
-        self.stored = kept
-        return [("LTRIM", keys.tail(self.partition, self.stream), dropped, -1)] if dropped else []
 
     def write(self) -> list[Effect]:
         """Effects that store the rows that are not yet; all of them where it was laid anew."""
@@ -297,11 +281,10 @@ class Tail:
         effects: list[Effect] = []
         if self.relaid:
             effects.append(("UNLINK", key))
-            self.stored = bytearray()
+            self.stored = 0
             self.relaid = False
-        stored = sum(self.stored)
-        if stored < len(self.rows):
-            new = blocks(self.place, self.phase, self.start + stored, self.rows[stored:])
-            effects.append(("RPUSH", key, *[blob for _, blob in new]))
-            self.stored += bytes(count for count, _ in new)
+        if self.stored < len(self.rows):
+            new = blocks(self.place, self.start + self.stored, self.rows[self.stored :])
+            effects.append(("RPUSH", key, *new))
+            self.stored = len(self.rows)
         return effects

@@ -708,7 +708,7 @@ def _take_rows(streams: Iterable[Stream]) -> list[bytes]:
         rows = stream.tail.rows
         taken += [rows[-1] if count == 1 else b"".join(rows[-count:])]
         stream.moved = 0
-        stream.tail.stored.append(count)
+        stream.tail.stored += count
     return taken
 
 

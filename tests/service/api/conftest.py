@@ -225,7 +225,7 @@ class FakeWorker:
             effects = [
                 ("HDEL", keys.heads(partition), stream, keys.position_field(stream)),
                 ("ZREM", keys.names(partition), stream),
-                ("DEL", keys.tail(partition, stream)),
+                ("UNLINK", keys.tail(partition, stream)),
             ]
             return 204, [], effects
         return 200, [msgspec.json.encode({"stream": stream, "asked": type(command).__name__})], []

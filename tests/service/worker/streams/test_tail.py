@@ -21,26 +21,24 @@ def observe(stream, count):
     stream.touch(1)
 
 
-def test_a_block_goes_when_all_of_it_is_sealed_and_in_a_checkpoint():
+def test_rows_go_when_they_are_sealed_and_in_a_checkpoint():
     stream = Stream(0, "a")  # its first chunk ends at 61
     stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True))
     observe(stream, 70)
     ((push, _, *stored),) = tail_effects(stream)
     assert push == "RPUSH"
-    assert [[r.seq for r in in_tail("a", [blob])] for blob in stored] == [
-        [*range(61)],
-        [*range(61, 70)],
-    ]
-    for checkpoint in (30, 60):
+    assert [r.seq for r in in_tail("a", stored)] == [*range(70)]
+    for checkpoint, first in ((30, 30), (65, 61)):
         stream.live().checkpoint = checkpoint
+        unlink, (push, _, *stored) = tail_effects(stream)
+        assert (unlink, push) == (("UNLINK", keys.tail(0, "a")), "RPUSH")
+        assert [r.seq for r in in_tail("a", stored)] == [*range(first, 70)]
+        assert (stream.tail.start, stream.tail.end) == (first, 70)
         assert tail_effects(stream) == []
-    stream.live().checkpoint = 65
-    assert tail_effects(stream) == [("LTRIM", keys.tail(0, "a"), 1, -1)]
-    assert (stream.tail.start, stream.tail.end) == (61, 70)
     observe(stream, 1)
     ((push, _, *more),) = tail_effects(stream)
     loaded = Stream(0, "a")
-    loaded.tail.read([stored[1], *more])
+    loaded.tail.read([*stored, *more])
     assert loaded.tail.records(0) == [record(seq, float(seq)) for seq in range(61, 71)]
 
 
