@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
@@ -20,6 +21,7 @@ from moca_client.responses import Window
 from service.wire import PlannedSpan
 
 DAY_S = 86_400
+DAYS = 4096  # whose spans are remembered
 DAY = timedelta(days=1)
 LONGEST = timedelta(days=366)
 YEARS = range(1970, 3000)  # that windows are in
@@ -152,17 +154,15 @@ def _wall(seconds: float) -> datetime:
 class Calendar:
     """All windows, and the spans of those that a time is in: looked up by day."""
 
-    DAYS = 4096  # whose spans are remembered
-
     def __init__(self) -> None:
         self.windows: dict[str, Window] = {}
-        self._by_day: dict[int, list[PlannedSpan]] = {}
+        self._of_day = lru_cache(DAYS)(self._spans_of_day)
 
     def replace(self, windows: Mapping[str, Window]) -> None:
         """Take other windows over."""
         if windows != self.windows:
             self.windows = dict(sorted(windows.items()))
-            self._by_day = {}
+            self._of_day.cache_clear()
 
     def spans(self, times_s: Sequence[float]) -> list[PlannedSpan]:
         """Return the spans that one of these times is in, of all windows, without repeats."""
@@ -170,19 +170,15 @@ class Calendar:
         for at in times_s:
             at_ms = 1000 * at
             found |= dict.fromkeys(
-                span for span in self._of_day(at) if span.start_ms <= at_ms < span.end_ms
+                span
+                for span in self._of_day(int(at // DAY_S))
+                if span.start_ms <= at_ms < span.end_ms
             )
         return [*found]
 
-    def _of_day(self, at_s: float) -> list[PlannedSpan]:
-        day = int(at_s // DAY_S)
-        spans = self._by_day.get(day)
-        if spans is None:
-            if len(self._by_day) >= self.DAYS:
-                self._by_day = {}
-            overlapping = self.occurrences(day * DAY_S, (day + 1) * DAY_S)
-            spans = self._by_day[day] = [occurrence.span() for occurrence in overlapping]
-        return spans
+    def _spans_of_day(self, day: int) -> list[PlannedSpan]:
+        overlapping = self.occurrences(day * DAY_S, (day + 1) * DAY_S)
+        return [occurrence.span() for occurrence in overlapping]
 
     def occurrences(
         self, since_s: float, until_s: float, most: int | None = None

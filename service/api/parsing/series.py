@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
@@ -34,9 +35,8 @@ DEFAULTS = {"interval": 60.0, "ttl": 7 * 86_400.0}  # of streams made by rules t
 FINGERPRINT = "fingerprint"  # stands for a digest of all labels
 MAX_PART = 80  # characters of a label in an id that the fingerprint tells apart
 MAX_RULES = 100
-MAX_REMEMBERED = 32 << 20  # characters of series whose targets are cached, overhead included
-STRING_OVERHEAD = 50  # bytes of a string beside its characters
-MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of a series that is cached
+MAX_REMEMBERED = 20_000  # series whose targets are cached: some 30 MB
+MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of one that is cached
 _reference = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
 _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
@@ -131,42 +131,6 @@ class _Rule(NamedTuple):
     by_name: bool  # only such a rule takes results of this service
 
 
-class _Targets:
-    """Targets of recent series by their labels as sent, in bounded memory.
-
-    Two generations: a full one replaces the other, and what is still used moves on. Each operation
-    on the dictionaries is atomic, so threads need no lock.
-    """
-
-    def __init__(self) -> None:
-        self._recent: dict[Labels, Target | None] = {}
-        self._earlier: dict[Labels, Target | None] = {}
-        self._size = 0  # characters, or bytes, of the recent ones
-
-    def __getitem__(self, labels: Labels) -> Target | None:
-        recent = self._recent
-        if labels in recent:
-            return recent[labels]
-        target = self._earlier[labels]
-        self[labels] = target
-        return target
-
-    def __setitem__(self, labels: Labels, target: Target | None) -> None:
-        size = sum(map(len, labels))
-        if size > MAX_KEY:
-            return
-        # Twice: the tags may be strings of their own.
-        self._size += 2 * (size + STRING_OVERHEAD * len(labels))
-        self._recent[labels] = target
-        if self._size > MAX_REMEMBERED / 2:
-            self._earlier = self._recent
-            self._recent = {}
-            self._size = 0
-
-    def __len__(self) -> int:
-        return len(self._recent) + len(self._earlier)
-
-
 class SeriesRules:
     """Finds the stream of each series."""
 
@@ -177,17 +141,15 @@ class SeriesRules:
         """
         forms = [RuleForm.model_validate({})] if path is None else _read(path).rule
         self._rules = [_rule(path, i, form, parser) for i, form in enumerate(forms)]
-        self._targets = _Targets()
+        self._found = lru_cache(MAX_REMEMBERED)(self._find)
 
     def target(self, labels: Labels, texts: Texts = plain_texts) -> Target | None:
         """Return where a series goes, None: nowhere; raises ValueError for one that cannot."""
-        try:
-            return self._targets[labels]
-        except KeyError:
-            target = self._targets[labels] = self._target(texts(labels))
-            return target
+        find = self._found if sum(map(len, labels)) <= MAX_KEY else self._find
+        return find(labels, texts)
 
-    def _target(self, labels: tuple[str, ...]) -> Target | None:
+    def _find(self, own: Labels, texts: Texts) -> Target | None:
+        labels = texts(own)
         names = labels[::2]
         if len(set(names)) < len(names):
             repeated = next(name for name in names if names.count(name) > 1)

@@ -1,7 +1,6 @@
 """Remote writes: from bodies to series, from series to streams, and what is sent again."""
 
 import json
-import sys
 import time
 
 import cramjam
@@ -445,7 +444,7 @@ def test_labels_of_a_series_that_is_known_are_not_read(monkeypatch):
         return series.StreamAssignment(parse(body, Version.V1, *LIMITS), rules, 10_000).streams
 
     first = assigned()
-    monkeypatch.setattr(remote_write, "_texts", None)
+    monkeypatch.setattr(remote_write, "_label", None)
     assert assigned() == first
     monkeypatch.undo()
     whole = parse(body, Version.V1, *LIMITS)
@@ -453,13 +452,15 @@ def test_labels_of_a_series_that_is_known_are_not_read(monkeypatch):
         rules.target((b"\x0a\xff",), whole.texts)
 
 
-def test_the_rules_remember_no_more_than_their_memory(monkeypatch):
-    monkeypatch.setattr(series, "MAX_REMEMBERED", 100_000)
+def test_the_rules_remember_so_many_series_and_none_of_endless_labels(monkeypatch):
+    monkeypatch.setattr(series, "MAX_REMEMBERED", 10)
     rules = SeriesRules(None, PARSER)
     first = ("a", "0" * 400, "b", "1" * 400)
     target = rules.target(first)
     for i in range(1000):
         rules.target(("a", f"{i:0400}", "b", "2" * 400))
-        assert len(rules._targets) <= 100
         assert rules.target(first) is target  # what is in use stays
-    assert sum(sys.getsizeof(text) for labels in rules._targets._recent for text in labels) < 1e5
+    assert rules._found.cache_info().currsize == 10
+    with pytest.raises(ValueError, match="expected"):
+        rules.target(("a", "x" * (series.MAX_KEY + 1)))
+    assert rules._found.cache_info().misses == 1001
