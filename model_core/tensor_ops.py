@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 from model_core.lazy import Tensor, torch
 from model_core.maths import bound
-
-__all__ = [
-    "exp",
-    "expm1",
-    "fma",
-    "half_erfc",
-    "log",
-    "log1p",
-    "maths",
-    "maximum",
-    "minimum",
-    "sqrt",
-    "where",
-]
+from model_core.maths.ops import fma as fma
 
 
 def maths(name: str) -> ModuleType:
@@ -28,44 +16,19 @@ def maths(name: str) -> ModuleType:
     return bound(name, sys.modules[__name__])
 
 
-def exp(x: Tensor) -> Tensor:
-    """Exponential."""
-    return torch.exp(x)
+def _of_torch(name: str) -> Callable[..., Tensor]:
+    """A function of torch, which is imported with the first call."""
+    return lambda *arguments: getattr(torch, name)(*arguments)
 
 
-def expm1(x: Tensor) -> Tensor:
-    """`exp(x) - 1`."""
-    return torch.expm1(x)
-
-
-def log(x: Tensor) -> Tensor:
-    """Natural logarithm."""
-    return torch.log(x)
-
-
-def log1p(x: Tensor) -> Tensor:
-    """`log(1 + x)`."""
-    return torch.log1p(x)
-
-
-def sqrt(x: Tensor) -> Tensor:
-    """Square root."""
-    return torch.sqrt(x)
-
-
-def where(condition: Tensor, chosen: Tensor | float, otherwise: Tensor | float) -> Tensor:
-    """`chosen` where the condition holds, else `otherwise`."""
-    return torch.where(condition, chosen, otherwise)
+exp, expm1, log, log1p, sqrt, where = map(
+    _of_torch, ("exp", "expm1", "log", "log1p", "sqrt", "where")
+)
 
 
 def half_erfc(z: Tensor) -> Tensor:
     """`erfc(z) / 2`."""
     return 0.5 * torch.erfc(z)
-
-
-def fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
-    """`a b + c`."""
-    return a * b + c
 
 
 def maximum(a: Tensor, b: float | Tensor) -> Tensor:

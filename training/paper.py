@@ -167,14 +167,10 @@ def scores(
 
     def measure() -> dict[str, Values]:
         batch = sequences(splits, protocol)
-        supervision = None
-        if tested.supervision:
-            if batch.switch is None:
-                raise BadRun(
-                    "a test with supervision needs the true switches: those of the data are unknown"
-                )
-            generator = torch.Generator().manual_seed(SEED + 1)
-            supervision = reveal(batch.switch, tested.supervision, generator).to(protocol.dtype)
+        generator = torch.Generator().manual_seed(SEED + 1)
+        supervision = reveal(batch, tested.supervision, generator)
+        if supervision is not None:
+            supervision = supervision.to(protocol.dtype)
         batch = batch.to("cpu", protocol.dtype)
         best_learner = load(run, splits, protocol.dtype)
         served = None if isinstance(best_learner, Classifier) else best_learner.served()

@@ -67,12 +67,9 @@ def drawn(
     """
     wanted = config.optimiser
     batch = source(generator, wanted.batch, wanted.length)
-    supervision = None
-    if config.objective.supervision > 0:
-        if batch.switch is None:
-            raise BadConfig("supervision needs switches: those of the data are unknown")
-        revealed = reveal(batch.switch, config.objective.supervision, generator)[share]
-        supervision = transfer.to_device(revealed.to(wanted.precision), device)
+    supervision = reveal(batch, config.objective.supervision, generator)
+    if supervision is not None:
+        supervision = transfer.to_device(supervision[share].to(wanted.precision), device)
     return batch.part(share).to(device, wanted.precision), supervision
 
 

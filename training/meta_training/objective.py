@@ -19,6 +19,7 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.pcoc import Pcoc
 from training.config import Config, Objective
 from training.data.windows import Batch, Splits
+from training.errors import BadConfig
 from training.learners import Classifier, Learner
 
 NEG_INF = float("-inf")
@@ -72,12 +73,19 @@ def start(model: UnderlyingModel, batch: Batch) -> Prior:
     return moca.make_prior(model, zeros, zeros + 1)
 
 
-def reveal(switch: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    """Supervision (B, T): 1 at a share of the true switches, nan elsewhere (paper, app. D.4)."""
-    chosen = torch.rand(switch.shape, generator=generator) < rate
-    supervision = torch.full(switch.shape, math.nan)
-    supervision[chosen & switch.cpu()] = 1.0
-    return supervision.to(switch.device)
+def reveal(batch: Batch, share: float, generator: torch.Generator) -> Tensor | None:
+    """Supervision (B, T): 1 at a share of the true switches, nan elsewhere (paper, app. D.4).
+
+    None for a share of 0. Raises BadConfig where the switches are unknown.
+    """
+    if share == 0:
+        return None
+    if batch.switch is None:
+        raise BadConfig("supervision needs the true switches: those of the data are unknown")
+    chosen = torch.rand(batch.switch.shape, generator=generator) < share
+    supervision = torch.full(batch.switch.shape, math.nan)
+    supervision[chosen & batch.switch.cpu()] = 1.0
+    return supervision.to(batch.switch.device)
 
 
 def class_log_probabilities(
@@ -149,9 +157,7 @@ class Validation:
         length = wanted.length or config.optimiser.length
         generator = torch.Generator().manual_seed(SEED)
         batch = splits.validation(generator, wanted.windows, length)
-        self.supervision: Tensor | None = None
-        if config.objective.supervision > 0 and batch.switch is not None:
-            self.supervision = reveal(batch.switch, config.objective.supervision, generator)
+        self.supervision = reveal(batch, config.objective.supervision, generator)
         self.batch = batch
         self.objective = config.objective
         self.classes = splits.classes

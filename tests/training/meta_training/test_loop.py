@@ -183,7 +183,7 @@ def test_minutes_end_a_run_and_bend_its_rate():
 
 
 def test_supervision_of_data_that_nobody_knows_is_refused(tmp_path):
-    with pytest.raises(BadConfig, match="supervision needs switches"):
+    with pytest.raises(BadConfig, match="supervision needs the true switches"):
         train(tiny(objective={"supervision": 0.5}), tmp_path / "a", wrap=untold)
 
 

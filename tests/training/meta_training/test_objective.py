@@ -92,16 +92,16 @@ def test_a_baseline_is_its_definition(kind):
 @torch.no_grad()
 def test_supervision_tells_of_true_switches_only():
     batch = drawn("alpaca-known", 200, 50)
-    supervision = reveal(batch.switch, 1.0, torch.Generator().manual_seed(0))
+    supervision = reveal(batch, 1.0, torch.Generator().manual_seed(0))
     assert torch.equal(supervision == 1, batch.switch)
     assert torch.equal(supervision.isnan(), ~batch.switch)
-    some = reveal(batch.switch, 0.3, torch.Generator().manual_seed(0))
+    some = reveal(batch, 0.3, torch.Generator().manual_seed(0))
     assert not (some == 1)[~batch.switch].any()
     share = (some == 1)[batch.switch].double().mean().item()
     count = batch.switch.sum().item()
     assert share == pytest.approx(0.3, abs=4 * math.sqrt(0.21 / count))
-    assert reveal(batch.switch, 0.0, torch.Generator()).isnan().all()
-    again = reveal(batch.switch, 0.3, torch.Generator().manual_seed(0))
+    assert reveal(batch, 0.0, torch.Generator()) is None
+    again = reveal(batch, 0.3, torch.Generator().manual_seed(0))
     assert torch.equal(some.isnan(), again.isnan())
 
 
@@ -109,7 +109,7 @@ def test_supervision_tells_of_true_switches_only():
 def test_told_of_every_switch_and_sure_of_no_other_it_is_the_oracle():
     learner, batch = learner_of("alpaca-lags"), drawn("alpaca-lags")
     learner.hazard_logit.fill_(-40.0)
-    supervision = reveal(batch.switch, 1.0, torch.Generator()).to(batch.y)
+    supervision = reveal(batch, 1.0, torch.Generator()).to(batch.y)
     same(scored(learner, batch, "moca", supervision), scored(learner, batch, "oracle"))
     untold = scored(learner, batch, "moca")
     assert not torch.allclose(untold.nan_to_num(), scored(learner, batch, "oracle").nan_to_num())
@@ -139,7 +139,7 @@ def test_what_nobody_tells_is_refused_or_not_needed():
 @torch.no_grad()
 def test_class_probabilities_are_those_that_labels_are_scored_with():
     learner, batch = learner_of("pcoc"), drawn("pcoc")
-    shares = reveal(batch.switch, 0.5, torch.Generator().manual_seed(1)).to(batch.y)
+    shares = reveal(batch, 0.5, torch.Generator().manual_seed(1)).to(batch.y)
     for mode in ("moca", *MODES):
         supervision = shares if mode == "moca" else None
         log_class = class_log_probabilities(learner, batch, Objective(mode=mode), supervision)
