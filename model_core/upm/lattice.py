@@ -31,20 +31,6 @@ class Predicted(NamedTuple):
     spread: Tensor
 
 
-class _LatticeStep(NamedTuple):
-    """Windows of one length before they grew: what the gradient needs of them.
-
-    ahead, back: (B, windows, n + y) `(g, residual)` and `(h, residual)`. excess_ahead, excess_back:
-    (B, windows) `phi' P phi` at either end. shared: `d`.
-    """
-
-    ahead: Tensor
-    back: Tensor
-    excess_ahead: Tensor
-    excess_back: Tensor
-    shared: Tensor
-
-
 def predict(
     mean: Tensor, cov: Tensor, phi: Tensor, y: Tensor, weight: Tensor, longest: int | None = None
 ) -> Predicted:
@@ -83,39 +69,40 @@ class _Lattice(torch.autograd.Function):
         """first: (B, T, n + y) `(P phi_t, residual)`. spread: (B, T) `phi' P phi`."""
         n = phi.shape[-1]
         steps = phi.shape[1]
-        saved: list[Tensor] = []
-        ahead = first.clone()
-        back = first.clone()
-        q = spread.clone()
-        p = spread.clone()
+        ahead = back = first
+        q = p = spread
         residual = first.new_zeros(len(first), lengths, steps, first.shape[-1] - n)
         excess = spread.new_zeros(len(first), lengths, steps)
         residual[:, 0] = first[..., n:]
         excess[:, 0] = spread
+        saved: list[Tensor] = []
         for m in range(1, lengths):
             # By [t] ahead and by [s] back: the window of s and t = s + m loses both its ends.
-            a = ahead[:, m:]
-            b = back[:, : steps - m]
-            left = phi[:, : steps - m]
-            shared = (left * a[..., :n]).sum(-1)
-            old = _LatticeStep(
-                a.clone(), b.clone(), q[:, m:].clone(), p[:, : steps - m].clone(), shared
-            )
-            u, v = _gains(old, weight, m)
-            a.addcmul_(old.back, u.unsqueeze(-1), value=-1)
-            b.addcmul_(old.ahead, v.unsqueeze(-1), value=-1)
-            q[:, m:].addcmul_(shared, u, value=-1)
-            p[:, : steps - m].addcmul_(shared, v, value=-1)
-            residual[:, m, m:] = a[..., n:]
-            excess[:, m, m:] = q[:, m:]
-            saved += old
-        ctx.save_for_backward(phi, weight, *saved)
+            a = ahead[:, 1:]
+            b = back[:, :-1]
+            q = q[:, 1:]
+            p = p[:, :-1]
+            start = weight[:, : steps - m]
+            end = weight[:, m:]
+            at_start = start / (1 + start * p)
+            at_end = end / (1 + end * q)
+            shared = (phi[:, : steps - m] * a[..., :n]).sum(-1)
+            saved += (a, b, at_start, at_end, shared)
+            u = at_start * shared
+            v = at_end * shared
+            ahead = torch.addcmul(a, b, u.unsqueeze(-1), value=-1)
+            back = torch.addcmul(b, a, v.unsqueeze(-1), value=-1)
+            q = torch.addcmul(q, shared, u, value=-1)
+            p = torch.addcmul(p, shared, v, value=-1)
+            residual[:, m, m:] = ahead[..., n:]
+            excess[:, m, m:] = q
+        ctx.save_for_backward(phi, *saved)
         return residual, excess
 
     @staticmethod
     def backward(ctx: Any, d_residual: Tensor, d_excess: Tensor) -> tuple[Tensor | None, ...]:
         """The steps in reverse; weights have no gradient."""
-        phi, weight, *saved = ctx.saved_tensors
+        phi, *saved = ctx.saved_tensors
         n = phi.shape[-1]
         steps = phi.shape[1]
         lengths = d_excess.shape[1]
@@ -123,48 +110,27 @@ class _Lattice(torch.autograd.Function):
         d_ahead = phi.new_zeros(*phi.shape[:2], n + d_residual.shape[-1])
         d_back = torch.zeros_like(d_ahead)
         d_q = torch.zeros_like(phi[..., 0])
-        d_p = torch.zeros_like(phi[..., 0])
+        d_p = torch.zeros_like(d_q)
         for m in range(lengths - 1, 0, -1):
-            old = _LatticeStep(*saved[5 * (m - 1) : 5 * m])
+            a, b, at_start, at_end, shared = saved[5 * (m - 1) : 5 * m]
+            u = at_start * shared
+            v = at_end * shared
             d_ahead[:, m:, n:] += d_residual[:, m, m:]
             d_q[:, m:] += d_excess[:, m, m:]
-            end = steps - m
-            views = d_ahead[:, m:], d_back[:, :end], d_q[:, m:], d_p[:, :end]
-            d_shared = _reverse(old, weight, m, views)
-            d_ahead[:, m:, :n].addcmul_(phi[:, :end], d_shared)
-            d_phi[:, :end].addcmul_(old.ahead[..., :n], d_shared)
+            d_a = d_ahead[:, m:]
+            d_b = d_back[:, : steps - m]
+            d_u = -(b * d_a).sum(-1) - shared * d_q[:, m:]
+            d_v = -(a * d_b).sum(-1) - shared * d_p[:, : steps - m]
+            d_shared = d_u * at_start + d_v * at_end - u * d_q[:, m:] - v * d_p[:, : steps - m]
+            before = d_a.clone()
+            d_a.addcmul_(d_b, v.unsqueeze(-1), value=-1)
+            d_b.addcmul_(before, u.unsqueeze(-1), value=-1)
+            d_p[:, : steps - m].addcmul_(d_u * u, at_start, value=-1)
+            d_q[:, m:].addcmul_(d_v * v, at_end, value=-1)
+            d_a[..., :n].addcmul_(phi[:, : steps - m], d_shared.unsqueeze(-1))
+            d_phi[:, : steps - m].addcmul_(a[..., :n], d_shared.unsqueeze(-1))
         d_ahead[..., n:] += d_residual[:, 0]
         return d_ahead + d_back, d_q + d_p + d_excess[:, 0], d_phi, None, None
-
-
-def _gains(old: _LatticeStep, weight: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Gains (B, windows) of the observation at the start and of that at the end."""
-    first = weight[:, : weight.shape[1] - m]
-    last = weight[:, m:]
-    return (
-        first * old.shared / (1 + first * old.excess_back),
-        last * old.shared / (1 + last * old.excess_ahead),
-    )
-
-
-def _reverse(old: _LatticeStep, weight: Tensor, m: int, grads: tuple[Tensor, ...]) -> Tensor:
-    """Gradients of a step's outcome, in place, to those of what went in; that of `d` (..., 1)."""
-    d_ahead, d_back, d_q, d_p = grads
-    first = weight[:, : weight.shape[1] - m]
-    last = weight[:, m:]
-    at_start = first / (1 + first * old.excess_back)
-    at_end = last / (1 + last * old.excess_ahead)
-    u = at_start * old.shared
-    v = at_end * old.shared
-    d_u = -(old.back * d_ahead).sum(-1) - old.shared * d_q
-    d_v = -(old.ahead * d_back).sum(-1) - old.shared * d_p
-    d_shared = d_u * at_start + d_v * at_end - u * d_q - v * d_p
-    before = d_ahead.clone()
-    d_ahead.addcmul_(d_back, v.unsqueeze(-1), value=-1)
-    d_back.addcmul_(before, u.unsqueeze(-1), value=-1)
-    d_p.addcmul_(d_u * u, at_start, value=-1)
-    d_q.addcmul_(d_v * v, at_end, value=-1)
-    return d_shared.unsqueeze(-1)
 
 
 def by_start(by_length: Tensor) -> Tensor:
