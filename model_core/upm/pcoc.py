@@ -30,7 +30,6 @@ from model_core.upm.learned import Encoded
 
 _DISCRIMINANT = maths("discriminant")
 ROWS = 4096  # rows whose squares are summed at once: they stay in the processor's cache
-COLUMNS = 100  # observations whose densities are spread out over all starts at once
 
 
 class PcocStats(NamedTuple):
@@ -127,8 +126,8 @@ class Pcoc(Encoded):
 
     def every_joint(
         self, phi: Tensor, y: Tensor, weight: Tensor, longest: int | None = None
-    ) -> Iterator[Tensor]:
-        """`log p(z_t, y = j | rows s..t-1)` by [s, j, t], parts (B, T, J, c) of all t in order.
+    ) -> Tensor:
+        """`log p(z_t, y = j | rows s..t-1)` (B, T, J, T) by [s, j, t].
 
         phi: (B, T, n). y: (B, T, 1). weight: (B, T), 0 or 1: whether a row is ever absorbed. Only
         windows of at most `longest` rows are asked for; anything stands elsewhere.
@@ -137,28 +136,20 @@ class Pcoc(Encoded):
         present = weight > 0
         label = torch.where(present, y.squeeze(-1), 0.0).long()
         log_densities = densities(classes, phi, label, present, longest)
-        for first in range(0, y.shape[1], COLUMNS):
-            part = slice(first, first + COLUMNS)
-            concentration = self.dirichlet.unsqueeze(-1) + log_densities.counts(part)
-            log_class = _DISCRIMINANT.log_class(concentration, concentration.sum(2, keepdim=True))
-            yield log_densities.columns(part) + log_class
+        concentration = self.dirichlet.unsqueeze(-1) + log_densities.counts()
+        log_class = _DISCRIMINANT.log_class(concentration, concentration.sum(2, keepdim=True))
+        joint: Tensor = log_densities.by_start() + log_class
+        return joint
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
     ) -> Densities:
         """Every density that differs from all others once: the prior knows of no observation."""
         label = torch.where(weight > 0, y.squeeze(-1), 0.0).long()
-        labels = []
-        inputs = []
-        first = 0
-        for joint in self.every_joint(self.required(phi), y, weight, longest):
-            evidence = joint.logsumexp(2)
-            shape = evidence.shape
-            index = label[:, None, None, first : first + shape[-1]].expand(-1, shape[1], -1, -1)
-            labels.append(joint.gather(2, index).squeeze(2) - evidence)
-            inputs.append(evidence)
-            first += shape[-1]
-        return Densities(torch.cat(labels, -1), torch.cat(inputs, -1))
+        joint = self.every_joint(self.required(phi), y, weight, longest)
+        evidence = joint.logsumexp(2)
+        index = label[:, None, None].expand(-1, evidence.shape[1], -1, -1)
+        return Densities(joint.gather(2, index).squeeze(2) - evidence, evidence)
 
     def chosen(self, y: Tensor) -> Tensor:
         """Class indices (..., 1) as indicators (..., J)."""
@@ -191,23 +182,20 @@ class Density(NamedTuple):
     following: Tensor
     before: Tensor
 
-    def columns(self, part: slice) -> Tensor:
-        """By [s, j, t], t in a part of the sequence: (B, T, J, c); anything where `s > t`."""
-        t = torch.arange(self.row.shape[-1], device=self.row.device)[part]
+    def by_start(self) -> Tensor:
+        """By [s, j, t]: (B, T, J, T); anything where `s > t`."""
+        t = torch.arange(self.row.shape[-1], device=self.row.device)
         batch, steps, classes = self.following.shape
         first = self.following.unsqueeze(-1)
-        index = first.clamp(max=steps - 1).flatten(1, 2).expand(-1, -1, len(t))
-        numbers = self.row[..., part].gather(1, index).reshape(batch, steps, classes, -1)
+        index = first.clamp(max=steps - 1).flatten(1, 2).expand(-1, -1, steps)
+        numbers = self.row.gather(1, index).reshape(batch, steps, classes, -1)
         # A window that does not count, as it is too long, has no row either.
-        row = torch.where(
-            (first < t) & (numbers >= 0), numbers, self.unseen[..., part].unsqueeze(1)
-        )
+        row = torch.where((first < t) & (numbers >= 0), numbers, self.unseen.unsqueeze(1))
         return self.value.gather(0, row.flatten()).reshape(row.shape)
 
-    def counts(self, part: slice) -> Tensor:
-        """How often each class was seen by [s, j, t]: (B, T, J, c), 0 where `s > t`."""
-        seen = self.before
-        return (seen[..., part].unsqueeze(1) - seen.mT.unsqueeze(-1)).clamp(min=0)
+    def counts(self) -> Tensor:
+        """How often each class was seen by [s, j, t]: (B, T, J, T), 0 where `s > t`."""
+        return (self.before.unsqueeze(1) - self.before.mT.unsqueeze(-1)).clamp(min=0)
 
 
 class _Pairs(NamedTuple):

@@ -122,7 +122,6 @@ def test_the_size_of_what_is_computed_at_once_does_not_matter(monkeypatch):
     batch = [series(case("pcoc-3"), i, 13) for i in range(2)]
     whole = matrix(case("pcoc-3"), batch)
     monkeypatch.setattr(pcoc, "ROWS", 7)
-    monkeypatch.setattr(pcoc, "COLUMNS", 5)
     close(matrix(case("pcoc-3"), batch).label, whole.label, 1e-11)
 
 

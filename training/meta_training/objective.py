@@ -136,7 +136,7 @@ def _by_start(model: Pcoc, batch: Batch, longest: int | None) -> tuple[Segments,
     """The matrices by [s, t], and log probabilities of every class by [s, j, t]."""
     rows = segments.observed_rows(model, start(model, batch), Sequences(batch.x, batch.y))
     weight = rows.labelled.to(rows.y.dtype)
-    joint = torch.cat(list(model.every_joint(model.required(rows.phi), rows.y, weight, longest)), 3)
+    joint = model.every_joint(model.required(rows.phi), rows.y, weight, longest)
     evidence = joint.logsumexp(2)
     log_class = joint - evidence.unsqueeze(2)
     steps = batch.y.shape[1]
