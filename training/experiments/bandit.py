@@ -67,7 +67,6 @@ EXPLORE = 0.5  # probability that the data collection takes a random action
 SEED = 20_200_108  # of worlds and of choices, the same for all agents
 STEPS = 1000
 HYPOTHESES = 100  # of MOCA
-CACHED = 2**24  # bytes of covariances done together: more trials at once go slower on a CPU
 PROTOCOL = paper.Protocol(50, 400)  # of the report of a run that is published
 METRIC = "regret, % of the random agent's"
 STRATEGIES = {
@@ -301,14 +300,8 @@ def simulate(
         shape = (world.delta.shape[1],)
         action = torch.stack([torch.randint(ACTIONS, shape, generator=one) for one in chance])
     else:
-        trial = HYPOTHESES * model.prior_cov.numel() * model.prior_cov.element_size()
-        count = max(1, CACHED // trial)
-        parts = []
-        for first in range(0, len(world.delta), count):
-            at = slice(first, first + count)
-            steps = _play(agent, model, world.part(at), strategy, chance[at])
-            parts.append(torch.stack([taken for _, taken, _ in steps], 1))
-        action = torch.cat(parts)
+        steps = _play(agent, model, world, strategy, chance)
+        action = torch.stack([taken for _, taken, _ in steps], 1)
     mean = reward_mean(world.states, action, world.delta)
     return Trials(action, best_mean(world.states, world.delta) - mean)
 
