@@ -32,6 +32,7 @@ class RememberingGp(UnderlyingModel):
     hazard: float | tuple[float, ...]
     outlier_rate: float
     kind: str = "remembering-gp"
+    outliers = True  # labels of no regime, from the prior predictive but much wider
 
     def prior(self, location: Tensor, scale: Tensor) -> Memory:
         """Nothing remembered."""
@@ -48,11 +49,6 @@ class RememberingGp(UnderlyingModel):
         cross, label = torch.linalg.solve_triangular(factor, known, upper=False).unbind(-1)
         spread = self.level + self.amplitude + self.noise - cross.square().sum(-1)
         return Normal((cross * label).sum(-1).unsqueeze(-1), spread.sqrt().unsqueeze(-1))
-
-    def outlier(self, prior: Memory, phi: Tensor | None) -> Normal:
-        """Drawn from this, an observation belongs to no regime."""
-        usual = self.predictive(prior, phi)
-        return usual._replace(scale=usual.scale * 10**0.5)
 
     def update(self, stats: Memory, phi: Tensor | None, y: Tensor, weight: Tensor) -> Memory:
         """Remember the observation, forget the oldest; its noise variance is noise / weight."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from model_core.components import Choice
 from model_core.upm.alpaca import Alpaca, AlpacaStats, NoisePrior
-from model_core.upm.base import Densities, Stats, mixed, widened
+from model_core.upm.base import Densities, Stats, mixed
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats
 
@@ -63,6 +63,7 @@ class AlpacaMixture(Learned):
     noise_prior: NoisePrior | None = None
     names: tuple[str, ...] = ()
     kind = "alpaca-mixture"
+    outliers = True
     symmetric = ("cov",)
 
     def __post_init__(self) -> None:
@@ -123,10 +124,6 @@ class AlpacaMixture(Learned):
             torch.stack(parts, 2) for parts in zip(*(p.parameters() for p in each), strict=True)
         )
         return Choice(each[0].rebuilt(*stacked), stats.log_weight)
-
-    def outlier(self, prior: Stats, phi: Tensor | None) -> Choice:
-        """The prior predictive with ten times its squared scales."""
-        return widened(self.predictive(prior, phi))
 
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
         """Absorb one row in every regression, and weigh them by how well they forecast it."""

@@ -81,6 +81,7 @@ class UnderlyingModel(ABC):
     hazard: float | tuple[float, ...] = BY_STREAM  # default, as `model_core.hazard` has it
     outlier_rate: float = 0.0  # default
     parts: int = 1  # distributions of each output that one hypothesis's predictive is made of
+    outliers: bool = False  # whether a label may be one, of the prior predictive but much wider
     partial: bool = False  # whether some outputs of a label may be missing: nan
     believes: bool = False  # whether what it remembers of a label depends on the belief: `read`
     exchangeable: bool = False  # whether only parameters carry from a regime's label to the next
@@ -160,7 +161,7 @@ class UnderlyingModel(ABC):
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Components | None:
         """What an outlier is drawn from (B, 1): the prior predictive, much wider; None: nothing."""
-        return None
+        return widened(self.predictive(prior, phi)) if self.outliers else None
 
     def outlier_input_log_prob(self, prior: Stats, phi: Tensor | None) -> Tensor | None:
         """`log p(x)` (B, 1) of an outlier of a generative model that has `outlier`, else None."""

@@ -22,7 +22,7 @@ from torch.nn.functional import linear, pad
 from model_core.components import Normal
 from model_core.encoder import Mlp
 from model_core.upm import lattice
-from model_core.upm.base import Densities, Stats, tree_map, widened
+from model_core.upm.base import Densities, Stats, tree_map
 from model_core.upm.learned import Learned
 
 
@@ -50,6 +50,7 @@ class Lstm(Learned):
     bias_hh: Tensor
     decoder: Mlp
     kind = "lstm"
+    outliers = True
 
     def prior(self, location: Tensor, scale: Tensor) -> LstmStats:
         """Zeros: the state, and the label before the first, in scaled units."""
@@ -77,10 +78,6 @@ class Lstm(Learned):
         hidden = self.advance(stats, phi).hidden
         features = phi.unsqueeze(1).expand(-1, hidden.shape[1], -1)
         return self._normal(self.decoder(torch.cat((hidden, features), -1)))
-
-    def outlier(self, prior: LstmStats, phi: Tensor | None) -> Normal:
-        """The prior predictive with ten times its variance."""
-        return widened(self.predictive(prior, phi))
 
     def update(self, stats: LstmStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> LstmStats:
         """The cell's state and the label; between old and new by `weight`, in a straight line.

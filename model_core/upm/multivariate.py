@@ -21,7 +21,6 @@ from model_core.upm.base import (
     log_gamma,
     of_arrays,
     spread_out,
-    widened,
 )
 from model_core.upm.conjugate import Gaussian
 
@@ -77,6 +76,7 @@ class Multivariate(Summed, ClosedForm):
     alpha: float = Gaussian.alpha
     beta: float = Gaussian.beta
     exchangeable = True
+    outliers = True
     kind = "multivariate"
     symmetric = ("psi",)
 
@@ -96,10 +96,6 @@ class Multivariate(Summed, ClosedForm):
         mean, kappa, nu, psi = stats
         df = nu - (self.y_dim - 1)
         return student_t(df, mean, psi, ((kappa + 1) / (kappa * df)).squeeze(-1))
-
-    def outlier(self, prior: MultivariateStats, phi: Tensor | None) -> MultivariateStudentT:
-        """The prior predictive with ten times its scale matrix."""
-        return widened(self.predictive(prior, phi))
 
     def update(
         self, stats: MultivariateStats, phi: Tensor | None, y: Tensor, weight: Tensor

@@ -25,7 +25,6 @@ from model_core.upm.base import (
     UnderlyingModel,
     array_of,
     log_gamma,
-    widened,
 )
 
 # Share of what a regime knows more than the prior that it has lost when it returns: regimes drift.
@@ -90,6 +89,7 @@ class Regression(UnderlyingModel):
     y_offset: Tensor | float = 0.0
     y_scale: Tensor | float = 1.0
     noise_variance: Tensor | None = None  # (y,); None: unknown
+    outliers = True
     symmetric = ("cov",)
     in_place = ("cov",)
 
@@ -105,10 +105,6 @@ class Regression(UnderlyingModel):
         """`N(K' phi, (1 + phi' P phi) sigma^2)` (paper, app. A), or its Student-t."""
         row = self._row(stats, self.required(phi))
         return self._components(row.fitted, 1 + row.gram, stats)
-
-    def outlier(self, prior: Stats, phi: Tensor | None) -> Normal | StudentT:
-        """The prior predictive with ten times its squared scale."""
-        return widened(self.predictive(prior, phi))
 
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
         """Absorb one row; its noise variance is `sigma^2 / weight`, so 0 changes nothing."""
