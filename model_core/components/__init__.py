@@ -9,22 +9,3 @@ from model_core.components.base import Components, average, join
 from model_core.components.discrete import Bernoulli, Categorical, NegativeBinomial
 from model_core.components.positive import Lomax, Positive, PositiveFunctions
 from model_core.components.real import MultivariateStudentT, Normal, SkewedT, StudentT
-
-__all__ = [
-    "Bernoulli",
-    "Blend",
-    "Categorical",
-    "Choice",
-    "Components",
-    "Either",
-    "Lomax",
-    "MultivariateStudentT",
-    "NegativeBinomial",
-    "Normal",
-    "Positive",
-    "PositiveFunctions",
-    "SkewedT",
-    "StudentT",
-    "average",
-    "join",
-]
