@@ -1,7 +1,7 @@
 """The whole deployment in one file: its form, taking it, and restoring it.
 
-The file is a zip of blocks and a manifest. Entries are `streams/N`, blocks of msgpack with parts of
-streams and feeds, and at last `manifest`, which names the others. The zip has a CRC-32 for each
+The file is a zip of blocks and a manifest. Entries are `streams/N`, blocks of msgpack with streams
+and parts of feeds, and at last `manifest`, which names the others. The zip has a CRC-32 for each
 entry: nothing of a file is used before all of them were found right, so that a damaged or cut one
 changes nothing.
 
@@ -80,7 +80,7 @@ class BackupError(ValueError):
     """A backup cannot be taken or restored; the message says why and what to do."""
 
 
-class Kept(Struct, array_like=True):
+class Kept(Struct, array_like=True, tag=0):
     """All that is kept of a stream as of one commit, as stored. hashes: as in `keys.HASHES`."""
 
     stream: str
@@ -90,18 +90,11 @@ class Kept(Struct, array_like=True):
     hashes: dict[str, Fields]
 
 
-class StoredFeed(Struct, array_like=True):
+class StoredFeed(Struct, array_like=True, tag=1):
     """Entries of a partition's feed, oldest first: id and fields."""
 
     partition: int
     entries: list[tuple[bytes, Fields]]
-
-
-class StreamBlock(Struct, array_like=True):
-    """What one block holds."""
-
-    streams: list[Kept] = []
-    feeds: list[StoredFeed] = []
 
 
 class MovedEntry(NamedTuple):
@@ -147,7 +140,7 @@ class _Format(Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_block = msgspec.msgpack.Decoder(StreamBlock).decode
+_block = msgspec.msgpack.Decoder(list[Kept | StoredFeed]).decode
 _manifest = msgspec.msgpack.Decoder(Manifest).decode
 _format = msgspec.msgpack.Decoder(_Format).decode
 
@@ -168,31 +161,25 @@ class Writer:
             compresslevel=_LEVEL,
         )
         self._blocks = 0
-        self._block = StreamBlock()
+        self._block: list[msgspec.Raw] = []  # encoded parts
         self._size = 0  # of the block
         self.stored_bytes = 0
 
     def add(self, part: Kept | StoredFeed) -> None:
         """Append a stream, or entries of a feed."""
-        hashes = [*part.hashes.values()] if isinstance(part, Kept) else [e[1] for e in part.entries]
-        size = sum(len(k) + len(v) for own in hashes for k, v in own.items())
-        if isinstance(part, Kept):
-            self._block.streams.append(part)
-            parts = (*part.head, part.checkpoint, *part.tail)
-            size += sum(len(blob) for blob in parts if blob is not None)
-        else:
-            self._block.feeds.append(part)
-        self._size += size
-        self.stored_bytes += size
+        encoded = _encode(part)
+        self._block.append(msgspec.Raw(encoded))
+        self._size += len(encoded)
+        self.stored_bytes += len(encoded)
         if self._size >= BLOCK_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Write the block that is being filled, if anything is in it."""
-        if self._block.streams or self._block.feeds:
+        if self._block:
             self._zip.writestr(f"{STREAMS}{self._blocks}", _encode(self._block))
             self._blocks += 1
-        self._block = StreamBlock()
+        self._block = []
         self._size = 0
 
     def finish(self, manifest: Manifest) -> None:
@@ -268,7 +255,7 @@ class Reader:
             raise BackupError("the backup is damaged: its entries are not those of its manifest")
         return self.manifest
 
-    def streams(self) -> Iterator[StreamBlock]:
+    def streams(self) -> Iterator[list[Kept | StoredFeed]]:
         """Read the blocks of streams and feeds, one after the other."""
         for entry in self._blocks():
             with _damage():
@@ -496,9 +483,10 @@ class Restore:
                     raise BackupError(
                         "the store's memory is full: raise maxmemory and restore again"
                     )
-                self._write(block.streams)
-                for feed in block.feeds:
-                    self._write_feed(feed, moved)
+                self._write(part for part in block if isinstance(part, Kept))
+                for part in block:
+                    if isinstance(part, StoredFeed):
+                        self._write_feed(part, moved)
                 self._progress(self._reader.done)
             self._write_moved(moved, leases)
             self._write_keys()

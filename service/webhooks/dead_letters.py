@@ -162,11 +162,8 @@ class Letters:
 
     def _letters(self, source: str, entries: Iterable[Any]) -> list[Letter]:
         letters = []
-        for raw_id, stored in entries:
-            if not raw_id:
-                continue
+        for raw_id, fields in entries:
             id_ = raw_id.decode()
-            fields = stored or {}
             blob = fields.get(b"e", b"")
             before = before_of(raw_id, fields) or Id.parse(id_)
             number = fields.get(b"number", b"").decode(errors="backslashreplace")

@@ -82,7 +82,7 @@ class Engine:
 
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
-        missing = self._missing(partition, names)
+        missing = [name for name in dict.fromkeys(names) if (partition, name) not in self.streams]
         if not missing:
             return
         self._changed.update((partition, name) for name in missing)
@@ -106,17 +106,6 @@ class Engine:
             self._break(stream, CANNOT_REPLAY)
         for name in missing:
             self.streams[partition, name].count()
-
-    def _missing(self, partition: int, names: Iterable[str]) -> list[str]:
-        """Names of streams that are not in memory; those that are count as used now."""
-        missing = []
-        for name in dict.fromkeys(names):
-            stream = self.streams.pop((partition, name), None)
-            if stream is not None:
-                self.streams[partition, name] = stream
-            else:
-                missing.append(name)
-        return missing
 
     def load_all(self, places: Iterable[tuple[int, str]]) -> None:
         """Have streams, by partition and name, in memory; those that are stay where they are."""
@@ -196,6 +185,7 @@ class Engine:
             at += len(part)
             # As many as fit, were they like those so far.
             count = max(1, min(LOADED, (most - need) * at // need))
+        self.use((partition, name) for name in names[:at])
         return at
 
     def _need(self, stream: Stream) -> int:
