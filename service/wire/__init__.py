@@ -7,13 +7,8 @@ The order of their fields is part of the stored format: another one needs anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import add
-from typing import TypeVar
-from zlib import crc32
 
 import msgspec
-import numpy as np
 
 from model_core.stream.events import Event
 from model_core.stream.state import KnownRegime, SeasonPeriods
@@ -82,7 +77,6 @@ from service.wire.stored_records import (
     CHECKSUM_SIZE,
     Damaged,
     checked,
-    checked_at,
     checksummed,
     checksummed_at,
     decode_block,
