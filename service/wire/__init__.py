@@ -7,7 +7,6 @@ The order of their fields is part of the stored format: another one needs anothe
 
 from __future__ import annotations
 
-
 import msgspec
 
 from model_core.stream.events import Event

@@ -99,13 +99,11 @@ class CommandBatch:
         self._awake: list[tuple[StreamQueue, PendingAnswer, Step]] = []
         self.filling = Filling(engine.waiting_bytes)
 
-    def apply(self) -> None:
-        """Run every command; afterwards each task has its outcome and streams their changes."""
-        for _ in self.steps():
-            self.engine.tick()
-
     def steps(self) -> Generator[None, None, None]:
-        """Apply, and yield where a rerun can be left for a while, or given up."""
+        """Run every command, and yield where a rerun can be left for a while, or given up.
+
+        Afterwards each task has its outcome, and streams their changes.
+        """
         keys = list(chain.from_iterable(task.streams for task in self.tasks))
         self.engine.applying = set(keys)
         self.engine.load_all(self.engine.applying)

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
-from math import ceil
+from math import ceil, inf
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -231,40 +231,35 @@ def is_background(item: LogItem) -> bool:
     return item.task is not None and isinstance(item.task.command, BACKGROUND)
 
 
-class BackgroundJob:
-    """A command that takes long, worked at in slices between the batches of other partitions.
+class Job:
+    """Commands that are applied and committed together, in steps.
 
-    A rerun goes through thousands of observations. Its partition waits for it, as the log's order
-    demands; all others go on. It is an ordinary batch of one command whose steps are taken a few at
-    a time. One thread does everything, one thing at a time.
+    One that takes long is worked at in slices between those of other partitions: a rerun goes
+    through thousands of observations. Its partition waits for it, as the log's order demands; all
+    others go on. One thread does everything, one thing at a time.
     """
 
-    def __init__(self, item: LogItem, engine: Engine, tracer: Tracer | None) -> None:
-        tasks = [item.task] if item.task else []
-        self.item = item
+    def __init__(
+        self, items: dict[int, list[LogItem]], engine: Engine, tracer: Tracer | None
+    ) -> None:
+        """items: by partition."""
+        tasks = [item.task for own in items.values() for item in own if item.task]
+        self.items = items
         self.batch = CommandBatch(engine, tasks)
         self.stages = Stages(tasks, tracer)
         self._steps = self.batch.steps()
 
-    def advance(self) -> bool:
-        """Work for a slice; True when the command is applied. Raises what it raises."""
-        end = time.monotonic() + SLICE_S
-        while time.monotonic() < end:
-            if self.step():
-                return True
-        return False
-
-    def step(self) -> bool:
-        """Take one step; True when there was none left."""
-        self.batch.engine.tick()
-        try:
-            next(self._steps)
-        except StopIteration:
-            return True
-        return False
+    def advance(self, slice_s: float = inf) -> bool:
+        """Work for so long; True when the commands are applied. Raises what they raise."""
+        end = time.monotonic() + slice_s
+        for _ in self._steps:
+            self.batch.engine.tick()
+            if time.monotonic() >= end:
+                return False
+        return True
 
     def cancel(self) -> None:
-        """End it where it is; its stream is as it was."""
+        """End it where it is; its streams are as they were."""
         self._steps.close()
 
 
@@ -282,7 +277,7 @@ class Worker:
         self.engine = Engine(settings, Store(self.client), sharing)
         self.leases = Leases(self._log, settings.lease_ttl_ms, settings.worker_hang_s)
         self.engine.tick = self.leases.tick
-        self._jobs: OrderedDict[int, BackgroundJob] = OrderedDict()  # by partition; in turns
+        self._jobs: OrderedDict[int, Job] = OrderedDict()  # by partition; in turns
         self.engine.busy = self._jobs
         self.collector: Collector | None = None  # of a process that does nothing else
         self.offsets: dict[int, Offset] = {}
@@ -401,17 +396,16 @@ class Worker:
     def _work(self, items: dict[int, list[LogItem]]) -> None:
         """Apply commands of several partitions, and begin to commit each partition."""
         self._busy = set(items)
-        tasks = [item.task for waiting in items.values() for item in waiting if item.task]
-        stages = Stages(tasks, self._tracer)
-        batch = CommandBatch(self.engine, tasks)
-        batch.apply()
-        self._applied(items, batch, stages)
+        job = Job(items, self.engine, self._tracer)
+        job.advance()
+        self._applied(job)
 
     def _begin_jobs(self, received: dict[int, list[LogItem]]) -> None:
         """Make jobs of what takes long in `received`, of commands by partition; they go from it."""
         for partition, items in list(received.items()):
             if items and is_background(items[0]):
-                self._jobs[partition] = BackgroundJob(items[0], self.engine, self._tracer)
+                own = {partition: items[:1]}
+                self._jobs[partition] = Job(own, self.engine, self._tracer)
                 del received[partition]
 
     def _advance(self) -> None:
@@ -419,9 +413,9 @@ class Worker:
         partition, job = next(iter(self._jobs.items()))
         self._jobs.move_to_end(partition)
         self._busy = {partition}
-        if job.advance():
+        if job.advance(SLICE_S):
             self._end_job(partition)
-            self._applied({partition: [job.item]}, job.batch, job.stages)
+            self._applied(job)
         self._busy = set()
 
     def _end_job(self, partition: int) -> None:
@@ -429,25 +423,24 @@ class Worker:
         if (job := self._jobs.pop(partition, None)) is not None:
             job.cancel()
 
-    def _applied(
-        self, items: dict[int, list[LogItem]], batch: CommandBatch, stages: Stages
-    ) -> None:
+    def _applied(self, job: Job) -> None:
         """Begin to commit what was applied.
 
         The commit is under way when this returns; reading goes on from where it will lead.
         """
-        stages.computed()
+        job.stages.computed()
         self._settle()
-        of_partition = batch.streams()
-        touched = {p: of_partition.get(p, []) for p in items if p in self.offsets and items[p]}
+        of_partition = job.batch.streams()
+        items = {p: own for p, own in job.items.items() if p in self.offsets and own}
+        touched = {p: of_partition.get(p, []) for p in items}
         changes = self.engine.changes(touched)
         commits = [
             self._commits[p].commit(self.offsets[p], items[p], streams, changes[p])
             for p, streams in touched.items()
         ]
-        self._submit(commits, stages)
-        self.engine.committing = set(batch.touched)
-        self.engine.drop_broken(batch.touched.values())
+        self._submit(commits, job.stages)
+        self.engine.committing = set(job.batch.touched)
+        self.engine.drop_broken(job.batch.touched.values())
         self._busy = set()
 
     def _commit(self, commits: list[Commit]) -> None:

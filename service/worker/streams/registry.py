@@ -185,7 +185,7 @@ class Engine:
             at += len(part)
             # As many as fit, were they like those so far.
             count = max(1, min(LOADED, (most - need) * at // need))
-        self.use((partition, name) for name in names[:at])
+        self.use([(partition, name) for name in names[:at]])
         return at
 
     def _need(self, stream: Stream) -> int:

@@ -45,7 +45,7 @@ class Stalls:
 
     def install(self, worker):
         """At what it read, but has not named yet; in computing; or before its commit is sent."""
-        read, begin, apply = worker.log.read, worker.log.begin_commit, loop.CommandBatch.apply
+        read, begin, apply = worker.log.read, worker.log.begin_commit, loop.Job.advance
 
         def read_and_wait(*arguments):
             entries = read(*arguments)
@@ -53,9 +53,9 @@ class Stalls:
                 self.here()
             return entries
 
-        def wait_and_apply(batch):
+        def wait_and_apply(job):
             self.here()
-            apply(batch)
+            return apply(job)
 
         def wait_and_commit(commits):
             self.here()
@@ -64,7 +64,7 @@ class Stalls:
         if self.where == "read":
             worker.log.read = read_and_wait
         elif self.where == "computing":
-            loop.CommandBatch.apply = wait_and_apply  # this process is the worker's alone
+            loop.Job.advance = wait_and_apply  # this process is the worker's alone
         else:
             worker.log.begin_commit = wait_and_commit
 

@@ -227,7 +227,7 @@ LABELS = [0.1 * (i % 7) + (4.0 if i >= 100 else 0.0) for i in range(130)]
 @pytest.fixture
 def names(bench, monkeypatch):
     """A stream with a history, and one of another partition; a slice is one tick, and short."""
-    monkeypatch.setattr(worker_module.BackgroundJob, "advance", worker_module.BackgroundJob.step)
+    monkeypatch.setattr(worker_module, "SLICE_S", 0.0)
     monkeypatch.setattr(rerun, "SERIES", rerun.TICK)
     long = "long"
     other = next(n for n in map(str, range(99)) if bench.partition(n) != bench.partition(long))
