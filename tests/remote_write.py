@@ -4,36 +4,11 @@ import cramjam
 import msgspec
 
 from service import wire
-from service.api.parsing.protobuf import BYTES, DOUBLE, INT64, TEXT, UNSIGNED, Field, Schema
-from service.api.parsing.remote_write import Version
+from service.api.parsing.remote_write import Version, _schema
 
 V1 = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 V2 = V1 | {"Content-Type": f"application/x-protobuf;proto={Version.V2.value}"}
-CLASS = Schema(
-    "moca.tests.remote_write",
-    {
-        "Label": [Field("name", 1, TEXT, once=True), Field("value", 2, TEXT, once=True)],
-        "Sample": [
-            Field("value", 1, DOUBLE, once=True),
-            Field("timestamp", 2, INT64, once=True),
-        ],
-        "Series1": [
-            Field("labels", 1, BYTES),  # a `Label` each
-            Field("samples", 2, "Sample"),
-            Field("exemplars", 3, BYTES),
-            Field("histograms", 4, BYTES),
-        ],
-        "Request1": [Field("timeseries", 1, "Series1")],
-        "Series2": [
-            Field("labels_refs", 1, UNSIGNED),
-            Field("samples", 2, "Sample"),
-            Field("histograms", 3, BYTES),
-            Field("exemplars", 4, BYTES),
-        ],
-        "Request2": [Field("symbols", 4, TEXT), Field("timeseries", 5, "Series2")],
-    },
-    "",
-).classes
+CLASS = _schema.classes
 
 
 def raw(settings):

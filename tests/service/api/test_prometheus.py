@@ -291,6 +291,25 @@ def test_more_than_a_request_may_have_is_refused_before_an_object_is_made_of_it(
             parse(packed(filled(version, part, 3 * MOST_PARTS + 1)), version, 8 << 20, 3)
 
 
+@pytest.mark.parametrize(
+    ("body", "content"),
+    [
+        (
+            version_1(({"__name__": "up", "job": "a"}, [(1.5, 1_767_225_600_000), (-2.0, -1)])),
+            "0a420a0e0a085f5f6e616d655f5f120275700a080a036a6f62120161121009000000000000f83f1080d0ea"
+            "b6b73312140900000000000000c010ffffffffffffffffff01",
+        ),
+        (
+            version_2(({"__name__": "up", "job": "a"}, [(1.5, 2)]), histograms=[b"\x08\x01"]),
+            "220022085f5f6e616d655f5f2202757022036a6f62220161"
+            "2a170a0401020304120b09000000000000f83f10021a020801",
+        ),
+    ],
+)
+def test_messages_are_those_of_the_specifications(body, content):
+    assert bytes(cramjam.snappy.decompress_raw(body)).hex() == content
+
+
 def test_bytes_that_are_cut_short_or_no_message_are_refused():
     good = cramjam.snappy.decompress_raw(version_1(({"a": "b"}, [(1.0, 2)])))
     none = (b"\x0b", b"\x00\x00", b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f")
