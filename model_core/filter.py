@@ -334,6 +334,28 @@ def finite(state: FilterState) -> Tensor:
     return fine.all(-1) & present.any(-1) & torch.isfinite(alone).all(-1)
 
 
+def order(state: FilterState) -> Tensor:
+    """Slots (B, S) of hypotheses, the shortest run first, of one start by origin, empty ones last.
+
+    So that a seed means the same draws whatever slots they are in: a state that was stored and
+    loaded has others.
+    """
+    belief = state.belief
+    rank = belief.run_length
+    if state.memory is not None:
+        rank = rank * (1 + state.memory.stored[0].shape[1]) + state.memory.origin
+    return beliefs.by_run_length(belief.log_prob, rank)
+
+
+def repeated(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, Prior]:
+    """One stream (batch 1) as `count` rows."""
+
+    def copied(numbers: Tensor) -> Tensor:
+        return numbers.expand(count, *numbers.shape[1:])
+
+    return tree_map(copied, state), tree_map(copied, prior)
+
+
 def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterState:
     """Rows of `chosen` where `mask` (B,), else of `otherwise`."""
     return tree_map(lambda a, b: torch.where(over(mask, a), a, b), chosen, otherwise)

@@ -110,10 +110,7 @@ class Mixture(NamedTuple):
 
     def picked(self, draws: int, generator: torch.Generator | None = None) -> Components:
         """Components (B, draws) that are drawn by their weights."""
-        return self.at(torch.multinomial(self.log_weight.exp(), draws, True, generator=generator))
-
-    def at(self, chosen: Tensor) -> Components:
-        """Components (B, N) at places (B, N)."""
+        chosen = torch.multinomial(self.log_weight.exp(), draws, True, generator=generator)
         rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
         return self.components.rebuilt(
             *(each[rows, chosen] for each in self.components.parameters())
@@ -124,9 +121,12 @@ class Mixture(NamedTuple):
         return self.picked(draws, generator).sample(generator)
 
 
-def alike(components: Components) -> Mixture:
-    """Mixture (1, B x M) of all components, each of the same weight."""
-    parameters = [tensor.flatten(0, 1).unsqueeze(0) for tensor in components.parameters()]
+def alike(picked: Sequence[Components]) -> Mixture:
+    """Mixture (1, M) of all components (B, ...) of several, each of the same weight."""
+    parameters = [
+        torch.cat([own.flatten(0, 1) for own in parts]).unsqueeze(0)
+        for parts in zip(*(components.parameters() for components in picked), strict=True)
+    ]
     count = parameters[0].shape[1]
     weight = parameters[0].new_full((1, count), -log(count))
-    return Mixture(weight, components.rebuilt(*parameters))
+    return Mixture(weight, picked[0].rebuilt(*parameters))

@@ -47,6 +47,14 @@ class Summary:
         shifted.quantiles[:] += by[:, None]
         return shifted
 
+    def at(self, chosen: Sequence[int]) -> Summary:
+        """With some of the quantiles."""
+        if self.support == "class" or not self.quantiles.size:
+            return self
+        quantiles = self.quantiles[:, chosen].transpose(0, 2, 1).reshape(len(self.numbers), -1)
+        own = self.numbers[:, : 3 * self.outputs + self.outputs**2]
+        return Summary(np.hstack((own, quantiles)), self.outputs, self.support)
+
     @property
     def mean(self) -> Floats:
         """(B, d), of classes their probabilities (B, J)."""

@@ -212,6 +212,18 @@ class Layout:
         location, _, _, context, _ = self._parts(torch.as_tensor(heads))
         return Prior(self._statistics(torch.as_tensor(lines)[..., -1:]), location, context)
 
+    def ordered(self, lines: Floats) -> Floats:
+        """Lines (L, W) with the hypotheses in order, the shortest run first, empty slots last.
+
+        Of one start by origin. A state that was stored and loaded has them in other slots.
+        """
+        own = lines[:, : self.slots]
+        origin = own[self.origin] if self.regimes else np.zeros(self.slots)
+        order = np.lexsort((origin, own[RUN_LENGTH], np.isneginf(own[LOG_PROB])))
+        ordered = lines.copy()
+        ordered[:, : self.slots] = own[:, order]
+        return ordered
+
     def resized(self, lines: Floats, slots: int) -> Floats:
         """The likeliest hypotheses of rows (B, L, any width), of `slots` each, in these slots.
 

@@ -24,7 +24,7 @@ from model_core import filter as moca
 from model_core import segments
 from model_core.hazard import table_of
 from model_core.segments import Changes, Sequences
-from model_core.stream import forecasts
+from model_core.stream.columns import inputs_of, packed
 from model_core.stream.slab import Refused
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
@@ -266,8 +266,8 @@ def density(model: UnderlyingModel, series: Series, x: Tensor, y: Tensor) -> Ten
     settings = DEFAULTS._replace(max_hypotheses=max(2, len(series.y)))
     pipeline = as_stream(model, series, settings).pipeline
     slab = pipeline.slab
-    states, priors = forecasts.repeated(slab.state(0), slab.prior(0), len(x))
-    inputs = pipeline.coming(len(x))._replace(x=x)
+    states, priors = moca.repeated(slab.state(0), slab.prior(0), len(x))
+    inputs = inputs_of(model, packed(model, pipeline.coming(len(x))))._replace(x=x)
     grown, _ = moca.grow(states, priors, inputs)
     mixture = moca.predict(model, grown, priors, inputs).mixture
     return torch.stack([mixture.log_prob(label.expand(len(x), 1)).exp() for label in y])

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 # Columns of the inputs of a row; the label's and the input's numbers follow.
 LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, SETTLED, SINCE, THRESHOLD, LABEL = range(8)
-# What a kernel is called with where quantiles, or beliefs after each step, are not wanted.
+# What a kernel is called with where quantiles, beliefs after each step, or labels that are drawn
+# are not wanted.
 NO_LEVELS = np.empty((2, 0))
 NO_BELIEFS = np.empty((0, 2, 0))
+NO_NOISE = np.empty((0, 2, 0))
 
 # Which module below `models` has the sizes and functions of a model (`of`), by the module of its
 # class below `upm`; that of conjugate models is `conjugate`, wherever they are.

@@ -51,7 +51,7 @@ class Answers(NamedTuple):
     places: (outputs, parts, at) lines in `params` of the parameters of a part, counted over all
     outputs. lines_of: (outputs, parts) how many lines there are. spare: fields of its components
     where they are mixed. finish: (model, params) what is left once all parameters are there.
-    score, summarise: see `step.Functions`.
+    score, summarise, draw: see `step.Functions`.
     """
 
     places: Callable[[int, int, int], tuple[int, ...]]
@@ -60,6 +60,7 @@ class Answers(NamedTuple):
     finish: Callable[[Model, Floats], None]
     score: Callable[..., float]
     summarise: Callable[..., float]
+    draw: Callable[..., float] | None = None
 
 
 @compiled
@@ -420,6 +421,7 @@ _ANSWERS: dict[type, Answers] = {
         student_t.finish,
         student_t.score,
         student_t.summarise,
+        student_t.draw,
     ),
     components.Bernoulli: Answers(
         _bernoulli_places,

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS
+from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS, NO_NOISE
 from model_core.compiled.belief import NUMBERS, ROWS
 from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.models import lags
 from model_core.compiled.regimes import COLUMNS
-from model_core.compiled.step import Functions, Model, addresses, driver
+from model_core.compiled.step import QUANTILE, Functions, Model, addresses, driver
+from model_core.compiled.student_t import DRAWN, OF_OUTPUT
 from model_core.lazy import torch
 from model_core.maths.families import EXACT_COUNTS
 from model_core.summary import Summary
@@ -59,16 +60,17 @@ class _Own(threading.local):
         self._arrays: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
 
     def memory(self, shape: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
-        """`memory`, `spare` and `totals` of a step.
+        """`memory`, `spare` and `room` of a step.
 
-        shape: `kept`, `params`, `spare`, `spares` and `outputs` of the model, width of its lines.
+        shape: `kept`, `params`, `spare`, `spares`, `outputs` and `classes` of the model, width of
+        its lines.
         """
         if shape not in self._arrays:
-            kept, params, spare, spares, outputs, width = shape
+            kept, params, spare, spares, outputs, classes, width = shape
             self._arrays[shape] = (
                 np.empty((ROWS + kept + params, width)),
                 np.empty((spare, padded(max(spares * width, EXACT_COUNTS) + 1))),
-                np.empty(1 + 2 * outputs),
+                np.empty(max(1 + 2 * outputs, classes, QUANTILE + 1)),
             )
         return self._arrays[shape]
 
@@ -90,7 +92,11 @@ class Kernel:
         self._sizes = sizes
         # Features of inputs and contexts, where they stand in place of the inputs.
         self._encode = getattr(model, "features", model.encode) if sizes.encoded else None
-        self._shape = sizes.kept, sizes.params, sizes.spare, sizes.spares, sizes.outputs
+        self._shape = (
+            sizes.kept, sizes.params, sizes.spare, sizes.spares, sizes.outputs, sizes.classes,
+        )  # fmt: skip
+        # Random numbers that a label is drawn by.
+        self.noise = DRAWN + sizes.outputs * OF_OUTPUT if functions.draw else 1
         # What is believed of a label, and features are made of, is known after its step alone.
         self._in_turns = bool(sizes.encoded and model.believes and sizes.lags)
         self._support = model.label
@@ -117,6 +123,7 @@ class Kernel:
         levels: Floats = NO_LEVELS,
         summarised: bool = True,
         beliefs: Floats = NO_BELIEFS,
+        noise: Floats = NO_NOISE,
     ) -> tuple[Floats, Summary]:
         """Step rows by one observation each, in place; returns table and summary.
 
@@ -129,8 +136,10 @@ class Kernel:
         is that of `readout.table`. Where its `ok` is 0 the row is as it was but for what its empty
         slots hold, and the rest of the table and its summary are undefined.
         A summary that is not wanted is empty. beliefs: (B, 2, S), filled with the log probabilities
-        and run lengths of the slots after each step, unless empty. Raises ValueError for arrays of
-        other types and shapes. A row that is not held is not `ok`.
+        and run lengths of the slots after each step, unless empty. noise: (B, 2, N) of distinct
+        rows, `noise` uniform numbers above the normal's quantiles at them: draws the labels from
+        their predictives, into the inputs; unless empty. Raises ValueError for arrays of other
+        types and shapes. A row that is not held is not `ok`.
         """
         slots, lines, heads, regimes = held
         batch = len(rows)
@@ -148,6 +157,8 @@ class Kernel:
             self._levels = levels
         if len(beliefs):
             _check("beliefs", beliefs, (batch, 2, slots))
+        if len(noise):
+            _check("noise", noise, (batch, 2, self.noise))
         table = np.empty((batch, self._numbers + (COLUMNS if regimes else 0)))
         if not summarised:
             levels = NO_LEVELS
@@ -159,10 +170,10 @@ class Kernel:
             for turn in _turns(rows):
                 self._step(
                     held, levels, window, rows[turn], inputs[turn], hazards[turn], table[turn],
-                    summary[turn], beliefs[turn],
+                    summary[turn], beliefs[turn], noise[turn],
                 )  # fmt: skip
         else:
-            self._step(held, levels, window, rows, inputs, hazards, table, summary, beliefs)
+            self._step(held, levels, window, rows, inputs, hazards, table, summary, beliefs, noise)
         wanted = summary if summarised else summary[:, :0]
         return table, Summary(wanted, self.model.y_dim, self._support)
 
@@ -177,15 +188,20 @@ class Kernel:
         table: Floats,
         summary: Floats,
         beliefs: Floats,
+        noise: Floats,
     ) -> None:
         """Step rows, in place, and fill their rows of the table, the summary and the beliefs."""
+        given = inputs
         if self._encode is not None and len(rows) > 0:
             inputs = self._encoded(held.heads, rows, inputs)
         memory = _own.memory((*self._shape, held.lines.shape[2]))
         self._steps(
             self._functions, self._sizes, held.slots, held.regimes, held.lines, held.heads, rows,
-            inputs, hazards, levels, window, *memory, table, summary, beliefs,
+            inputs, hazards, levels, window, *memory, table, summary, beliefs, noise,
         )  # fmt: skip
+        if len(noise):
+            labels = slice(LABEL, LABEL + self.model.y_dim)
+            given[:, labels] = inputs[:, labels]
 
     def _encoded(self, heads: Floats, rows: Ints, inputs: Floats) -> Floats:
         """Inputs with the features of all rows in place of what they are made of."""

@@ -1,6 +1,6 @@
 """A whole step of rows in place: what `filter.step` and a summary compute, and what is read off.
 
-A model states its sizes and five functions, see `Model` and `Functions`. The driver is compiled
+A model states its sizes and its functions, see `Model` and `Functions`. The driver is compiled
 once; it has the addresses of these functions, and calls them with a `RowStep`.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 from model_core import regimes as memories
 from model_core.compiled import (
     ELAPSED,
+    LABEL,
     LABELLED,
     OUTLIER_RATE,
     arithmetic,
@@ -54,6 +55,7 @@ from model_core.compiled.jit import (
 from model_core.table import Rows
 
 NO_NUMBERS = np.empty(0)
+QUANTILE = 4  # place of the first quantile in a summary of one number
 
 
 class Noise(NamedTuple):
@@ -137,7 +139,9 @@ class Functions(NamedTuple):
     of the answer, nan where what follows would not be finite. remember: moves the context on,
     and what statistics are stepped in place; the belief is not pruned yet. summarise: (step,
     levels, spare, out) fills a row of the summary; levels: (2, Q); spare: to work in, see
-    `advance`.
+    `advance`. draw: (step, noise) draws the label, by (2, N) numbers of which the first line is
+    uniform, and the second to work in. None: of one number, which is the quantile at a uniform
+    level, or of classes.
     """
 
     predict: Any
@@ -145,6 +149,7 @@ class Functions(NamedTuple):
     learn: Any
     remember: Any
     summarise: Any
+    draw: Any = None
 
 
 @entry
@@ -174,6 +179,7 @@ def addresses(functions: Functions) -> Ints:
             address(functions.remember, (_STEP,)),
             address(functions.summarise, (_STEP, _MATRIX, _MATRIX, _LINE)),
             address(mixture.marginal, _MARGINAL),
+            address(functions.draw, (_STEP, _MATRIX)) if functions.draw else 0,
         ]
     )
 
@@ -201,6 +207,20 @@ def _store(own: Floats, first: int, slots: int, lines: Floats) -> None:
         values = own[k]
         for i in range(slots):
             line[i] = values[i]
+
+
+@compiled
+def pick(weights: Floats, level: float) -> int:
+    """Place of a weight that is not 0: of the one in which this share of all of them ends."""
+    left = level * arithmetic.total(weights, weights.shape[0])
+    chosen = 0
+    for i in range(weights.shape[0]):
+        if weights[i] > 0:
+            chosen = i
+            left -= weights[i]
+            if left < 0:
+                break
+    return chosen
 
 
 @compiled
@@ -233,18 +253,21 @@ def advance(
     window: int,
     memory: Floats,
     spare: Floats,
-    totals: Floats,
+    room: Floats,
     table: Floats,
     summary: Floats,
     beliefs: Floats,
+    noise: Floats,
 ) -> None:
     """Step rows by one observation each, in order.
 
     A row that is not `ok` stays as it was, but for what its empty slots hold. recalled: regimes of
-    their memories. summary: empty where it is not wanted, and no label lacks outputs.
+    their memories. summary: empty where it is not wanted, and no label lacks outputs. noise: of
+    labels that are drawn into the inputs, else empty.
 
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
-    model.params, W) to work in, spare: (model.spare, of `components`), totals: (1 + 2 d).
+    model.params, W) to work in, spare: (model.spare, of `components`), room: of a
+    summary of one number, of the classes, or of (1 + 2 d) totals.
     """
     predict = functions[0]
     score = functions[1]
@@ -252,10 +275,12 @@ def advance(
     remember = functions[3]
     summarise = functions[4]
     marginal = functions[5]
+    draw = functions[6]
     work = memory[: belief.ROWS]
     own = memory[belief.ROWS : belief.ROWS + model.kept]
     params = memory[belief.ROWS + model.kept :]
     first = statistics_line(model.outputs)
+    totals = room[: 1 + 2 * model.outputs]
     width = memory.shape[1]
     at = context_place(model.outputs)
     memory_at = heads.shape[1] - numbers_of_memory(recalled)
@@ -285,6 +310,16 @@ def advance(
             belief.mix_by_input(rate, params[model.classes], work)
         else:
             belief.mix(rate, beside, work)
+        if noise.shape[0] > 0:
+            if draw != 0:
+                call(draw, step, noise[b])
+            else:
+                call(summarise, step, noise[b], spare, room)
+                number[LABEL] = room[QUANTILE]
+                if model.classes > 0:
+                    number[LABEL] = pick(room[: model.classes], noise[b, 0, 0])
+            number[LABELLED] = 1.0
+            labelled = True
         arithmetic.fill(work[EACH], 0.0)
         arithmetic.fill(work[SHARE], 1.0)
         counted = 1.0
@@ -424,7 +459,7 @@ def driver() -> Callable[..., None]:
     cube = numba.types.Array(numba.float64, 3, "C")
     types = (
         integers, _MODEL, numba.int64, numba.int64, cube, _MATRIX, integers, _MATRIX, _MATRIX,
-        _MATRIX, numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube,
+        _MATRIX, numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube, cube,
     )  # fmt: skip
     advance.compile(types)  # type: ignore[attr-defined]
     entry: Callable[..., None] = advance.overloads[types].entry_point  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from model_core.compiled import LABEL, arithmetic, mixture
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH
 from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
-from model_core.compiled.step import Model, Noise, RowStep
+from model_core.compiled.step import Model, Noise, RowStep, pick
 from model_core.upm.base import OUTLIER_SPREAD
 
 _FAMILIES = maths("families")
@@ -25,6 +25,10 @@ _SPECIAL = maths("special")
 # unit scale, less half the logarithm of the next row; 1 / degrees; where there are several parts
 # the mean size. `describe` makes FACTOR the variance with unit scale.
 HALF, NORM, FACTOR, INVERSE, SIZE, FREEDOM = range(6)
+# Uniform numbers that a label is drawn by: of its hypothesis and of a kind that all outputs share;
+# then of each output of its part, its side and its size.
+HYPOTHESIS, SHARED, DRAWN = range(3)
+PART, SIDE, RADIUS, ANGLE, OF_OUTPUT = range(5)
 NORMAL = 1e9  # half the degrees of freedom of a normal: its distribution function to 1e-10
 
 
@@ -178,6 +182,50 @@ def score(step: RowStep) -> float:
             )
         arithmetic.add(each, own, each)
     return 1.0
+
+
+@inlined
+def drawn(half: float, noise: Floats) -> float:
+    """A Student-t, by two of an output's numbers: Bailey 1994, *Mathematics of Computation* 62."""
+    square = 2.0 * half * math.expm1(-math.log(noise[RADIUS]) / half)
+    return math.sqrt(square) * math.cos(2.0 * math.pi * noise[ANGLE])
+
+
+@entry
+def draw(step: RowStep, noise: Floats) -> float:
+    """Draw the label, of one of the hypotheses, the outliers or what is beside them."""
+    draw_outputs(step, pick(step.work[CHANCE], noise[0, HYPOTHESIS]), noise[0])
+    return 0.0
+
+
+@compiled
+def draw_outputs(step: RowStep, column: int, noise: Floats) -> None:
+    """Draw each output alone, from a kind of a part of it."""
+    params = step.params
+    outputs = step.model.outputs
+    model = step.model.noise
+    at = lines_of(outputs, model)
+    for o in range(outputs):
+        own = noise[DRAWN + OF_OUTPUT * o : DRAWN + OF_OUTPUT * (o + 1)]
+        left = own[PART]
+        part = 0
+        kind = 0
+        for k in range(model.parts):
+            of_part = params[at.weights + o * model.parts + k, column] if model.parts > 1 else 1.0
+            for c in range(model.kinds):
+                weight = of_part * (params[at.shares + o, c] if model.kinds > 1 else 1.0)
+                if left >= 0.0 and weight > 0.0:
+                    part = k
+                    kind = c
+                left -= weight
+        k = o * model.parts + part
+        skew = model.skews[part]
+        size = drawn(params[freedom_of(outputs, model, k) + HALF, column], own)
+        if skew != 1.0:
+            size = abs(size)
+            size = -size / skew if own[SIDE] * (1.0 + skew * skew) < 1.0 else size * skew
+        square = params[at.squares + k * model.kinds + kind, column]
+        step.number[LABEL + o] = params[at.locations + k, column] + math.sqrt(square) * size
 
 
 @compiled

@@ -189,20 +189,6 @@ def inputs_of(model: UnderlyingModel, packed: Packed, device: torch.device | str
     )
 
 
-def of_inputs(inputs: Inputs) -> Columns:
-    """Observations as the eager filter takes them, whose labels all count; without seasons."""
-    x = inputs.y[:, :0] if inputs.x is None else inputs.x
-    return Columns(
-        y=inputs.y.cpu().numpy(),
-        x=x.cpu().numpy(),
-        elapsed=inputs.elapsed.cpu().numpy(),
-        changepoint=inputs.changepoint.cpu().numpy(),
-        outlier_rate=inputs.outlier_rate.cpu().numpy(),
-        hazard=inputs.hazard.cpu().numpy(),
-        offset=np.zeros(inputs.y.shape),
-    )
-
-
 def values(model: UnderlyingModel, seen: Columns) -> list[list[float]]:
     """What location and scale are taken from: labels there are, with inputs if they count."""
     y = seen.filtered

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.errors import BadInput, BadState, WarmingUp
-from model_core.lazy import Tensor
 from model_core.stream import (
     checks,
     forecasts,
@@ -273,17 +272,17 @@ class Detectors:
             steps = forecasts.ahead(pipeline.slab, row, pipeline.coming(), offsets, self._levels)
         else:
             steps, _ = self._drawn(stream, horizon, forecasts.PATHS, seed)
-        return [predictive(pipeline.model, step.numbers[0], self._levels) for step in steps]
+        return [predictive(pipeline.model, step, self._levels) for step in steps.numbers]
 
     def paths(
         self, stream: int | str, horizon: int, count: int, seed: int = 0
     ) -> NDArray[np.float64]:
         """Draws (count, horizon, d) of the next labels: samples of their joint predictive."""
-        return np.asarray(self._drawn(stream, horizon, count, seed)[1].numpy())
+        return self._drawn(stream, horizon, count, seed)[1]
 
     def _drawn(
         self, stream: int | str, horizon: int, count: int, seed: int
-    ) -> tuple[list[Summary], Tensor]:
+    ) -> tuple[Summary, Floats]:
         """Summaries of the next labels, and paths of them; raises as `forecast`."""
         pipeline, row, offsets = self._ahead(stream, horizon)
         most = forecasts.MAX_DRAWN // (horizon * pipeline.model.y_dim)
@@ -291,8 +290,8 @@ class Detectors:
             raise BadInput(
                 f"count: expected 1 to {most:,} paths of {horizon:,} labels, got {count:,}"
             )
-        coming = pipeline.coming(count)
-        return forecasts.drawn(pipeline.slab, row, coming, offsets, self._levels, seed)
+        coming = pipeline.coming()
+        return forecasts.drawn(pipeline.slab, row, coming, offsets, self._levels, count, seed)
 
     # --- files --------------------------------------------------------------------------------
 

@@ -6,280 +6,217 @@ mixture after as many steps without a label: exact. Where a label feeds back int
 is learned from, so that they are draws of the joint predictive `p(y_t+1, ..., y_t+h | y_1..t)`,
 switches to come included. A marginal is then the average, over the paths, of the predictives of a
 step given the steps before.
+
+Copies of the series' row are stepped, as any rows are: by a kernel, if the model has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from math import log
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from statistics import NormalDist
 
-from model_core import correction, summary
-from model_core.belief import by_run_length
-from model_core.components import Components
-from model_core.filter import FilterState, Inputs, Prior, grow, predict, step
-from model_core.lazy import Tensor, torch
-from model_core.predictive import Mixture, alike
+import numpy as np
+
+from model_core import correction
+from model_core.codec import StreamRow
 from model_core.stream import columns
-from model_core.stream.columns import Floats
+from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.slab import Slab, SlabMemory
+from model_core.stream.slab import NOT_FINITE, Refused, Slab, SlabMemory, Step
 from model_core.summary import Summary
-from model_core.transfer import to_device
-from model_core.upm.base import UnderlyingModel, tree_map
+from model_core.upm.base import UnderlyingModel
 
 MEDIAN = 0.5
 PATHS = 256  # drawn where labels feed back
 MAX_HORIZON = 10_000  # labels to come
 MAX_DRAWN = 10_000_000  # numbers of paths
-# Components that stand for the predictive of one step of a path: of one output, and fewer of more,
-# whose summaries take most of the time. More are no quieter.
-PICKED = 4
-PART_BYTES = 16 << 20  # of the statistics that are predicted from at once
-Held = tuple[FilterState, Prior]
-Advance = Callable[[FilterState, Prior, Inputs], FilterState]
-
-
-class Before(NamedTuple):
-    """Streams before a label."""
-
-    state: FilterState
-    prior: Prior
-    inputs: Inputs
-
-    def part(self, rows: slice) -> Before:
-        """Some of the streams."""
-        return tree_map(lambda numbers: numbers[rows], self)
-
-    def predictive(self, model: UnderlyingModel) -> Mixture:
-        """Of the label."""
-        grown, _ = grow(self.state, self.prior, self.inputs)
-        return predict(model, grown, self.prior, self.inputs).mixture
-
-
-# --- of a series --------------------------------------------------------------------------------
-
-
-def summarised(
-    slab: Slab, row: int, mixture: Mixture, levels: Sequence[float]
-) -> tuple[Summary, Floats]:
-    """Summaries of mixtures of labels to come of a series, corrected by its errors so far.
-
-    levels: of quantiles, rising. Also the corrections (B, d, 3), see `correction`.
-    """
-    count = len(mixture.log_weight)
-    nothing = torch.full((count, slab.model.y_dim), torch.nan, dtype=torch.float64)
-    predicted = summary.of_mixture(mixture, nothing, levels)
-    if MEDIAN in levels:  # corrected in place
-        return predicted, slab.corrected([row] * count, predicted, correction.interval(levels))
-    medians = summary.of_mixture(mixture, nothing, [MEDIAN])
-    applied = slab.corrected([row] * count, medians, correction.interval([MEDIAN]))
-    correction.apply(predicted.numbers, applied)
-    return predicted, applied
-
-
-def moved(drawn: Tensor, applied: Floats) -> Tensor:
-    """Draws (..., d) that are moved and scaled as corrections (..., d, 3) say."""
-    if not applied.shape[-2]:  # of other labels than real numbers
-        return drawn
-    median, by, scale = to_device(applied, drawn.device).unbind(-1)
-    return median + by + scale * (drawn - median)
+# Levels at which the predictives of paths are known, beside those of the forecast: the normal's at
+# one and two standard deviations. Quantiles farther out take several times as long.
+NODES = [NormalDist().cdf(score) for score in (-2.0, -1.0, 1.0, 2.0)]
+HALVINGS = 24  # of what lies between the paths' quantiles
 
 
 def ahead(
-    slab: Slab, row: int, coming: Inputs, offsets: Floats, levels: Sequence[float]
-) -> list[Summary]:
-    """Summaries of the next labels, of a model whose labels are exchangeable; as `summarised`.
+    slab: Slab, row: int, coming: Columns, offsets: Floats, levels: Sequence[float]
+) -> Summary:
+    """Summaries (T, ...) of the next labels, of a model whose labels are exchangeable, corrected.
 
-    coming: inputs of the first of them. offsets: (T, d) their seasons. The last label counts for
-    each of them as for the next one.
+    coming: the first of them. offsets: (T, d) their seasons. levels: of quantiles, rising. The last
+    label counts for each of them as for the next one.
+
+    Raises ValueError where labels are not exchangeable, Refused where numbers are not finite.
     """
-    state = slab.state(row)
-    prior = slab.prior(row)
-    steps = mixtures(slab.model, state, prior, coming, len(offsets))
-    return [
-        summarised(slab, row, mixture.shifted(offset), levels)[0]
-        for mixture, offset in zip(steps, offsets.tolist(), strict=True)
-    ]
+    if not slab.model.exchangeable:
+        raise ValueError(f"labels of a model of kind {slab.model.kind!r} are not exchangeable")
+    predicted = _exact(slab, row, _following(coming, len(offsets)), known_of(levels))
+    return corrected(slab, row, predicted, offsets, levels)[0]
 
 
 def drawn(
     slab: Slab,
     row: int,
-    coming: Inputs,
+    coming: Columns,
     offsets: Floats,
     levels: Sequence[float],
+    count: int,
     seed: int,
     tick: Callable[[], object] = lambda: None,
-) -> tuple[list[Summary], Tensor]:
+) -> tuple[Summary, Floats]:
     """Draw paths (N, T, d) of the next labels, samples of their joint predictive, corrected.
 
-    Returns the summaries of each label alone, too. coming: inputs of the first of them, a row for
-    each path. offsets: (T, d) seasons. tick: is called with each label.
+    Returns the summaries (T, ...) of each label alone, too. Arguments as of `ahead`. tick: is
+    called with each label. Raises Refused.
     """
-    count = len(coming.elapsed)
+    steps, outputs = offsets.shape
+    seen = _following(coming, steps)
+    known = known_of(levels)
+    exchangeable = slab.model.exchangeable
+    nodes = [] if exchangeable else sorted({*known, *NODES})
+    copies = _copies(slab, nodes, count)
+    rows = _add(copies, slab.row(row), count)
+    generator = np.random.default_rng(seed)
+    paths = np.empty((count, steps, outputs))
+    exact = _exact(slab, row, seen if exchangeable else seen.part([0]), known)
+    marginals = [*exact.numbers]
+    for at in range(steps):
+        tick()
+        packed = columns.packed(slab.model, seen.part([at] * count))
+        paths[:, at], predicted = copies.drawn(rows, packed, generator)
+        if predicted is not None and at > 0:
+            marginals.append(_averaged(predicted, nodes, known))
+    summaries = Summary(np.array(marginals), outputs, slab.model.label)
+    summaries, applied = corrected(slab, row, summaries, offsets, levels)
+    return summaries, moved(paths + offsets, applied)
+
+
+def tried(
+    slab: Slab, row: int, seen: Columns, offsets: Floats, levels: Sequence[float]
+) -> tuple[Summary, Floats]:
+    """Summaries (B, ...) of the next label with each of several inputs, as of `corrected`.
+
+    Arguments as of `ahead`. Raises Refused.
+    """
+    copies = _copies(slab, known_of(levels), 1)
+    (copy,) = _add(copies, slab.row(row))
+    predicted = _predicted(copies.tried(copy, seen), slab.model)
+    return corrected(slab, row, predicted, offsets, levels)
+
+
+def known_of(levels: Sequence[float]) -> list[float]:
+    """Levels and the median, by which forecasts are corrected."""
+    return sorted({*levels, MEDIAN})
+
+
+def moved(drawn: Floats, applied: Floats) -> Floats:
+    """Draws (..., d) that are moved and scaled as corrections (..., d, 3) say."""
+    if not applied.shape[-2]:  # of other labels than real numbers
+        return drawn
+    median, by, scale = np.moveaxis(applied, -1, 0)
+    draws: Floats = median + by + scale * (drawn - median)
+    return draws
+
+
+def _copies(slab: Slab, levels: Sequence[float], count: int) -> Slab:
+    """A slab for copies of a row, whose predictives are summarised at levels, if any."""
     room = SlabMemory(expected=count)
     regimes = slab.layout.regimes
-    copies = Slab(slab.model, slab.max_hypotheses, (), slab.device, regimes, room)
-    own = slab.row(row)
-    (slots,) = order(slab.state(row)).cpu().numpy()
-    own.lines[:, : len(slots)] = own.lines[:, slots]
-    rows = [copies.add(own) for _ in range(count)]
-
-    def advance(state: FilterState, prior: Prior, observed: Inputs) -> FilterState:
-        """Step the copies as any rows are: by a kernel, if the model has one."""
-        seen = columns.of_inputs(observed)
-        for at in range(0, count, copies.step_rows):
-            part = slice(at, at + copies.step_rows)
-            nothing = [NOTHING_WATCHED] * len(rows[part])
-            copies.step(rows[part], seen.part(part), nothing, (), False)
-        return copies.batch(rows)[0]  # good until the next step
-
-    generator = torch.Generator(slab.device).manual_seed(seed)
-    held = copies.batch(rows)
-    steps = paths(slab.model, held, coming, len(offsets), generator, advance)
-    summaries = []
-    labels = []
-    for (mixture, y), offset in zip(steps, offsets.tolist(), strict=True):
-        tick()
-        predicted, applied = summarised(slab, row, mixture.shifted(offset), levels)
-        summaries.append(predicted)
-        labels.append(moved(y + y.new_tensor(offset) if any(offset) else y, applied))
-    return summaries, torch.stack(labels, 1)
+    return Slab(slab.model, slab.max_hypotheses, levels, slab.device, regimes, room)
 
 
-# --- of a filter --------------------------------------------------------------------------------
+def _following(coming: Columns, steps: int) -> Columns:
+    """An observation and those after it: a unit of time later each, of which nothing is stated."""
+    hazard = columns.of_all(coming.hazard[0], steps)  # which may be long: a view
+    seen = Columns(*(column.repeat(steps, 0) for column in coming._replace(hazard=hazard[:1])))
+    seen.elapsed[1:] = 1.0
+    seen.changepoint[1:] = np.nan
+    return seen._replace(hazard=hazard)
 
 
-def mixtures(
-    model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs, steps: int
-) -> Iterator[Mixture]:
-    """Marginal predictives of the next labels; ValueError where they are not exchangeable.
+def _exact(slab: Slab, row: int, seen: Columns, levels: Sequence[float]) -> Summary:
+    """Predictives of labels, each after as many steps without one; not corrected."""
+    copies = _copies(slab, levels, 1)
+    (copy,) = _add(copies, slab.row(row))
+    return _predicted(copies.through(copy, seen, lambda: NOTHING_WATCHED), slab.model)
 
-    inputs: of the first of them; each later one is a unit of time after the one before, without
-    stated changes. Labels in it count for nothing.
+
+def _add(copies: Slab, own: StreamRow, count: int = 1) -> list[int]:
+    """Add a row so many times.
+
+    With its hypotheses in order, so that a seed means the same whatever slots they are in; and as
+    one that has made no error, so that nothing is corrected.
     """
-    if not model.exchangeable:
-        raise ValueError(f"labels of a model of kind {model.kind!r} are not exchangeable")
-    inputs = inputs._replace(labelled=torch.zeros_like(inputs.labelled))
-    for _ in range(steps):
-        state, info = step(model, state, prior, inputs)
-        yield info.predictive
-        inputs = later(inputs)
+    lines = copies.layout.ordered(own.lines)
+    errors = correction.start(correction.outputs(copies.model))
+    fresh = own._replace(lines=lines, errors=errors)
+    return [copies.add(fresh) for _ in range(count)]
 
 
-def paths(
-    model: UnderlyingModel,
-    held: Held,
-    inputs: Inputs,
-    steps: int,
-    generator: torch.Generator,
-    advance: Advance | None = None,
-) -> Iterator[tuple[Mixture, Tensor]]:
-    """Draw paths of the next labels, one for each row (B): yields what each step was drawn from.
+def _predicted(steps: Iterable[Step], model: UnderlyingModel) -> Summary:
+    """Predictives of steps; raises Refused."""
+    rows = []
+    for step in steps:
+        if not step.readout.ok or step.predictive is None:
+            raise Refused(NOT_FINITE)
+        rows.append(step.predictive.numbers(()))
+    return Summary(np.array(rows), model.y_dim, model.label)
 
-    Of the first label that is the whole mixture (1, M), of later ones N = `PICKED` / d components
-    of that after each path (1, B x N), which together are the marginal predictive: far less noisy
-    than the labels (B, d) themselves, which come with it. inputs as in `mixtures`. advance: steps
-    the paths, in place of this filter.
+
+def corrected(
+    slab: Slab, row: int, predicted: Summary, offsets: Floats, levels: Sequence[float]
+) -> tuple[Summary, Floats]:
+    """Summaries of the labels, with their seasons, by the errors of the series so far.
+
+    predicted: at `known_of` these levels. Also the corrections (T, d, 3), see `correction`.
     """
-    state, prior = held
-    state = ordered(state)
-    inputs = inputs._replace(labelled=torch.ones_like(inputs.labelled))
-    rows = max(1, PART_BYTES // sum(numbers[0].nbytes for numbers in state.stats))
-    picks = max(1, PICKED // model.y_dim)
-    for ahead in range(steps):
-        before = Before(state, prior, inputs)
-        parts = [
-            _picked(model, before.part(slice(at, at + rows)), picks, generator)
-            for at in range(0, len(state.seq), rows)
-        ]
-        parameters = zip(*(part.parameters() for part in parts), strict=True)
-        picked = parts[0].rebuilt(*map(torch.cat, parameters))
-        one = picked.rebuilt(*(parameter[:, :1] for parameter in picked.parameters()))
-        y = one.sample(generator).squeeze(1)
-        yield (alike(picked) if ahead else before.part(slice(1)).predictive(model)), y
-        coming = inputs._replace(y=y)
-        state = advance(state, prior, coming) if advance else step(model, state, prior, coming)[0]
-        inputs = later(inputs)
+    known = known_of(levels)
+    summaries = predicted.shifted(offsets) if offsets.any() else predicted
+    applied = slab.corrected([row] * len(offsets), summaries, correction.interval(known))
+    return summaries.at([known.index(level) for level in levels]), applied
 
 
-def _picked(
-    model: UnderlyingModel, before: Before, picks: int, generator: torch.Generator
-) -> Components:
-    """Components (B, picks) of predictives, drawn by their weights.
+# --- averages over paths ------------------------------------------------------------------------
 
-    Hypotheses are drawn first, and only these are predicted from.
+
+def _averaged(predicted: Summary, nodes: Sequence[float], levels: Sequence[float]) -> Floats:
+    """Numbers of the summary, at levels, of the average of what is predicted on each path.
+
+    predicted: (N, ...) at the nodes, the levels among them. Paths whose predictive is not finite do
+    not count. Raises Refused where none is.
     """
-    grown, _ = grow(before.state, before.prior, before.inputs)
-    chances = grown.belief.log_prob.exp()
-    few = taken(grown, torch.multinomial(chances, picks, True, generator=generator))
-    alike_likely = torch.full_like(few.belief.log_prob, -log(picks))
-    few = few._replace(belief=few.belief._replace(log_prob=alike_likely))
-    mixture = predict(model, few, before.prior, before.inputs).mixture
-    weight = mixture.log_weight.exp()
-    # What each is of: the hypothesis in its place, outliers or what is beside all.
-    inside = weight[:, :picks].sum(-1, keepdim=True)
-    kind = torch.multinomial(
-        torch.cat((inside, weight[:, picks:]), -1), picks, True, generator=generator
-    )
-    places = torch.arange(picks, device=kind.device)
-    return mixture.at(torch.where(kind == 0, places, kind + (picks - 1)))
+    fine = np.isfinite(predicted.mean).all(1)
+    if not fine.any():
+        raise Refused(NOT_FINITE)
+    predicted = predicted.rows(np.flatnonzero(fine))
+    mean: Floats = predicted.mean.mean(0)
+    if predicted.support == "class":
+        return mean
+    apart = predicted.mean - mean
+    covariance = predicted.covariance.mean(0) + apart.T @ apart / len(apart)
+    unknown = np.full(2 * len(mean), np.nan)  # cumulative probabilities of the label
+    points = predicted.quantiles.transpose(2, 0, 1)
+    wanted = [nodes.index(level) for level in levels] if points.shape[2] else []
+    quantiles = average(points, np.array(nodes), wanted)
+    return np.concatenate((mean, covariance.ravel(), unknown, quantiles.ravel()))
 
 
-def ordered(state: FilterState) -> FilterState:
-    """Hypotheses as of `order`."""
-    return taken(state, order(state))
+def average(points: Floats, nodes: Floats, wanted: Sequence[int]) -> Floats:
+    """Quantiles (d, Q) of the average of N distributions, which are known by their own.
 
-
-def taken(state: FilterState, chosen: Tensor) -> FilterState:
-    """Hypotheses in slots `chosen` (B, N)."""
-    rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
-
-    def moved(numbers: Tensor) -> Tensor:
-        return numbers[rows, chosen]
-
-    memory = state.memory
-    if memory is not None:
-        memory = memory._replace(
-            origin=moved(memory.origin),
-            returns=moved(memory.returns),
-            ended_origin=moved(memory.ended_origin),
-            ended=tree_map(moved, memory.ended),
-        )
-    return state._replace(
-        belief=tree_map(moved, state.belief),
-        totals_at_start=moved(state.totals_at_start),
-        stats=tree_map(moved, state.stats),
-        memory=memory,
-    )
-
-
-def order(state: FilterState) -> Tensor:
-    """Slots (B, S) of hypotheses, the shortest run first, of one start by origin, empty ones last.
-
-    So that a seed means the same draws whatever slots they are in: a state that was stored and
-    loaded has others.
+    points: (d, N, K) at the nodes (K,), rising. wanted: places of the levels among these. The log
+    odds of a distribution function are lines between two points, and go on beyond the outermost.
     """
-    belief = state.belief
-    rank = belief.run_length
-    if state.memory is not None:
-        rank = rank * (1 + state.memory.stored[0].shape[1]) + state.memory.origin
-    return by_run_length(belief.log_prob, rank)
-
-
-def later(inputs: Inputs) -> Inputs:
-    """Those of the observation after: a unit of time later, without stated changes."""
-    return inputs._replace(
-        elapsed=torch.ones_like(inputs.elapsed),
-        changepoint=torch.full_like(inputs.changepoint, torch.nan),
-    )
-
-
-def repeated(state: FilterState, prior: Prior, count: int) -> Held:
-    """One stream (batch 1) as `count` rows."""
-
-    def copied(numbers: Tensor) -> Tensor:
-        return numbers.expand(count, *numbers.shape[1:])
-
-    return tree_map(copied, state), tree_map(copied, prior)
+    odds = np.log(nodes) - np.log1p(-nodes)
+    low = points[..., wanted].min(1)
+    high = points[..., wanted].max(1)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        upper = (points[:, :, None] <= middle[:, None, :, None]).sum(-1).clip(1, len(nodes) - 1)
+        left = np.take_along_axis(points, upper - 1, 2)
+        wide = np.take_along_axis(points, upper, 2) - left
+        share = (middle[:, None] - left) / np.maximum(wide, np.finfo(float).tiny)
+        at = odds[upper - 1] + share * (odds[upper] - odds[upper - 1])
+        below = (0.5 + 0.5 * np.tanh(0.5 * at)).mean(1) < nodes[wanted]
+        low = np.where(below, middle, low)
+        high = np.where(below, high, middle)
+    quantiles: Floats = high
+    return quantiles

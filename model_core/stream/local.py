@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model_core.filter import Inputs
 from model_core.readout import Readout
-from model_core.stream import columns, season, warmup
+from model_core.stream import season, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event, Track, Watch, restored
 from model_core.stream.pipeline import Pipeline
@@ -316,10 +315,9 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         (own,) = warmup.begun(self.slab, [seen], [series.settings])
         return own
 
-    def coming(self, count: int = 1) -> Inputs:
-        """Inputs of a step over the observation to come, of `count` copies of a row."""
-        seen = self._columns([self._unlabelled()] * count)
-        return columns.inputs_of(self.model, columns.packed(self.model, seen))
+    def coming(self, count: int = 1) -> Columns:
+        """The observation to come, so many times."""
+        return self._columns([self._unlabelled()] * count)
 
     def path(self, row: int) -> list[Segment]:
         """Best path of the filter through what is retained."""

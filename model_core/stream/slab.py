@@ -18,7 +18,7 @@ from model_core import filter as moca
 from model_core.codec import StreamRow
 from model_core.filter import FilterState, Prior
 from model_core.lazy import Tensor, torch
-from model_core.predictive import Mixture
+from model_core.predictive import Mixture, alike
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, size
@@ -43,6 +43,10 @@ CHUNK_BYTES = 64 << 20  # of a slab's memory that is taken, and given back, at a
 STEP_BYTES = 128 << 20  # of the states that are stepped at once
 # Run lengths and their probabilities, by place of the observation that follows.
 Overrides = Mapping[int, Sequence[tuple[int, float]]]
+# Components that stand for a predictive which torch draws from: of one output, and fewer of more,
+# whose summaries take most of the time. More are no quieter.
+PICKED = 4
+LEAST = 2.0**-54  # of a uniform number, which may be 0
 NOT_FINITE = "an observation without a label: the model's numbers are not finite"
 NO_OVERRIDES: Overrides = MappingProxyType({})
 NOTHING_CORRECTED = np.empty((0, 0, correction.APPLIED))
@@ -525,6 +529,63 @@ class Slab:
                     self.remove(copy)
         return steps
 
+    def drawn(
+        self, rows: Sequence[int], packed: Packed, generator: np.random.Generator
+    ) -> tuple[Floats, Summary | None]:
+        """Step distinct rows by a label each that is drawn from its predictive.
+
+        Returns the labels (B, d), and summaries whose average is that of the predictives: not
+        corrected, nan of a step that was not taken; None without levels.
+        """
+        label = slice(places.LABEL, places.LABEL + self.model.y_dim)
+        if self._kernel is None:
+            return self._drawn_eagerly(rows, packed, generator)
+        noise = np.zeros((len(rows), 2, self._kernel.noise))
+        noise[:, 0] = generator.random(noise.shape[::2]).clip(min=LEAST)
+        if self._kernel.noise == 1:
+            noise[:, :, 0] = with_normal(noise[:, 0, 0].tolist()).T
+        groups = self._chunks.groups(rows)
+        parts = []
+        labels = np.empty((len(rows), self.model.y_dim))
+        for chunk, lying, at in groups:
+            inputs = packed.inputs[at]
+            table, predicted = self._advance(
+                chunk, lying, inputs, packed.hazard[at], True, noise=noise[at]
+            )
+            if predicted is not None:
+                predicted.numbers[table[:, OK_COLUMN] <= 0] = np.nan
+            labels[at] = inputs[:, label]
+            parts.append((table, predicted))
+        _, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
+        return labels, predicted
+
+    def _drawn_eagerly(
+        self, rows: Sequence[int], packed: Packed, generator: np.random.Generator
+    ) -> tuple[Floats, Summary | None]:
+        """As `drawn`, by torch: of `PICKED` components of each predictive, one summary of all."""
+        source = torch.Generator(self.device).manual_seed(int(generator.integers(1 << 63)))
+        labels = np.empty((len(rows), self.model.y_dim))
+        picked = []
+        with torch.inference_mode():
+            for first in range(0, len(rows), self.step_rows):
+                at = slice(first, first + self.step_rows)
+                state, prior = self.batch(rows[at])
+                coming = columns.inputs_of(self.model, packed.part(at), self.device)
+                grown, _ = moca.grow(state, prior, coming)
+                mixture = moca.predict(self.model, grown, prior, coming).mixture
+                few = mixture.picked(max(1, PICKED // self.model.y_dim), source)
+                one = few.rebuilt(*(parameter[:, :1] for parameter in few.parameters()))
+                y = one.sample(source).squeeze(1)
+                seen = coming._replace(y=y, labelled=torch.ones_like(coming.labelled))
+                state, _ = moca.step(self.model, state, prior, seen)
+                self._chunks.write(rows[at], self._packed(state, prior))
+                labels[at] = y.cpu().numpy()
+                picked.append(few)
+            if not self.levels:
+                return labels, None
+            unknown = torch.full((1, self.model.y_dim), torch.nan, dtype=torch.float64)
+            return labels, summary.of_mixture(alike(picked), unknown, self.levels)
+
     def through(
         self,
         row: int,
@@ -898,9 +959,7 @@ class Slab:
             prior = self._layout.prior(*lying)
             observed = columns.inputs_of(self.model, packed, self.device)
             state, info = moca.step(self.model, self._layout.state(*lying), prior, observed)
-            after: tuple[Array, Array] = self._layout.packed(state, prior)
-            if self.device == "cpu":
-                after = after[0].numpy(), after[1].numpy()
+            after = self._packed(state, prior)
             table = readout.table(
                 self._layout, *after, packed.inputs, packed.hazard, RECENT_RUN_LENGTHS, info
             )
@@ -917,6 +976,11 @@ class Slab:
             numbers[fine] = own.numbers
             return table, Summary(numbers, own.outputs, own.support)
 
+    def _packed(self, state: FilterState, prior: Prior) -> tuple[Array, Array]:
+        """Lines and heads of states that torch stepped, where the rows are."""
+        lines, heads = self._layout.packed(state, prior)
+        return (lines.numpy(), heads.numpy()) if self.device == "cpu" else (lines, heads)
+
     def _advance(
         self,
         chunk: Chunk,
@@ -925,10 +989,12 @@ class Slab:
         hazard: Floats,
         summarised: bool,
         room: Floats = places.NO_BELIEFS,
+        noise: Floats = places.NO_NOISE,
     ) -> tuple[Floats, Summary | None]:
         """Step rows of a chunk by the compiled kernel: the table of `readout`, and predictives.
 
-        room: for beliefs, see `compiled.kernel.Kernel.advance`.
+        room: for beliefs, see `compiled.kernel.Kernel.advance`. noise: as it has it; the inputs are
+        changed by it.
         """
         assert self._kernel is not None
         lines, heads = chunk.arrays
@@ -942,6 +1008,7 @@ class Slab:
             self._levels,
             wanted,
             room,
+            noise,
         )
         return table, predicted if wanted else None
 

@@ -232,9 +232,9 @@ def test_paths_are_corrected_as_the_next_forecast_is():
     def quantiles():
         """Of the next label, of the next four, and of paths of these: (9, Q)."""
         following = Summary(own.predict(0, (), 1.0, math.nan)[None], 1, "real").quantiles[0, :, 0]
-        steps, drawn = forecasts.drawn(slab, row, own.coming(64), np.zeros((4, 1)), LEVELS, 0)
-        paths = np.quantile(drawn[:, :, 0].numpy(), LEVELS, axis=0).T
-        return np.array([following, *(step.quantiles[0, :, 0] for step in steps), *paths])
+        steps, drawn = forecasts.drawn(slab, row, own.coming(), np.zeros((4, 1)), LEVELS, 64, 0)
+        paths = np.quantile(drawn[:, :, 0], LEVELS, axis=0).T
+        return np.array([following, *steps.quantiles[:, :, 0], *paths])
 
     before = quantiles()
     learned = slab.row(row)

@@ -1031,6 +1031,13 @@ for name, labels in series.items():
     one.update_many(labels.astype(float), x)
     one.save(sys.argv[1])
     again = Detector.load(sys.argv[1])
+    if x is None:
+        steps, same = one.forecast(3, seed=1), again.forecast(3, seed=1)
+        assert steps == same
+        assert (steps[2].quantiles is None) == (name in ("bernoulli", "categorical"))
+        paths = one.paths(3, 4, seed=2)
+        assert paths.shape == (4, 3, labels.ndim) and np.isfinite(paths).all()
+        assert (paths == again.paths(3, 4, seed=2)).all()
     assert one.predict(x and x[0]) == again.predict(x and x[0]) is not None
     assert again.retained()[1].tobytes() == one.retained()[1].tobytes()
     assert len(one.segments()) == 2, name
@@ -1038,15 +1045,17 @@ for name, labels in series.items():
 partial = Detector("joint")
 partial.update_many(both)
 assert np.isfinite(partial.update([None, 1.0]).log_score)
+assert np.isfinite(partial.forecast(2)[1].mean).all()
 try:
-    partial.forecast(2)
+    from model_core.lazy import load
+    load()
 except MissingTorch as error:
     print(str(error).partition(":")[0])
 """
 
 
 def test_built_in_models_work_where_torch_is_not_installed(tmp_path):
-    """Stepped, stored, loaded, segmented; what torch computes says so."""
+    """Stepped, forecast, stored, loaded, segmented; what torch computes says so."""
     command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "detector")]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines.pop() == "this needs torch, which is not installed"

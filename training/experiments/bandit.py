@@ -34,6 +34,7 @@ from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Hypotheses, Strategy
 from model_core.filter import Prior
+from model_core.stream.columns import inputs_of, packed
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.alpaca import Alpaca
 from model_core.upm.base import select
@@ -190,7 +191,7 @@ class Filtered:
         settings = DEFAULTS._replace(max_hypotheses=hypotheses, history=0)
         self._pipeline = online.begun(model, settings, count=len(prior.location))
         self._rows = range(len(prior.location))
-        self._coming = self._pipeline.coming(len(prior.location))
+        self._coming = inputs_of(model, packed(model, self._pipeline.coming(len(self._rows))))
 
     def held(self, switch: Tensor) -> Hypotheses:
         """The mixture with the new hypothesis; MOCA does not use `switch`."""

@@ -106,7 +106,7 @@ def of(model: averaged.Averaged) -> tuple[Model, Functions]:
         outputs=model.y_dim, kept=at.kept, params=at.end, spare=mixture.FIELDS,
         spares=noise.parts * MANY, noise=noise,
     )  # fmt: skip
-    return sizes, Functions(predict, score, learn, remember, student_t.summarise)
+    return sizes, Functions(predict, score, learn, remember, student_t.summarise, student_t.draw)
 
 
 def noise_of(model: averaged.Averaged, own: int = 0) -> Noise:

@@ -113,7 +113,9 @@ def functions_of(kind: type[Conjugate]) -> Functions:
     # By these names numba's cache tells the functions of one class from those of another.
     for function in (predict, learn):
         function.__qualname__ = f"{function.__name__}_{kind.kind}"
-    return Functions(entry(predict), answers.score, entry(learn), forget, answers.summarise)
+    return Functions(
+        entry(predict), answers.score, entry(learn), forget, answers.summarise, answers.draw
+    )
 
 
 def _equations(kind: type[Conjugate], mixed: bool) -> dict[str, Callable[..., Any]]:

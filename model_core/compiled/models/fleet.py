@@ -184,4 +184,4 @@ def remember(step: RowStep) -> float:
     return 0.0
 
 
-FUNCTIONS = Functions(predict, averaged.score, learn, remember, student_t.summarise)
+FUNCTIONS = Functions(predict, averaged.score, learn, remember, student_t.summarise, student_t.draw)

@@ -21,7 +21,7 @@ from model_core.compiled.jit import Floats, call, compiled, either, entry, inlin
 from model_core.compiled.models import averaged, multivariate
 from model_core.compiled.models.averaged import FORECAST, MANY
 from model_core.compiled.models.multivariate import DETERMINANT, HALF, LOCATION, SPREAD, VARIANCE
-from model_core.compiled.step import Functions, Model, Noise, RowStep
+from model_core.compiled.step import Functions, Model, Noise, RowStep, pick
 from model_core.maths.regression import SCALES
 from model_core.upm import joint
 from model_core.upm.joint import DISTANCES, WATCHED
@@ -74,7 +74,7 @@ def of(model: joint.Joint) -> tuple[Model, Functions]:
         spares=(noise.parts + 1) * MANY,
         noise=noise,
     )
-    return sizes, Functions(predict, score, learn, remember, summarise)
+    return sizes, Functions(predict, score, learn, remember, summarise, draw)
 
 
 @entry
@@ -363,6 +363,28 @@ def _watch(step: RowStep) -> None:
         for b in range(a):
             watched[pair] += watched[3 * d + a] * watched[3 * d + b]
             pair += 1
+
+
+@entry
+def draw(step: RowStep, noise: Floats) -> float:
+    """Draw the label: outputs each alone, or all together with a scale of the noise."""
+    d = step.model.outputs
+    at = places_of(d, step.model.noise)
+    more = step.params[at.more : at.block]
+    column = pick(step.work[CHANCE], noise[0, student_t.HYPOTHESIS])
+    alone = more[WEIGHT, column]
+    left = noise[0, student_t.SHARED] * (alone + more[WEIGHT + 1, column]) - alone
+    if left < 0.0:
+        student_t.draw_outputs(step, column, noise[0])
+        return 0.0
+    scale = 0
+    for c in range(MANY):
+        scale = c if left >= 0.0 else scale
+        left -= more[WEIGHT + 1, column] * _share(d, c, step.context)
+    multivariate.draw_together(
+        d, step.number, column, more[SPREADS + scale, column], step.params[at.block :], noise
+    )
+    return 0.0
 
 
 @entry

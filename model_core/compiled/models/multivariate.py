@@ -15,7 +15,7 @@ from model_core.compiled import LABEL, arithmetic, mixture, student_t
 from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import CHANCE, EACH, SHARE
 from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole
-from model_core.compiled.step import ALONE, Functions, Model, RowStep, forget
+from model_core.compiled.step import ALONE, Functions, Model, RowStep, forget, pick
 from model_core.labels import LARGEST
 from model_core.upm import multivariate
 from model_core.upm.base import OUTLIER_SPREAD
@@ -294,7 +294,7 @@ def of(model: multivariate.Multivariate) -> tuple[Model, Functions] | None:
         return None
     params = student_t.lines_of(d, ALONE).end + block_of(d).end
     sizes = Model(outputs=d, kept=d + 2 + d * d, params=params, spare=mixture.FIELDS)
-    return sizes, Functions(predict, score, learn, forget, summarise)
+    return sizes, Functions(predict, score, learn, forget, summarise, draw)
 
 
 @entry
@@ -343,6 +343,39 @@ def learn(step: RowStep, log_score: float) -> float:
     factor = block[block_of(d).factor :]
     absorb(d, step.number, share, share, step.own, 1.0, block, factor)
     return log_score
+
+
+@entry
+def draw(step: RowStep, noise: Floats) -> float:
+    """Draw the label, of one of the hypotheses or of the outliers."""
+    model = step.model
+    block = step.params[student_t.lines_of(model.outputs, model.noise).end :]
+    column = pick(step.work[CHANCE], noise[0, student_t.HYPOTHESIS])
+    draw_together(model.outputs, step.number, column, block[SPREAD, column], block, noise)
+    return 0.0
+
+
+@compiled
+def draw_together(
+    d: int, number: Floats, column: int, spread: float, block: Floats, noise: Floats
+) -> None:
+    """Draw all outputs, each given those before it: a Student-t of one more degree of freedom.
+
+    spread: squared scale of the factor.
+    """
+    half = block[HALF, column]
+    factor = block[block_of(d).factor :]
+    sizes = noise[1]
+    reached = 0.0
+    for a in range(d):
+        first = student_t.DRAWN + student_t.OF_OUTPUT * a
+        own = student_t.drawn(half + 0.5 * a, noise[0, first:])
+        sizes[a] = own * math.sqrt((2.0 * half + reached) / (2.0 * half + a))
+        reached += sizes[a] * sizes[a]
+        error = 0.0
+        for b in range(a + 1):
+            error += factor[a * d + b, column] * sizes[b]
+        number[LABEL + a] = block[LOCATION + a, column] + math.sqrt(spread) * error
 
 
 @entry

@@ -337,5 +337,7 @@ def summarise_normal(step: RowStep, levels: Floats, spare: Floats, out: Floats) 
     return 0.0
 
 
-FUNCTIONS = Functions(predict, student_t.score, learn, remember, student_t.summarise)
+FUNCTIONS = Functions(
+    predict, student_t.score, learn, remember, student_t.summarise, student_t.draw
+)
 OF_KNOWN_NOISE = FUNCTIONS._replace(score=score_normal, summarise=summarise_normal)

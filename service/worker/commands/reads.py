@@ -19,17 +19,16 @@ from moca_client.responses import (
     Predictions,
     RunLengthSummary,
 )
-from model_core import actions, readout
+from model_core import actions, readout, summary
 from model_core import filter as moca
 from model_core.actions import Strategy
 from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.stream import forecasts, seasons, warmup
 from model_core.stream.checks import check_input
-from model_core.stream.columns import effective_rates, hazard_table
-from model_core.stream.slab import RECENT_RUN_LENGTHS, Slab
+from model_core.stream.columns import Floats, effective_rates, hazard_table
+from model_core.stream.slab import RECENT_RUN_LENGTHS, Refused, Slab
 from model_core.stream.state import KnownRegime
-from model_core.summary import Summary
 from service.observability import metrics
 from service.problems import (
     NotAwaited,
@@ -63,10 +62,10 @@ def predictions(
     engine: Engine, stream: Stream, command: Predict, envelope: Envelope
 ) -> Predictions:
     """Answer to POST predictions: the mixture for the observation to come, at each input."""
-    if command.horizon or described(command):
-        engine.need_torch()
     if command.horizon:
         return _forecast(engine, stream, command)
+    if described(command):
+        engine.need_torch()
     head = stream.live()
     inputs = command.x if command.x is not None else [[]]
     for i, x in enumerate(inputs):
@@ -122,21 +121,23 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> Predictions:
         validation.check_paths(engine, stream, command, count)
     slab = stream.slab
     row = delayed_labels.newest(engine, stream)
-    coming = step_inputs.coming(model, head, command.elapsed)
+    coming = step_inputs.columns_of(model, [step_inputs.coming(model, head, command.elapsed)])
     first = len(head.pending)
     offsets = seasons.ahead(stream.season_state, first + command.horizon, model.y_dim)[first:]
     levels = sorted(command.quantiles)
     drawn = None
-    if count:
-        inputs = step_inputs.inputs(slab, [coming] * count)
-        summaries, drawn = forecasts.drawn(
-            slab, row, inputs, offsets, levels, command.seed, engine.tick
-        )
-    if model.exchangeable:
-        summaries = forecasts.ahead(slab, row, step_inputs.inputs(slab, [coming]), offsets, levels)
+    try:
+        if count:
+            summaries, drawn = forecasts.drawn(
+                slab, row, coming, offsets, levels, count, command.seed, engine.tick
+            )
+        else:
+            summaries = forecasts.ahead(slab, row, coming, offsets, levels)
+    except Refused as error:
+        raise _not_finite(head.seq) from error
     steps = [
-        Prediction(ahead=i, predictive=predictives(step, command.quantiles)[0])
-        for i, step in enumerate(summaries, start=1)
+        Prediction(ahead=i, predictive=predictive)
+        for i, predictive in enumerate(predictives(summaries, command.quantiles), start=1)
     ]
     if command.samples and drawn is not None:
         for i, step in enumerate(steps):
@@ -151,8 +152,8 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> Predictions:
 
 
 def described(command: Predict) -> bool:
-    """Whether predictions name more than their usual summary, which kernels do not compute."""
-    return command.components or command.samples > 0 or tuple(command.quantiles) != LEVELS
+    """Whether predictions name more than their summary, which kernels do not compute."""
+    return command.components or command.samples > 0
 
 
 def _predicted(
@@ -162,18 +163,33 @@ def _predicted(
 
     Without a kernel a step costs far more than the mixture before it. Raises NumericalFault.
     """
+    levels = sorted(command.quantiles)
+    offsets = np.tile(offset or np.zeros(slab.model.y_dim), (len(records), 1))
+    mixture = None
     if described(command) or not slab.in_series:
         mixture, run_lengths = _mixture(slab, row, records)
-        return _described(slab, row, mixture.shifted(offset), run_lengths, command)
-    coming = step_inputs.columns_of(slab.model, records)
-    steps = slab.tried(row, coming)
-    if not all(step.readout.ok for step in steps):
-        metrics.NUMERICAL_FAULTS.inc()
-        seq = records[0].seq
-        raise NumericalFault(f"the prediction at seq {seq} is not finite", seq=seq)
-    rows = [step.predictive.numbers(offset) for step in steps if step.predictive is not None]
-    summary = Summary(np.array(rows), slab.model.y_dim, slab.model.label)
-    return [Prediction(predictive=predictive) for predictive in predictives(summary, LEVELS)]
+    if mixture is None or slab.in_series:
+        coming = step_inputs.columns_of(slab.model, records)
+        try:
+            summaries, applied = forecasts.tried(slab, row, coming, offsets, levels)
+        except Refused as error:
+            raise _not_finite(records[0].seq) from error
+    else:
+        unknown = torch.full(offsets.shape, torch.nan, dtype=torch.float64)
+        summaries = summary.of_mixture(mixture, unknown, forecasts.known_of(levels))
+        summaries, applied = forecasts.corrected(slab, row, summaries, offsets, levels)
+    predicted = [
+        Prediction(predictive=predictive)
+        for predictive in predictives(summaries, command.quantiles)
+    ]
+    if mixture is not None:
+        _describe(predicted, mixture.shifted(offset), run_lengths, applied, command)
+    return predicted
+
+
+def _not_finite(seq: int) -> NumericalFault:
+    metrics.NUMERICAL_FAULTS.inc()
+    return NumericalFault(f"the prediction at seq {seq} is not finite", seq=seq)
 
 
 def _mixture(slab: Slab, row: int, records: list[Record]) -> tuple[Mixture, list[int | None]]:
@@ -183,38 +199,35 @@ def _mixture(slab: Slab, row: int, records: list[Record]) -> tuple[Mixture, list
     """
     state = slab.state(row)
     prior = slab.prior(row)
-    grown = forecasts.ordered(moca.grow(state, prior, step_inputs.inputs(slab, records[:1]))[0])
-    states, priors = forecasts.repeated(grown, prior, len(records))
+    grown, _ = moca.grow(state, prior, step_inputs.inputs(slab, records[:1]))
+    states, priors = moca.repeated(grown, prior, len(records))
     mixture = moca.predict(slab.model, states, priors, step_inputs.inputs(slab, records)).mixture
     slots = grown.belief.log_prob.shape[1]
-    alive = int(torch.isfinite(grown.belief.log_prob[0]).sum())
+    alive = moca.order(grown)[0, : int(torch.isfinite(grown.belief.log_prob[0]).sum())]
     outliers = mixture.log_weight.shape[1] - slots  # their component, if any
-    at = torch.tensor([*range(alive), *range(slots, slots + outliers)], device=slab.device)
+    at = torch.cat((alive, torch.arange(slots, slots + outliers, device=slab.device)))
     parts = [parameter.index_select(1, at) for parameter in mixture.components.parameters()]
     ordered = Mixture(mixture.log_weight.index_select(1, at), mixture.components.rebuilt(*parts))
-    return ordered, [*grown.belief.run_length[0, :alive].tolist(), *[None] * outliers]
+    return ordered, [*grown.belief.run_length[0, alive].tolist(), *[None] * outliers]
 
 
-def _described(
-    slab: Slab, row: int, mixture: Mixture, run_lengths: list[Any], command: Predict
-) -> list[Prediction]:
-    """mixture: of a row of a slab, which is not corrected."""
-    levels = sorted(command.quantiles)
-    described, applied = forecasts.summarised(slab, row, mixture, levels)
-    predicted = [
-        Prediction(predictive=predictive)
-        for predictive in predictives(described, command.quantiles)
-    ]
+def _describe(
+    predicted: list[Prediction],
+    mixture: Mixture,
+    run_lengths: list[Any],
+    applied: Floats,
+    command: Predict,
+) -> None:
+    """Add components, and samples, which are corrected as the summaries were."""
     if command.components:
         for prediction, parts in zip(predicted, components(mixture, run_lengths), strict=True):
             prediction.components = parts
     if command.samples:
         generator = torch.Generator(mixture.log_weight.device).manual_seed(command.seed)
-        drawn = mixture.sample(command.samples, generator)
+        drawn = mixture.sample(command.samples, generator).cpu().numpy()
         draws = forecasts.moved(drawn, applied[:, None]).tolist()
         for prediction, drawn in zip(predicted, draws, strict=True):
             prediction.samples = drawn
-    return predicted
 
 
 def act(engine: Engine, stream: Stream, command: Act, envelope: Envelope) -> Action:

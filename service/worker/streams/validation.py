@@ -36,8 +36,8 @@ NUMBER = 4  # in the answer
 COMPONENT = 64  # its moments and its family's parameters in the answer
 # Of an output on a path: each of its distributions in the label's summary, and a step of one
 # hypothesis.
-PATH = 3
-PATH_STEP = 1 / 2
+PATH = 1
+PATH_STEP = 1 / 4
 PATH_BYTES = 1 << 30  # of the states of all paths
 
 

@@ -54,10 +54,8 @@ def test_calls_that_torch_computes_are_refused_and_change_nothing(bench, uninsta
     uninstall()
     before = bench.stored("a"), bench.stored("b")
     for command in (
-        Predict("a", horizon=2),
         Predict("a", components=True),
         Predict("a", samples=3),
-        Predict("a", quantiles=[0.25]),
         Act("b", [[0.5], [1.0]], "greedy"),
         Observe("a", [Observation(y=PAIRS[0])], components=True),
         Observe("a", [Observation(y=PAIRS[0])], quantiles=[0.25]),
@@ -68,6 +66,23 @@ def test_calls_that_torch_computes_are_refused_and_change_nothing(bench, uninsta
     assert bench.ask(RunLength("a"))["seq"] == 2
     assert [answer["seq"] for answer in bench.observe("a", PAIRS)] == [3, 4, 5]
     assert not bench.quarantine("a")
+
+
+@pytest.mark.parametrize("name", ["averaged", "joint", "poisson", "gamma", "categorical"])
+def test_forecasts_paths_and_other_quantiles_are_those_with_torch(bench, uninstall, name):
+    kind = KINDS[name]
+    configure(bench, "a", kind)
+    bench.observe("a", series(kind, 40))
+    commands = (
+        Predict("a", horizon=4, quantiles=[0.25, 0.75]),
+        Predict("a", horizon=4, samples=3, seed=5),
+        Predict("a", quantiles=[0.1]),
+    )
+    expected = [bench.ask(command) for command in commands]
+    uninstall()
+    bench.crash()
+    for command, answer in zip(commands, expected, strict=True):
+        assert bench.ask(command) == answer
 
 
 def test_remembered_regimes_are_listed_and_named_without_their_forecasts(bench, uninstall):
