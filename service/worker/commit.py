@@ -23,7 +23,7 @@ from service.store.shards import Argument
 from service.store.streams import Store, UnreadablePart
 from service.wire import Id, IdempotencyRecord, Observe, Outcome
 from service.worker.streams.stream import Changes, Stream
-from service.worker.streams.task import CommandTask, LogItem, Lost, Task, key_field
+from service.worker.streams.task import CommandTask, LogItem, Task, key_field
 
 logger = logging.getLogger(__name__)
 FIRST = "1-1"
@@ -68,12 +68,6 @@ def _name(item: LogItem) -> str:
     if item.lost:
         return f"command {item.lost.number} of {item.lost.incarnation}, damaged in the log"
     return f"a command for {item.task.streams[0][1]!r}" if item.task else "an entry"
-
-
-def _unreadable(lost: Lost) -> Outcome:
-    """Outcome of a command that was damaged in the log."""
-    refusal = Quarantined("the command was damaged in the log; it was not applied", applied=0)
-    return Outcome(lost.number, refusal.status, [refusal.render()], rows=lost.rows)
 
 
 class _Piece(NamedTuple):
@@ -149,7 +143,10 @@ class PartitionCommits:
                 outcomes.setdefault(task.incarnation, []).extend(task.outcomes())
                 done += task.units
             if lost is not None:
-                outcomes.setdefault(lost.incarnation, []).append(_unreadable(lost))
+                text = "the command was damaged in the log; it was not applied"
+                refusal = Quarantined(text, applied=0)
+                own = Outcome(lost.number, refusal.status, [refusal.render()], rows=lost.rows)
+                outcomes.setdefault(lost.incarnation, []).append(own)
                 done += lost.units
             if item.payload is not None:
                 metrics.QUARANTINED_COMMANDS.inc()

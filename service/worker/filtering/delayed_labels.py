@@ -175,7 +175,9 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
     seen = head.pending[seq - head.seq] if seen is None else seen
     kept = (settings for settings in head.pending_settings if seq < settings.until)
     settings = next(kept, None) or _current(engine, head)
-    elapsed = step_inputs.elapsed(seen, settings.interval, _time_before(head, seq))
+    times = [own.time for own in head.pending[: max(0, seq - head.seq)] if own.time is not None]
+    last_time = timestamps.seconds(times[-1]) if times else head.last_time
+    elapsed = step_inputs.elapsed(seen, settings.interval, last_time)
     rates = settings.hazard, settings.outlier_rate
     supervision = head.pending_supervision if seq == head.seq else None
     record = step_inputs.record_of(seq, seen, elapsed, supervision, rates, head.updated_ms)
@@ -194,13 +196,3 @@ def keep_met(engine: Engine, head: Head) -> None:
 def _current(engine: Engine, head: Head) -> PendingSettings:
     hazard, outlier_rate = effective_rates(engine.catalogue.of(head), head.settings)
     return PendingSettings(head.next_seq, hazard, outlier_rate, head.settings.interval)
-
-
-def _time_before(head: Head, seq: int) -> float | None:
-    """When the last observation before a position was."""
-    times = [
-        observation.time
-        for observation in head.pending[: max(0, seq - head.seq)]
-        if observation.time is not None
-    ]
-    return timestamps.seconds(times[-1]) if times else head.last_time
