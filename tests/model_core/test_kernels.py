@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -908,7 +909,16 @@ def test_elementary_functions_are_within_rounding_of_scipys():
 
 
 def test_every_kernel_is_compiled_at_installation():
-    learned = {name: build() for name, build in installation.LEARNED.items()}
+    alpaca = untrained.alpaca(3)
+    variance = torch.ones(alpaca.y_dim, dtype=torch.float64)
+    learned = {
+        "alpaca": dataclasses.replace(alpaca, noise_prior=None, noise_variance=variance),
+        "pcoc": untrained.pcoc(),
+        "fleet": untrained.fleet(3),
+    }
+    for name, (module, functions) in installation.LEARNED.items():
+        compiled_there = import_module(f"model_core.compiled.models.{module}")
+        assert compiled.parts_of(learned[name])[1] == getattr(compiled_there, functions), name
     built_in = {name: entry.build(entry.example) for name, entry in BUILTIN.items()}
     models = {**learned, **built_in}
     assert {*installation.NAMES} == {*models, installation.STEP, installation.BESIDE}
