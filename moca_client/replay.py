@@ -65,7 +65,7 @@ HINDSIGHT_POLL_S = 0.2
 # for from so many observations on, in labels of one output, by the models that need no choice.
 MANY = 5
 RARELY = 100
-SEASONS_FROM = 1000
+SEASONS_FROM = 200
 SEASONAL = ("averaged", "joint")
 QUOTED = re.compile(r"[\",\r\n]")  # what a cell of CSV with it stands between quotes for
 # The package that writes a kind of file, and the extra that installs it.

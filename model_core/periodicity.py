@@ -24,7 +24,8 @@ EXPLAINED = 0.3  # share of a period's variation that the others have to forecas
 GAINED = 0.1  # share of what is left of it by an autoregression
 CANDIDATES = 4  # of each autocorrelation
 AS_GOOD = 0.9  # of what a period explains, for a part of it to be taken instead
-CORRELATED = 0.15  # at the lag of a candidate
+CORRELATED = 0.15  # at the lag of a candidate, and so many standard errors
+ERRORS = 3.0
 PLAUSIBLE = 0.1  # share of the variation that it explains
 HARMONICS = 32  # that evidence is taken from
 FITTED = 8  # harmonics that a period is refined by, at most
@@ -250,7 +251,8 @@ def _peaks(y: Floats, shortest: int, longest: int) -> list[int]:
     lags = np.arange(shortest, min(longest, count - 2) + 1)
     middle = correlation[lags]
     high = (middle >= correlation[lags - 1]) & (middle >= correlation[lags + 1])
-    highest = sorted(lags[high & (middle > CORRELATED)].tolist(), key=lambda lag: -correlation[lag])
+    high &= middle > max(CORRELATED, ERRORS / math.sqrt(count))
+    highest = sorted(lags[high].tolist(), key=lambda lag: -correlation[lag])
     return highest[:CANDIDATES]
 
 

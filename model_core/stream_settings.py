@@ -12,10 +12,9 @@ from typing import Annotated, Any, NamedTuple, TypedDict, get_args, get_type_hin
 # Observations after an alarm on `anomaly` in which no other is raised. What lasts is strange for a
 # while, and is one alarm: the figures on alarms were measured with this silence.
 ALARM_SILENCE = 100
-# Observations from which on a stream looks for seasons by default. Short series have a few periods
-# of anything: of TCPD, all shorter than this, measles and jfk_passengers get worse by a season that
-# does not last, and none gets better.
-SEASONS_FROM = 1000
+# Observations from which on a stream looks for seasons by default. Fewer have three periods of what
+# does not last.
+SEASONS_FROM = 200
 # Models of streams that name none: with one output, and with two to `VECTOR_OUTPUTS`, since the
 # state of a vector model grows with their square.
 DEFAULT_MODEL = "averaged"
@@ -205,7 +204,7 @@ class StreamSettings(NamedTuple):
         bool | None,
         Meaning(
             "whether to find seasons in the labels: changes are then those of labels less their "
-            "season, and forecasts follow it; for models of real labels. `null`: from 1,000 "
+            "season, and forecasts follow it; for models of real labels. `null`: from 200 "
             "observations on, unless the model has inputs, several outputs, a `season` or an "
             "artifact; `true`: from the first label on"
         ),

@@ -320,6 +320,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             return any(warmup.outlived(last, state.location, state.scale, state.resolution))
         if warmup.outgrown(labels.y[:, 0], state.location[0], state.scale[0]):
             return True
+        since = last[-(state.seq // 2) :, 0]  # the look before
+        if warmup.shrunk(since, state.scale[0]):
+            return True
         return renewed(slab.model, last, state.scale, state.resolution) != state.resolution
 
     def _begin_anew(self, slab: Slab, series: S) -> None:

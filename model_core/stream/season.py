@@ -30,6 +30,8 @@ REPLAYED = 200  # of the labels before a season is found, that a filter begins a
 LAYERS = 2
 FIRST_SEARCH = 24  # labels
 GROWTH = 1.2  # of the number of labels between searches
+EARLY_GROWTH = 1.5  # the same before `SETTLED`, of a stream without a state
+SETTLED = 1000  # labels
 SEARCHES = 4  # in a ring of labels, once it is full
 FEWEST = 8  # observations between searches
 REFINED = 32  # a period that was found is refined within this part of it
@@ -85,17 +87,14 @@ def phase_of(name: str) -> float:
 def next_search(seen: int, phase: float) -> int:
     """Observations, more than `seen`, after which a stream without a state looks for seasons.
 
-    First at `SEASONS_FROM`, then whenever their number has grown by a fifth; all that by a factor
-    between 1 and `GROWTH`, which a phase between 0 and 1 chooses, so that streams of one age do not
-    all search at one time.
+    First at `SEASONS_FROM`, then whenever their number has grown by a half, from `SETTLED` on by a
+    fifth; all that by a factor between 1 and `GROWTH`, which a phase between 0 and 1 chooses, so
+    that streams of one age do not all search at one time.
     """
-    first = SEASONS_FROM * GROWTH**phase
-    if seen < int(first):
-        return int(first)
-    number = max(0, int(math.log(seen / first) / math.log(GROWTH)))
-    while int(first * GROWTH**number) <= seen:
-        number += 1
-    return int(first * GROWTH**number)
+    at = SEASONS_FROM * GROWTH**phase
+    while int(at) <= seen:
+        at *= EARLY_GROWTH if at < SETTLED else GROWTH
+    return int(at)
 
 
 def searched(y: Floats) -> Floats | None:

@@ -28,6 +28,7 @@ SMALLEST_SCALE = 1e-150  # its square is still a number
 FIRST_LOOK = 50  # observations after which, and after every doubling, a scale is looked at again
 OFTEN = 50  # observations after which, and after as many again, scales of a vector are
 OUTGROWN = 100.0  # scales from the location: with a quarter of the labels beyond, it is taken anew
+SHRUNK = 0.33  # scales, which nine of ten labels lie within where the noise is a tenth of it
 OUTLIVED = 300.0  # the same of an output of a vector, with a quarter of the last `OFTEN` labels
 # Standard deviations by the middle half of labels, from which on that of all is an outlier's.
 OUTLYING = 5.0
@@ -182,7 +183,7 @@ def outlived(
     """Outputs of a vector whose scale is to be taken anew, by the last labels (n, d).
 
     Those that were constant, or nearly so, and move now; that lie far from the location; and that
-    stand still, by their scale. steps: the resolution, if any.
+    stand still or lie close together, by their scale. steps: the resolution, if any.
     """
     every: list[bool] = []
     for o, (center, unit) in enumerate(zip(location, scale, strict=True)):
@@ -192,10 +193,25 @@ def outlived(
             moves = bool((column != center).any())
         else:
             rested = steps is not None and steps[o] == FILLED * unit
-            stands = len(column) >= LONGEST and float(np.ptp(column)) * OUTGROWN < unit
+            stands = len(column) >= LONGEST and (
+                float(np.ptp(column)) * OUTGROWN < unit or shrunk(column, unit)
+            )
             moves = stands or (rested and not rests(last.tolist()))
         every.append(moves or outgrown(last, center, unit, OUTLIVED))
     return every
+
+
+def shrunk(labels: Floats, scale: float) -> bool:
+    """Whether the last labels (n,), nan where missing, lie close together, by the scale.
+
+    They differ, but so little that each regime would have to learn first how little. Of fewer than
+    `OFTEN` labels that may be one regime of several.
+    """
+    there = np.sort(labels[np.isfinite(labels)]).tolist()
+    if len(there) < OFTEN:
+        return False
+    extent = _quantile(there, 0.95) - _quantile(there, 0.05)
+    return 0 < extent < SHRUNK * scale
 
 
 def outgrown(labels: Floats, location: float, scale: float, most: float = OUTGROWN) -> bool:

@@ -1,4 +1,4 @@
-"""Scales of vectors: outputs that are constant, nearly so, at rest, or on another scale later."""
+"""Scales that are taken anew: labels that are constant, at rest, or on another scale later."""
 
 import numpy as np
 import pytest
@@ -95,6 +95,35 @@ def test_outputs_that_lay_at_rest_have_a_scale_of_their_own_life(chosen):
         scale = detector._all.pipeline.series[0].scale
         assert max(scale) < 3
         assert min(scale) > 0.3
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+@pytest.mark.parametrize("louder", [30, 100])
+def test_a_loud_warm_up_hides_no_later_change(louder, outputs):
+    for seed in range(3):
+        y = vector(seed, 400)[:, :outputs]
+        y[:20] *= louder
+        y[300:, 0] += 2.5
+        detector = Detector()
+        detector.update_many(y.tolist() if outputs > 1 else y[:, 0].tolist())
+        assert max(detector._all.pipeline.series[0].scale) < 3
+        late = [event.start for event in detector.events if event.start > 100]
+        assert late == [pytest.approx(300, abs=5)]
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_levels_that_return_keep_the_scale_though_each_is_calm(outputs):
+    """It holds what is between regimes, too."""
+    rng = np.random.default_rng(3)
+    y = 0.1 * vector(3, 800)[:, :outputs]
+    y += 5.0 * np.repeat(np.arange(200) % 2, rng.geometric(1 / 12, 200))[:800, None]
+    labels = y.tolist() if outputs > 1 else y[:, 0].tolist()
+    detector = Detector(seasonal=False)
+    detector.update_many(labels[:30])
+    first = detector._all.pipeline.series[0].scale
+    assert min(first) > 1
+    detector.update_many(labels[30:])
+    assert detector._all.pipeline.series[0].scale == first
 
 
 def test_a_stated_scale_stays():

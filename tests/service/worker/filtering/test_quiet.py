@@ -159,7 +159,7 @@ def test_long_lists_of_several_streams_are_as_their_observations(make_bench, mon
         }
         levels[names[1]][310:] = [9.0 + y for y in levels[names[1]][310:]]
         for name, labels in levels.items():
-            bench.ask(Configure(name, {"model": "gaussian"}), status=201)
+            bench.ask(Configure(name, {"model": "gaussian", "seasonal": False}), status=201)
             bench.observe(name, labels[:210])
         lists = [
             Observe(name, [Observation(y) for y in labels[210 : 390 - 40 * place]])

@@ -22,7 +22,7 @@ from service.wire import (
 from service.worker.commands import rerun
 from tests.service.worker.conftest import confirmed
 
-FROM = 150  # in place of 1,000
+FROM = 150  # in place of 200
 FIRST, SECOND = 177, 212  # searches of stream "a"
 ASKED = {"seasonal": True}  # by default they are looked for once there are labels enough
 
@@ -31,6 +31,7 @@ ASKED = {"seasonal": True}  # by default they are looked for once there are labe
 def _early(monkeypatch):
     monkeypatch.setattr(season, "SEASONS_FROM", FROM)
     monkeypatch.setattr(rerun, "SEASONS_FROM", FROM)
+    monkeypatch.setattr(season, "SETTLED", FROM)  # searches are a fifth apart
 
 
 @pytest.fixture
