@@ -446,9 +446,9 @@ def test_a_service_that_starts_is_waited_for(refusals, waits, shown, ends):
 @pytest.mark.parametrize(
     ("rows", "changes", "outputs", "model", "many"),
     [
-        (400, 5, 1, "averaged", True),
-        (400, 4, 1, "averaged", False),
-        (500, 5, 1, "averaged", False),
+        (400, 5, 1, "averaged", False),
+        (199, 4, 1, "averaged", False),
+        (199, 5, 1, "averaged", True),
         (1001, 20, 1, "averaged", False),
         (1001, 20, 2, "joint", True),
         (400, 5, 1, "poisson", False),

@@ -120,9 +120,6 @@ def test_the_whole_sequence_at_once(vector):
     arrays, steps = vector.arrays, len(vector.y)
     data = Sequences(tensor(arrays["x"])[None], tensor(vector.y)[None])
     whole = seg.segment_matrix(vector.model, vector.prior(), data)
-    other = seg.segment_matrix(vector.model, vector.prior(), data, 20)
-    # Features of random weights hardly differ, and entries reach 1e5 nats.
-    torch.testing.assert_close(whole.label, other.label, atol=1e-9, rtol=1e-9)
     if whole.input is None:
         check(seg.by_run_length(whole.label), arrays["logp_y"])
     else:
