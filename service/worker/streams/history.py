@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -84,8 +84,7 @@ class Tail:
     @property
     def nbytes(self) -> int:
         """About what it takes in memory."""
-        parts = [*self.rows, *self.sealing.values()]
-        return sum(map(len, parts)) + ENTRY_BYTES * len(parts)
+        return _bytes_of(self.rows) + _bytes_of(self.sealing.values())
 
     def put(self, record: Record) -> None:
         """Keep a record that is new or was changed."""
@@ -244,7 +243,13 @@ class Tail:
             self.rows[at] = row
             self.relaid = True
         self.new = NOTHING
+        self.forget_sealed()
+
+    def forget_sealed(self) -> int:
+        """Forget the chunks that the last commit wrote, which has ended; returns their bytes."""
+        freed = _bytes_of(self.sealing.values())
         self.sealing = NOTHING
+        return freed
 
     def seal(self, head: Head) -> list[Effect]:
         """Seal complete chunks, drop those past the retained history, trim the rows.
@@ -288,3 +293,8 @@ class Tail:
             effects.append(("RPUSH", key, *new))
             self.stored = len(self.rows)
         return effects
+
+
+def _bytes_of(parts: Collection[bytes]) -> int:
+    """About what encoded parts take in memory."""
+    return sum(map(len, parts)) + ENTRY_BYTES * len(parts)

@@ -542,6 +542,12 @@ class Stream:
         phase = self.tail.phase
         return (self.seq + phase) // every > (head.checkpoint + phase) // every
 
+    def forget_sealed(self) -> None:
+        """Forget the chunks that the last commit of a stream that is asleep wrote."""
+        table = self._table
+        assert table is not None
+        table.rows["slept_bytes"][self.at] -= self.tail.forget_sealed()
+
     def due(self, checkpoint_every: int) -> int:
         """Position at which a commit writes more than the position and the tail."""
         head = self._head
@@ -627,11 +633,7 @@ def parted(
     asleep = [
         stream
         for stream in chain.from_iterable(of_partition.values())
-        if stream.moved
-        and stream.at >= 0
-        and not stream._touched
-        and not stream.tail.new
-        and not stream.tail.sealing
+        if stream.moved and stream.at >= 0 and not stream._touched and not stream.tail.new
     ]
     rows = table.of([stream.at for stream in asleep])
     early = rows["position"]["seq"] < rows["due"]
@@ -705,10 +707,13 @@ def _take_rows(streams: Iterable[Stream]) -> list[bytes]:
     taken = []
     for stream in streams:
         count = stream.moved
-        rows = stream.tail.rows
-        taken += [rows[-1] if count == 1 else b"".join(rows[-count:])]
+        tail = stream.tail
+        rows = tail.rows
+        taken.append(rows[-1] if count == 1 else b"".join(rows[-count:]))
         stream.moved = 0
-        stream.tail.stored += count
+        tail.stored += count
+        if tail.sealing:
+            stream.forget_sealed()
     return taken
 
 

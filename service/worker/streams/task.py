@@ -338,7 +338,9 @@ class RowsTask:
                 _join(outcomes, Outcome(number, 200, [_counted(1, 0, [])], row=row, rows=count))
             elif model is not None:
                 places = slice(row - self.first, row - self.first + count)
-                seasons = [self.seasons.get(place) for place in range(places.start, places.stop)]
+                seasons: list[SeasonPeriods | None] = []
+                if self.seasons:
+                    seasons = [self.seasons.get(at) for at in range(places.start, places.stop)]
                 quiet = QuietRows(
                     model,
                     full,
