@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 
+import numpy as np
+from numpy.typing import ArrayLike
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -309,23 +310,18 @@ for _reason in ("planned", "request"):
     EXCLUDED.labels(_reason)
 
 
-def observe_all(histogram: Histogram, values: Sequence[float]) -> None:
+def observe_all(histogram: Histogram, values: ArrayLike) -> None:
     """Observe several values at once: each number that changes is written once.
 
     A write is a lock and a store into the shared file; one at a time they cost more than the
     arithmetic of what they count.
     """
-    if not values:
-        return
-    bounds = histogram._upper_bounds
-    rising = sorted(values)
-    at = 0
-    while at < len(rising):
-        bucket = bisect_left(bounds, rising[at])
-        end = bisect_right(rising, bounds[bucket], at)
-        histogram._buckets[bucket].inc(end - at)
-        at = end
-    histogram._sum.inc(sum(values))
+    numbers = np.asarray(values, dtype=np.float64)
+    counts = np.bincount(np.searchsorted(histogram._upper_bounds, numbers))
+    for bucket in counts.nonzero()[0].tolist():
+        histogram._buckets[bucket].inc(int(counts[bucket]))
+    if len(numbers):
+        histogram._sum.inc(float(numbers.sum()))
 
 
 class Gathered:

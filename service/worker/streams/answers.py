@@ -87,20 +87,19 @@ class GatheredSteps:
     def enter(self) -> None:
         """Enter what was gathered into the histograms."""
         for model, parts in self._steps.items():
-            # In order, each for itself: numpy is ten times as fast at it as who counts them.
-            changepoint, score, pruned, run_length, evidence = np.sort(np.concatenate(parts).T)
+            changepoint, score, pruned, run_length, evidence = np.concatenate(parts).T
             score = score[~np.isnan(score)]
-            metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changepoint.tolist())
-            metrics.observe_all(metrics.LOG_SCORE.labels(model), score.tolist())
+            metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changepoint)
+            metrics.observe_all(metrics.LOG_SCORE.labels(model), score)
             metrics.SCORE_ABOVE.labels(model).inc(score[score > 0].sum())
             metrics.SCORE_BELOW.labels(model).inc(-score[score < 0].sum())
-            metrics.observe_all(metrics.PRUNED_MASS.labels(model), pruned.tolist())
-            metrics.observe_all(metrics.RUN_LENGTH.labels(model), run_length.tolist())
-            metrics.observe_all(metrics.EVIDENCE.labels(model), evidence.tolist())
+            metrics.observe_all(metrics.PRUNED_MASS.labels(model), pruned)
+            metrics.observe_all(metrics.RUN_LENGTH.labels(model), run_length)
+            metrics.observe_all(metrics.EVIDENCE.labels(model), evidence)
         for model, parts in self._pits.items():
             values = np.concatenate(parts)
-            values = np.sort(values[np.isfinite(values)].clip(0.0, 1.0))
-            metrics.observe_all(metrics.PIT.labels(model), values.tolist())
+            values = values[np.isfinite(values)].clip(0.0, 1.0)
+            metrics.observe_all(metrics.PIT.labels(model), values)
         self._steps.clear()
         self._pits.clear()
         self._count = 0
