@@ -78,7 +78,7 @@ def encode(layout: Layout, own: StreamRow, seasons: Floats | None = None) -> byt
     alive = np.flatnonzero(np.isfinite(own.lines[LOG_PROB, : layout.slots]))
     arrays: dict[str, NDArray[Any]] = {
         _SLOTS: alive.astype(np.int64),
-        _LINES: own.lines[np.ix_(_stored(layout), alive)],
+        _LINES: own.lines.take(_stored(layout), 0).take(alive, 1),  # in half the time of an index
         _HEAD: own.head,
         _RANKS: own.ranks,
         _ERRORS: own.errors,
@@ -196,11 +196,20 @@ def decode_season(kind: str, outputs: int, blob: bytes) -> Floats:
 
 def pack(magic: bytes, version: int, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
     """Bytes of named arrays of float64 and int64, and of a header (JSON), with a checksum."""
-    table = [[name, _NAMES[array.dtype], list(array.shape)] for name, array in arrays.items()]
-    text = json.dumps({**header, "arrays": table}, separators=(",", ":")).encode()
+    table = tuple((name, _NAMES[array.dtype], array.shape) for name, array in arrays.items())
+    text = (_json({**header, "arrays": 0})[:-2] + _table_text(table) + "}").encode()
     payload = b"".join(array.tobytes() for array in arrays.values())
     body = _PREFIX.pack(magic, version, len(text)) + text + payload
     return body + _CHECKSUM.pack(crc32(body))
+
+
+@lru_cache(1024)  # as of `_header`
+def _table_text(table: tuple[Any, ...]) -> str:
+    return _json(table)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def unpack(magic: bytes, version: int, blob: bytes) -> tuple[dict[str, Any], Arrays]:
