@@ -361,10 +361,10 @@ MUTATIONS = [
         "tests/service/worker/test_rows.py",
     ),
     Mutation(
-        "tail: a block that goes on is dropped",
+        "tail: rows that no checkpoint covers are dropped",
         "service/worker/streams/history.py",
-        "start + stored[dropped] <= end:",
-        "start < end:",
+        "end = min(head.sealed, head.checkpoint)",
+        "end = head.sealed",
         "tests/service/worker/streams/test_tail.py",
     ),
     Mutation(
