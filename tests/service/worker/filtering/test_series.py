@@ -80,7 +80,7 @@ class Refusing:
     def __init__(self, kernel):
         self._kernel = kernel
 
-    def advance(self, views, rows, inputs, hazards, window, levels, summarised, beliefs):
+    def advance(self, views, rows, inputs, hazards, window, levels, summarised, beliefs, noise):
         refused = inputs[:, LABEL] == BAD
         table = np.zeros((len(rows), len(readout.NUMBERS) + 6))
         parts = []
@@ -90,7 +90,15 @@ class Refusing:
                 parts.append(parts[-1] if parts else np.zeros((1, 7)))
                 continue
             table[at], summary = self._kernel.advance(
-                views, rows[at], inputs[at], hazards[at], window, levels, summarised, beliefs[at]
+                views,
+                rows[at],
+                inputs[at],
+                hazards[at],
+                window,
+                levels,
+                summarised,
+                beliefs[at],
+                noise,
             )
             parts.append(summary.numbers if summary is not None else np.zeros((1, 7)))
         return table, Summary(np.concatenate(parts), 1, "real")
