@@ -22,11 +22,10 @@ from model_core.codec import StreamRow
 from model_core.stream import columns
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.slab import NOT_FINITE, Refused, Slab, SlabMemory, Step
+from model_core.stream.slab import MEDIAN, NOT_FINITE, Refused, Slab, SlabMemory, Step
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
-MEDIAN = 0.5
 PATHS = 256  # drawn where labels feed back
 MAX_HORIZON = 10_000  # labels to come
 MAX_DRAWN = 10_000_000  # numbers of paths

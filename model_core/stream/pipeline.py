@@ -22,7 +22,7 @@ from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
 from model_core.stream.resolution import renewed
 from model_core.stream.series import Moved, Series, State, Taken
-from model_core.stream.slab import AT_ONCE, Past, Slab, Step
+from model_core.stream.slab import AT_ONCE, Detail, Past, Slab, Step
 from model_core.stream.state import SeenLabels, kept_season, seasons_of
 
 S = TypeVar("S", bound=Series)
@@ -102,7 +102,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         slab: Slab,
         work: Sequence[tuple[S, Item]],
         seen: Columns,
-        detailed: Sequence[bool] = (),
+        detailed: Sequence[Detail | None] = (),
     ) -> list[Taken | None]:
         """Take an observation of each of several series with filters in a slab; None: refused.
 
@@ -341,7 +341,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         slab: Slab,
         work: Sequence[tuple[S, Item]],
         seen: Columns,
-        detailed: Sequence[bool] = (),
+        detailed: Sequence[Detail | None] = (),
     ) -> list[Taken | None]:
         """Take observations of several series without filters; None: refused.
 
@@ -478,7 +478,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         return moved
 
     def _forecasts(
-        self, slab: Slab, chosen: Sequence[S], coming: Columns, detailed: Sequence[bool]
+        self, slab: Slab, chosen: Sequence[S], coming: Columns, detailed: Sequence[Detail | None]
     ) -> list[Step | None]:
         """Provisional forecasts of observations of warm-ups."""
         if not (self.provisional and self.summarised):

@@ -47,6 +47,7 @@ Overrides = Mapping[int, Sequence[tuple[int, float]]]
 # whose summaries take most of the time. More are no quieter.
 PICKED = 4
 LEAST = 2.0**-54  # of a uniform number, which may be 0
+MEDIAN = 0.5  # level of the quantile by which forecasts are corrected
 NOT_FINITE = "an observation without a label: the model's numbers are not finite"
 NO_OVERRIDES: Overrides = MappingProxyType({})
 NOTHING_CORRECTED = np.empty((0, 0, correction.APPLIED))
@@ -82,15 +83,27 @@ class Past(NamedTuple):
         return self.part(self.seen.rows - count, self.seen.rows)
 
 
-class MixtureRow(NamedTuple):
-    """The mixture of one row (batch 1), which is not corrected.
+class Detail(NamedTuple):
+    """What is wanted of a predictive beside the usual summary.
 
-    run_length: (S,) of its components, of which one beyond S is the outliers'. applied: (d, 3) the
-    correction, see `correction`.
+    levels: of other quantiles, rising; empty: none. mixture: whether it itself is wanted.
     """
 
-    mixture: Mixture
-    run_length: Tensor
+    levels: Sequence[float] = ()
+    mixture: bool = False
+
+
+class DetailRow(NamedTuple):
+    """Details of the predictive of one row (batch 1), which are not corrected.
+
+    summary: with the levels wanted, if any. mixture, run_length: of its components (S,), of which
+    one beyond S is the outliers'; None unless wanted. applied: (d, 3) the correction, see
+    `correction`.
+    """
+
+    summary: Summary | None
+    mixture: Mixture | None
+    run_length: Tensor | None
     applied: Floats
 
 
@@ -125,7 +138,7 @@ class SummaryRow(NamedTuple):
 class Step(NamedTuple):
     """One step of one row; where its readout is not `ok` the row is as it was.
 
-    predictive: of the label, before it was seen; mixture: it itself; both where they are wanted and
+    predictive: of the label, before it was seen; detail: more of it; both where they are wanted and
     the step was taken. anomaly: nan without a label. uncorrected: (d,) medians of the label before
     they were corrected, nan where they were not. belief: after the step, where it is wanted.
     """
@@ -134,7 +147,7 @@ class Step(NamedTuple):
     predictive: SummaryRow | None
     anomaly: float = math.nan
     uncorrected: Sequence[float] = ()
-    mixture: MixtureRow | None = None
+    detail: DetailRow | None = None
     belief: Probabilities | None = None
 
 
@@ -484,29 +497,32 @@ class Slab:
         rows: Sequence[int],
         seen: Columns,
         watched: Sequence[Watch],
-        detailed: Sequence[bool] = (),
+        detailed: Sequence[Detail | None] = (),
         summarised: bool = True,
     ) -> list[Step]:
         """Step distinct rows by one observation each; reads out what the host needs, at once.
 
-        watched: what they are read for. detailed: rows whose mixture itself is wanted, not only its
-        summary; none if empty. summarised: whether predictives are wanted at all.
+        watched: what they are read for. detailed: what is wanted of each beside the summary of its
+        predictive; nothing if empty. summarised: whether predictives are wanted at all.
         """
         if not rows:
             return []
         packed = columns.packed(self.model, seen, watched)
-        chosen = [i for i, wanted in enumerate(detailed) if wanted]
-        mixtures = [self._mixture(rows[i], packed.part(np.array([i]))) for i in chosen]
+        details = {
+            i: self._detail(rows[i], packed.part(np.array([i])), wanted)
+            for i, wanted in enumerate(detailed)
+            if wanted is not None
+        }
         stepped = self.stepped(rows, packed, summarised)
         steps = stepped.steps()
         if self.model.typical:
             for i, regime in enumerate(readout.typical_regimes(self.model, self.batch(rows)[0])):
                 steps[i] = steps[i]._replace(readout=steps[i].readout._replace(regime=regime))
         if stepped.predicted is not None:
-            for i, detail in zip(chosen, mixtures, strict=True):
+            for i, detail in details.items():
                 if steps[i].readout.ok:
-                    mixture = detail._replace(applied=stepped.applied[i])
-                    steps[i] = steps[i]._replace(mixture=mixture)
+                    own = detail._replace(applied=stepped.applied[i])
+                    steps[i] = steps[i]._replace(detail=own)
         return steps
 
     def room(self, count: int) -> Floats:
@@ -939,16 +955,45 @@ class Slab:
             memories[chosen] = heads
         return memories
 
-    def _mixture(self, row: int, packed: Packed) -> MixtureRow:
-        """The mixture of a row before one observation."""
+    def _detail(self, row: int, packed: Packed, wanted: Detail) -> DetailRow:
+        """Details of the predictive of a row before one observation."""
         self._settled([row], packed.inputs)
+        nothing = DetailRow(None, None, None, np.empty(0))
+        if wanted.levels and self._kernel is not None:
+            nothing = nothing._replace(summary=self._at_levels(row, packed, wanted.levels))
+        if not wanted.mixture and self._kernel is not None:
+            return nothing
         state = self.state(row)
         prior = self.prior(row)
         observed = columns.inputs_of(self.model, packed, self.device)
         with torch.inference_mode():
             grown, _ = moca.grow(state, prior, observed)
             mixture = moca.predict(self.model, grown, prior, observed).mixture
-        return MixtureRow(mixture, grown.belief.run_length[0], np.empty(0))
+        detail = nothing._replace(mixture=mixture, run_length=grown.belief.run_length[0])
+        if not wanted.levels or detail.summary is not None:
+            return detail
+        unknown = torch.full((1, self.model.y_dim), torch.nan, dtype=torch.float64)
+        return detail._replace(summary=summary.of_mixture(mixture, unknown, wanted.levels))
+
+    def _at_levels(self, row: int, packed: Packed, levels: Sequence[float]) -> Summary:
+        """Summary of the predictive of a row by its kernel, with other levels than the usual."""
+        inputs = packed.inputs.copy()
+        inputs[:, places.LABELLED] = 0.0
+        inputs[:, places.LABEL : places.LABEL + self.model.y_dim] = 0.0
+        # With the median and slots in order, as of predictions: where the search for a quantile ends
+        # depends on these.
+        known = sorted({*levels, MEDIAN})
+        own = self.row(row)
+        copy = self.add(own._replace(lines=self._layout.ordered(own.lines)))
+        try:
+            ((chunk, lying, _),) = self._chunks.groups([copy])
+            _, predicted = self._advance(
+                chunk, lying, inputs, packed.hazard, True, levels=with_normal(known)
+            )
+        finally:
+            self.remove(copy)
+        assert predicted is not None
+        return predicted.at([known.index(level) for level in levels])
 
     def _eagerly(
         self, rows: Numbers, packed: Packed, summarised: bool
@@ -990,22 +1035,24 @@ class Slab:
         summarised: bool,
         room: Floats = places.NO_BELIEFS,
         noise: Floats = places.NO_NOISE,
+        levels: Floats | None = None,
     ) -> tuple[Floats, Summary | None]:
         """Step rows of a chunk by the compiled kernel: the table of `readout`, and predictives.
 
         room: for beliefs, see `compiled.kernel.Kernel.advance`. noise: as it has it; the inputs are
-        changed by it.
+        changed by it. levels: (2, Q), in place of the usual.
         """
         assert self._kernel is not None
         lines, heads = chunk.arrays
-        wanted = summarised and bool(self.levels)
+        levels = self._levels if levels is None else levels
+        wanted = summarised and levels.size > 0
         table, predicted = self._kernel.advance(
             Rows(self._layout.slots, lines, heads, self._layout.regimes),
             rows,
             np.ascontiguousarray(inputs),
             np.ascontiguousarray(hazard),
             RECENT_RUN_LENGTHS,
-            self._levels,
+            levels,
             wanted,
             room,
             noise,

@@ -15,7 +15,7 @@ from model_core.stream import columns
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
 from model_core.stream.resolution import FILLED, hold, repeated, resolution, rests, undecided
-from model_core.stream.slab import Past, Refused, Slab, Step
+from model_core.stream.slab import Detail, Past, Refused, Slab, Step
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
@@ -336,7 +336,7 @@ def forecasts(
     histories: Sequence[Columns],
     settings: Sequence[StreamSettings],
     coming: Columns,
-    detailed: Sequence[bool] = (),
+    detailed: Sequence[Detail | None] = (),
 ) -> list[Step | None]:
     """Forecast of the coming label of each of several series that warm up, by `begun`.
 

@@ -629,12 +629,13 @@ class CommandBatch:
             check_sizes(self.engine, head, dimensions, head.settings.max_hypotheses)
 
     def _check_details(self, head: Head, command: Observe) -> None:
-        """Refuse details that take too long; have torch imported, which computes them.
+        """Refuse details that take too long; have torch imported, which computes components.
 
         Raises UnfitModel and NotInstalled.
         """
         if answers.detailed(command):
             check_details(self.engine, head, command)
+        if command.components:
             self.engine.need_torch()
 
     def _refuse(self, queue: StreamQueue, refusal: ServiceError | Unfit) -> None:

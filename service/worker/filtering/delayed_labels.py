@@ -160,10 +160,10 @@ def _run_ahead(
         seen = step_inputs.columns_of(slab.model, [record])
         own = [stream.ahead.row]
         watched = [head.watch]
-        (step,) = slab.step(own, seen, watched, [answer.detailed])
+        (step,) = slab.step(own, seen, watched, [answer.detail])
         if not step.readout.ok:  # it will count as missing
             missing = seen.unlabelled(0)
-            (step,) = slab.step(own, missing, watched, [answer.detailed])
+            (step,) = slab.step(own, missing, watched, [answer.detail])
         stream.ahead = stream.ahead._replace(count=at + 1)
         answer.record = record
         answer.enter(Taken(record.seq, step, record.offset, warm=True, season=head.season))

@@ -13,7 +13,7 @@ from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.series import Moved, Taken
-from model_core.stream.slab import Past, Slab, Step
+from model_core.stream.slab import Detail, Past, Slab, Step
 from model_core.stream.state import SeenLabels, kept_season, seasons_of
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
@@ -58,11 +58,11 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         cold = [pair for pair in work if pair[0].slab is None]
         for slab, group in by_slab(pair for pair in work if pair[0].slab is not None):
             self._engine.tick()
-            taken = self.observe(slab, group, self._columns(slab, group), _detailed(group))
+            taken = self.observe(slab, group, self._columns(slab, group), _details(group))
             gathered.add_readouts(group[0][1].model, _readouts(taken))
             refusals.update(_refusals(group, taken))
         for slab, group in by_slab(cold, self._engine.slab):
-            taken = self.warm_up(slab, group, self._columns(slab, group), _detailed(group))
+            taken = self.warm_up(slab, group, self._columns(slab, group), _details(group))
             refusals.update(_refusals(group, taken))
         return [refusals.get(id(answer)) for _, answer in work]
 
@@ -253,8 +253,8 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         self._engine.commit_state(stream)
 
 
-def _detailed(work: Sequence[Work]) -> list[bool]:
-    return [answer.detailed for _, answer in work]
+def _details(work: Sequence[Work]) -> list[Detail | None]:
+    return [answer.detail for _, answer in work]
 
 
 def _refusals(work: Sequence[Work], taken: Sequence[Taken | None]) -> dict[int, ServiceError]:

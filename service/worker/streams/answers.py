@@ -20,7 +20,7 @@ from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.readout import NUMBERS, Readout
 from model_core.stream.series import Taken
-from model_core.stream.slab import MixtureRow, Stepped, SummaryRow
+from model_core.stream.slab import Detail, DetailRow, Stepped, SummaryRow
 from model_core.stream.state import seasons_of
 from model_core.summary import Floats, Summary
 from service.observability import metrics
@@ -123,9 +123,11 @@ class PendingAnswer(msgspec.Struct, gc=False):
     provisional: bool = False  # labels before it are to come
 
     @property
-    def detailed(self) -> bool:
-        """Whether the request names more than the usual summary of the predictive."""
-        return self.request is not None and detailed(self.request)
+    def detail(self) -> Detail | None:
+        """What the request names beside the usual summary of the predictive."""
+        if self.request is None or not detailed(self.request):
+            return None
+        return Detail(sorted(self.request.quantiles or ()), self.request.components)
 
     def enter(self, taken: Taken) -> None:
         """Enter what the observation gave, also into the record."""
@@ -146,19 +148,22 @@ class PendingAnswer(msgspec.Struct, gc=False):
             record.anomaly = _number(step.anomaly)
             record.uncorrected = [*step.uncorrected] or None
         record.log_score = _number(line.log_score)
-        if step.mixture is not None:
-            self._describe(step.mixture)
-            taken.step = step._replace(mixture=None)  # it is large
+        if step.detail is not None:
+            self._describe(step.detail)
+            taken.step = step._replace(detail=None)  # it is large
 
-    def _describe(self, place: MixtureRow) -> None:
+    def _describe(self, place: DetailRow) -> None:
         """Add what the request names beside the usual: other quantiles, components."""
         request = self.request
-        mixture = place.mixture.shifted(self.record.offset)
+        offset = self.record.offset
         assert request is not None
-        if request.quantiles is not None:
-            (at_levels,) = summarise(mixture, request.quantiles, place.applied[None])
+        if request.quantiles is not None and place.summary is not None:
+            shifted = place.summary.shifted(np.array([offset])) if offset else place.summary
+            correction.apply(shifted.numbers, place.applied[None])
+            (at_levels,) = predictives(shifted, request.quantiles)
             self.quantiles = at_levels.quantiles
-        if request.components:
+        if request.components and place.mixture is not None and place.run_length is not None:
+            mixture = place.mixture.shifted(offset)
             (self.components,) = components(mixture, place.run_length.tolist())
 
     def stored(self) -> StoredAnswer:
@@ -301,18 +306,11 @@ def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
     ]
 
 
-def summarise(
-    mixture: Mixture, levels: Sequence[float], applied: Floats | None = None
-) -> list[Predictive]:
-    """Predictive of each row, with quantiles at the levels.
-
-    applied: (B, d, 3) corrections, see `correction`; None: none.
-    """
+def summarise(mixture: Mixture, levels: Sequence[float]) -> list[Predictive]:
+    """Predictive of each row, with quantiles at the levels."""
     rows = len(mixture.log_weight)
     nothing = torch.full((rows, mixture.outputs), math.nan, dtype=torch.float64)
     summary = summaries.of_mixture(mixture, nothing, sorted(levels))
-    if applied is not None:
-        correction.apply(summary.numbers, applied)
     return predictives(summary, levels)
 
 

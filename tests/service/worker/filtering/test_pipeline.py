@@ -114,7 +114,7 @@ def test_mixtures_are_let_go_at_once(eager, monkeypatch):
 
     def entered(answer, taken):
         enter(answer, taken)
-        mixtures.append(answer.taken.step.mixture)
+        mixtures.append(answer.taken.step.detail)
 
     def finished(task):
         left.extend((part.taken.step, part.place) for part in task.parts)

@@ -170,8 +170,7 @@ def test_forecasts_and_details_are_of_the_labels(bench):
     (median,) = recent[200].uncorrected
     point = one["predictive"]["quantiles"]["0.5"][0]
     assert mean == pytest.approx(point + scale * (centre - median), rel=1e-9)
-    # At other levels than the usual by the mixture itself, of which a kernel merges components.
-    assert answer["predictive"]["quantiles"]["0.5"][0] == pytest.approx(point, abs=1e-4)
+    assert answer["predictive"]["quantiles"]["0.5"][0] == pytest.approx(point, rel=1e-9)
 
 
 def test_reruns_see_labels_less_their_season(bench):

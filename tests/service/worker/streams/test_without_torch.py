@@ -58,7 +58,6 @@ def test_calls_that_torch_computes_are_refused_and_change_nothing(bench, uninsta
         Predict("a", samples=3),
         Act("b", [[0.5], [1.0]], "greedy"),
         Observe("a", [Observation(y=PAIRS[0])], components=True),
-        Observe("a", [Observation(y=PAIRS[0])], quantiles=[0.25]),
     ):
         refused(bench, command)
     assert (bench.stored("a"), bench.stored("b")) == before
@@ -71,18 +70,23 @@ def test_calls_that_torch_computes_are_refused_and_change_nothing(bench, uninsta
 @pytest.mark.parametrize("name", ["averaged", "joint", "poisson", "gamma", "categorical"])
 def test_forecasts_paths_and_other_quantiles_are_those_with_torch(bench, uninstall, name):
     kind = KINDS[name]
-    configure(bench, "a", kind)
-    bench.observe("a", series(kind, 40))
+    for stream in ("a", "b"):
+        configure(bench, stream, kind)
+        bench.observe(stream, series(kind, 40))
+    coming = series(kind, 41)[40:]
     commands = (
         Predict("a", horizon=4, quantiles=[0.25, 0.75]),
         Predict("a", horizon=4, samples=3, seed=5),
         Predict("a", quantiles=[0.1]),
     )
     expected = [bench.ask(command) for command in commands]
+    (observed,) = bench.observe("b", coming, quantiles=[0.1])
     uninstall()
     bench.crash()
     for command, answer in zip(commands, expected, strict=True):
         assert bench.ask(command) == answer
+    (again,) = bench.observe("a", coming, quantiles=[0.1])
+    assert again["predictive"] == observed["predictive"]
 
 
 def test_remembered_regimes_are_listed_and_named_without_their_forecasts(bench, uninstall):
