@@ -980,8 +980,7 @@ class Slab:
         inputs = packed.inputs.copy()
         inputs[:, places.LABELLED] = 0.0
         inputs[:, places.LABEL : places.LABEL + self.model.y_dim] = 0.0
-        # With the median and slots in order, as of predictions: where the search for a quantile ends
-        # depends on these.
+        # With the median, and slots in order, as of predictions: a search depends on both.
         known = sorted({*levels, MEDIAN})
         own = self.row(row)
         copy = self.add(own._replace(lines=self._layout.ordered(own.lines)))
