@@ -37,8 +37,8 @@ def load() -> ModuleType:
     except ModuleNotFoundError as error:
         raise MissingTorch(
             "this needs torch, which is not installed: pip install 'moca-core[torch]'; built-in "
-            "models do without, but for actions, components and samples of a prediction, and devices "
-            "other than the CPU"
+            "models do without, but for actions, components and samples of a prediction, and "
+            "devices other than the CPU"
         ) from error
     return module
 
