@@ -16,7 +16,12 @@ PROTOBUF = "application/x-protobuf"
 # Parts for each of the most samples of a request: a label has up to four, a sample some more.
 MOST_PARTS = 4 * MAX_TAGS + 16
 LENGTH = 2  # kind of a field that has a length, in the byte before it
+MORE = 0x80  # in a byte of a number that goes on
 _TYPE = descriptor_pb2.FieldDescriptorProto
+
+
+class Unread(msgspec.Struct, frozen=True, gc=False):
+    """Any object of JSON: what is in it is left out."""
 
 
 class Type(NamedTuple):
@@ -28,7 +33,7 @@ class Type(NamedTuple):
 
 
 TEXT = Type(_TYPE.TYPE_STRING, str, "")
-BYTES = Type(_TYPE.TYPE_BYTES, msgspec.Raw, None)  # also of a message that is not read
+BYTES = Type(_TYPE.TYPE_BYTES, Unread, None)  # of a message that is not read
 BOOL = Type(_TYPE.TYPE_BOOL, bool, False)
 UNSIGNED = Type(_TYPE.TYPE_UINT32, int, 0)
 INT64 = Type(_TYPE.TYPE_INT64, int | str, 0)
@@ -60,7 +65,10 @@ class Schema:
             for field in fields
             if not (field.once or field.oneof)
         ]
-        self._tags = {bytes([field.number << 3 | LENGTH]) for field in repeated}
+        tags = {field.number << 3 | LENGTH for field in repeated}
+        # The library reads those that are longer than need be, too.
+        self._tags = {bytes([tag]) for tag in tags}
+        self._tags |= {bytes([tag | MORE, rest]) for tag in tags for rest in (0, MORE)}
 
     def read(self, content: bytes, root: str, max_samples: int, name: str) -> Any:
         """Return a message of type `root`; raises MalformedBody with its name, and BodyTooLarge.

@@ -36,7 +36,8 @@ FINGERPRINT = "fingerprint"  # stands for a digest of all labels
 MAX_PART = 80  # characters of a label in an id that the fingerprint tells apart
 MAX_RULES = 100
 MAX_REMEMBERED = 20_000  # series whose targets are cached: some 30 MB
-MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of one that is cached
+MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of a series; bytes of one that is cached
+SHOWN = 100  # characters of a label's name or value in an error
 _reference = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
 _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
@@ -150,10 +151,13 @@ class SeriesRules:
 
     def _find(self, own: Labels, texts: Texts) -> Target | None:
         labels = texts(own)
+        size = sum(map(len, labels))
+        if size > MAX_KEY:  # many series may name the same text, which is sent once
+            raise ValueError(f"expected at most {MAX_KEY} characters in all labels, got {size}")
         names = labels[::2]
         if len(set(names)) < len(names):
             repeated = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"expected each label once, got {repeated[:100]!r} several times")
+            raise ValueError(f"expected each label once, got {repeated[:SHOWN]!r} several times")
         pairs = zip(names, labels[1::2], strict=True)
         sent = {name: value for name, value in pairs if value}  # an empty label is none
         series_tags = _tags(sent)
@@ -187,13 +191,13 @@ def _fingerprint(labels: Mapping[str, str]) -> str:
 
 
 def _target(rule: _Rule, labels: Mapping[str, str], fingerprint: str) -> Target:
+    stream_tags = tags.check({**rule.settings.get("tags", {}), **labels})
     stream = _id_from(rule.template, labels, fingerprint)
     if not is_stream(stream):
         raise ValueError(
             f"expected a stream id of 1 to 200 characters from {rule.template!r}, got "
             f"{len(stream)}: {stream[:250]!r}"
         )
-    stream_tags = tags.check({**rule.settings.get("tags", {}), **labels})
     settings = {**rule.settings, "tags": stream_tags}
     return Target(stream, msgspec.Raw(wire.encode(settings)), fingerprint)
 
@@ -323,4 +327,5 @@ class StreamAssignment:
 
 def _label_text(labels: tuple[str, ...]) -> str:
     pairs = zip(labels[::2], labels[1::2], strict=True)
-    return ("{" + ",".join(f"{name}={value!r}" for name, value in pairs) + "}")[:300]
+    shown = ",".join(f"{name[:SHOWN]}={value[:SHOWN]!r}" for name, value in pairs)
+    return ("{" + shown + "}")[:300]

@@ -247,7 +247,16 @@ async def test_bodies_that_are_no_request_are_answered_400_and_none_500(post, ap
             answer = await post(bytes(body), media)
             assert answer.status_code in (200, 400), (body, answer.text)
             refused[media] += answer.status_code == 400
-        for body in (b"\xff" * 9, good[:-1], b"[" * 100_000, b"x", b'{"resourceMetrics": 3}'):
+        metric = b'{"metrics":[{"summary":{"dataPoints":[0,0]}}]}'  # points that are no objects
+        points = b'{"resourceMetrics":[{"scopeMetrics":[' + metric + b"]}]}"
+        for body in (
+            b"\xff" * 9,
+            good[:-1],
+            b"[" * 100_000,
+            b"x",
+            b'{"resourceMetrics": 3}',
+            points,
+        ):
             answer = await post(body, media)
             assert (answer.status_code, slug(answer)) == (400, "malformed-body"), body[:50]
         assert (await post(b"" if media == PROTOBUF else b"{}", media)).status_code == 200

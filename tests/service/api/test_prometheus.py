@@ -289,6 +289,12 @@ def test_more_than_a_request_may_have_is_refused_before_an_object_is_made_of_it(
     for part in ("timeseries", "samples", "histograms", "exemplars", own):
         with pytest.raises(BodyTooLarge, match="parts in a request"):
             parse(packed(filled(version, part, 3 * MOST_PARTS + 1)), version, 8 << 20, 3)
+    first = 1 if version is Version.V1 else 5
+    for longer in (b"\x80\x00", b"\x00"):  # tags of more bytes than need be are read, too
+        tag = bytes([first << 3 | 0x82]) + longer
+        body = bytes(cramjam.snappy.compress_raw((tag + b"\0") * (3 * MOST_PARTS + 1)))
+        with pytest.raises(BodyTooLarge, match="parts in a request"):
+            parse(body, version, 8 << 20, 3)
 
 
 @pytest.mark.parametrize(
@@ -483,3 +489,25 @@ def test_the_rules_remember_so_many_series_and_none_of_endless_labels(monkeypatc
     with pytest.raises(ValueError, match="expected"):
         rules.target(("a", "x" * (series.MAX_KEY + 1)))
     assert rules._found.cache_info().misses == 1001
+
+
+def test_a_long_text_that_many_series_name_is_not_looked_at(monkeypatch):
+    assigned = series.StreamAssignment(
+        parse(request_2([1, 2], symbols=("", "a", "é" * tags.MAX_ALL)), Version.V2, *LIMITS),
+        SeriesRules(None, PARSER),
+        10_000,
+    )
+    assert "expected at most 500 characters" in assigned.tally.reason
+    monkeypatch.setattr(series, "_tags", None)
+    parsed = parse(
+        request_2(*[[1, 2]] * 100, symbols=("", "a", "x" * (1 << 20))), Version.V2, *LIMITS
+    )
+    assigned = series.StreamAssignment(parsed, SeriesRules(None, PARSER), 10_000)
+    assert assigned.tally.counts["rejected"] == 100
+    assert "expected at most 8000 characters in all labels" in assigned.tally.reason
+
+
+def test_no_id_is_made_of_labels_that_no_tag_can_have(monkeypatch):
+    monkeypatch.setattr(series, "_id_from", None)
+    with pytest.raises(ValueError, match="expected at most 500 characters, got 501"):
+        SeriesRules(None, PARSER).target(("instance", "é" * 501))
