@@ -193,7 +193,7 @@ def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
     splits = catalogue.splits(run.config, place)
 
     secret = splits._replace(test=untold(splits.test))
-    with pytest.raises(BadRun, match="switches"):
+    with pytest.raises(BadConfig, match="switches"):
         paper.scores(run, secret, TINY, Objective(supervision=0.5))
 
 
