@@ -25,6 +25,7 @@ from service.schema.observations import (
 from service.wire import tags
 
 MAX_QUANTILES = 99
+LEVEL = Field(ge=1e-6, le=0.999999)  # of a quantile: one far out takes a thousand times as long
 MAX_BELIEFS = 500
 MAX_NAME = 64  # characters of a regime's name
 BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
@@ -42,9 +43,9 @@ class PredictionForm(
     x: Annotated[list[Numbers], Field(min_length=1), FIRST] | None = Field(
         None, description="inputs; omit for models without an input"
     )
-    quantiles: Annotated[
-        list[Annotated[Number, Field(gt=0, lt=1)]], Field(max_length=MAX_QUANTILES), FIRST
-    ] = Field([0.05, 0.5, 0.95], description="quantile levels to return")
+    quantiles: Annotated[list[Annotated[Number, LEVEL]], Field(max_length=MAX_QUANTILES), FIRST] = (
+        Field([0.05, 0.5, 0.95], description="quantile levels to return")
+    )
     samples: Annotated[StrictInt, Field(ge=0), WHOLE] = Field(
         0, description="samples to draw at each input"
     )

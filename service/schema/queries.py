@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from moca_client.times import period_s
 from service.models.catalogue import REFERENCE
-from service.schema.commands import MAX_QUANTILES, check_selector
+from service.schema.commands import LEVEL, MAX_QUANTILES, check_selector
 from service.schema.observations import Form, StreamId
 from service.wire import tags, timestamps
 from service.wire.event_entries import CHANGES, KINDS, Filter
@@ -31,7 +31,7 @@ Models = Annotated[list[Annotated[str, Field(pattern=REFERENCE)]], Field(max_len
 Prefixes = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
 ]
-Level = Annotated[float, Field(gt=0, lt=1)]
+Level = Annotated[float, LEVEL]
 Around = Annotated[int, Field(ge=0, le=100)]
 AROUND = "adds `around`: the values of so many observations on both sides of a start"
 

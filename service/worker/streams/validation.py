@@ -38,6 +38,11 @@ COMPONENT = 64  # its moments and its family's parameters in the answer
 # hypothesis.
 PATH = 1
 PATH_STEP = 1 / 4
+# Of a step of paths that feed back, in such steps at the usual levels: each quantile more, and each
+# in a tail of less than FAR, where components are not merged.
+PATH_QUANTILE = 1 / 10
+FAR_QUANTILE = 3
+FAR = 1e-3
 PATH_BYTES = 1 << 30  # of the states of all paths
 
 
@@ -100,12 +105,16 @@ def check_paths(engine: Engine, stream: Stream, command: Predict, count: int) ->
     head = stream.live()
     model = engine.catalogue.of(head)
     of_output = PATH * model.parts + PATH_STEP * head.settings.max_hypotheses
+    if not model.exchangeable:  # each path has predictives of its own
+        far = sum(min(level, 1 - level) < FAR for level in command.quantiles)
+        more = max(0, len(command.quantiles) - len(LEVELS) - far)
+        of_output *= 1 + PATH_QUANTILE * more + FAR_QUANTILE * far
     most = int(MAX_READ_EVALUATIONS / (count * model.y_dim * of_output))
     what = f"{count} paths of {command.horizon} labels"
     if command.horizon > most:
         raise UnfitModel(
             f"horizon: {what} of {model.y_dim} numbers take too long; at most {most} labels do "
-            "not; reduce the horizon or the samples",
+            "not; reduce the horizon, the quantiles or the samples",
             field="horizon",
         )
     if count * stream.slab.row_bytes > PATH_BYTES:

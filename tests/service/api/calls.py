@@ -139,7 +139,7 @@ WRONG = {
         "body.x": [[], [[1]] * 1001],
         "body.x[0]": [[[]], [1], [[1.0] * 257]],
         "body.quantiles": [[0.5] * 100],
-        "body.quantiles[0]": [[0]],
+        "body.quantiles[0]": [[0], [9e-7], [0.9999991]],
         "body.samples": [1001, -1],
         "body.components": [1],
         "body.seed": [2**63],
