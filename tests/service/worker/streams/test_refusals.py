@@ -225,9 +225,7 @@ def test_forecasts_of_many_outputs_are_as_short_as_a_worker_has_time_for(bench):
     assert len(bench.ask(Predict("vector", None, [0.5], horizon=2))["predictions"]) == 2
     for levels, most in ((ALL, 1), ([1e-6, 0.5], 4), ([0.5, 1 - 1e-4], 4)):
         refused = bench.ask(Predict("vector", None, levels, horizon=most + 1), status=422)
-        assert f"at most {most} labels do not; reduce the horizon, the quantiles" in (
-            refused["detail"]
-        )
+        assert f"at most {most} labels do not" in refused["detail"]
     assert len(bench.ask(Predict("vector", None, ALL, horizon=1))["predictions"]) == 1
 
 
