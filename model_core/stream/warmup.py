@@ -205,13 +205,13 @@ def shrunk(labels: Floats, scale: float) -> bool:
     """Whether the last labels (n,), nan where missing, lie close together, by the scale.
 
     They differ, but so little that each regime would have to learn first how little. Of fewer than
-    `OFTEN` labels that may be one regime of several.
+    `OFTEN` labels that may be one regime of several; where half are the same the few others may
+    lie anywhere, and a scale that is taken anew is no smaller.
     """
     there = np.sort(labels[np.isfinite(labels)]).tolist()
-    if len(there) < OFTEN:
+    if len(there) < OFTEN or _quantile(there, 0.75) == _quantile(there, 0.25):
         return False
-    extent = _quantile(there, 0.95) - _quantile(there, 0.05)
-    return 0 < extent < SHRUNK * scale
+    return _quantile(there, 0.95) - _quantile(there, 0.05) < SHRUNK * scale
 
 
 def outgrown(labels: Floats, location: float, scale: float, most: float = OUTGROWN) -> bool:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from model_core import Detector
+from model_core.stream import seasons
 
 OUTPUTS = 6
 
@@ -124,6 +125,20 @@ def test_levels_that_return_keep_the_scale_though_each_is_calm(outputs):
     assert min(first) > 1
     detector.update_many(labels[30:])
     assert detector._all.pipeline.series[0].scale == first
+
+
+def test_a_scale_by_labels_that_are_mostly_the_same_is_not_taken_anew_again_and_again(monkeypatch):
+    """Of an output that has one value but for one label in a dozen."""
+    begun = []
+    begin_anew = seasons.begin_anew
+    monkeypatch.setattr(
+        seasons, "begin_anew", lambda *own: begun.append(own[1].state.seq) or begin_anew(*own)
+    )
+    rng = np.random.default_rng(4)
+    y = vector(4, 3000)[:, :2]
+    y[rng.random(3000) > 0.08, 0] = 0.0
+    Detector().update_many(y.tolist())
+    assert len(begun) <= 2
 
 
 def test_a_stated_scale_stays():
