@@ -193,9 +193,9 @@ def outlived(
             moves = bool((column != center).any())
         else:
             rested = steps is not None and steps[o] == FILLED * unit
-            stands = len(column) >= LONGEST and (
-                float(np.ptp(column)) * OUTGROWN < unit or shrunk(column, unit)
-            )
+            # No burst of the order of the scale is among them: it would soon be that again.
+            width = float(np.ptp(column)) if len(column) >= LONGEST else math.inf
+            stands = width * OUTGROWN < unit or (width < unit and shrunk(column, unit))
             moves = stands or (rested and not rests(last.tolist()))
         every.append(moves or outgrown(last, center, unit, OUTLIVED))
     return every

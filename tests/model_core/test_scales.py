@@ -127,16 +127,23 @@ def test_levels_that_return_keep_the_scale_though_each_is_calm(outputs):
     assert detector._all.pipeline.series[0].scale == first
 
 
-def test_a_scale_by_labels_that_are_mostly_the_same_is_not_taken_anew_again_and_again(monkeypatch):
-    """Of an output that has one value but for one label in a dozen."""
+def mostly_zero(rng, n):
+    return np.where(rng.random(n) > 0.08, 0.0, rng.normal(size=n))
+
+
+def bursts(rng, n):
+    return rng.normal(size=n) * np.where(np.arange(n) % 150 < 14, 1000.0, 1.0)
+
+
+@pytest.mark.parametrize("labels", [mostly_zero, bursts])
+def test_a_scale_is_not_taken_anew_again_and_again(monkeypatch, labels):
     begun = []
     begin_anew = seasons.begin_anew
     monkeypatch.setattr(
         seasons, "begin_anew", lambda *own: begun.append(own[1].state.seq) or begin_anew(*own)
     )
-    rng = np.random.default_rng(4)
     y = vector(4, 3000)[:, :2]
-    y[rng.random(3000) > 0.08, 0] = 0.0
+    y[:, 0] = labels(np.random.default_rng(4), 3000)
     Detector().update_many(y.tolist())
     assert len(begun) <= 2
 
