@@ -22,7 +22,7 @@ from model_core.codec import StreamRow
 from model_core.stream import columns
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.slab import MEDIAN, NOT_FINITE, Refused, Slab, SlabMemory, Step
+from model_core.stream.slab import NOT_FINITE, Refused, Slab, SlabMemory, Step, known_of
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
@@ -99,11 +99,6 @@ def tried(
     (copy,) = _add(copies, slab.row(row))
     predicted = _predicted(copies.tried(copy, seen), slab.model)
     return corrected(slab, row, predicted, offsets, levels)
-
-
-def known_of(levels: Sequence[float]) -> list[float]:
-    """Levels and the median, by which forecasts are corrected."""
-    return sorted({*levels, MEDIAN})
 
 
 def moved(drawn: Floats, applied: Floats) -> Floats:

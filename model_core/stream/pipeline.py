@@ -318,10 +318,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         last = labels.y[-season.REPLAYED :]  # what a filter begins anew with
         if slab.model.y_dim > 1:
             return any(warmup.outlived(last, state.location, state.scale, state.resolution))
-        if warmup.outgrown(labels.y[:, 0], state.location[0], state.scale[0]):
-            return True
         since = last[-(state.seq // 2) :, 0]  # the look before
-        if warmup.shrunk(since, state.scale[0]):
+        outgrown = warmup.outgrown(labels.y[:, 0], state.location[0], state.scale[0])
+        if outgrown or warmup.shrunk(since, state.scale[0]):
             return True
         return renewed(slab.model, last, state.scale, state.resolution) != state.resolution
 

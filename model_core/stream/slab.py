@@ -97,7 +97,8 @@ class DetailRow(NamedTuple):
     """Details of the predictive of one row (batch 1), which are not corrected.
 
     summary: with the levels wanted, if any. mixture, run_length: of its components (S,), of which
-    one beyond S is the outliers'; None unless wanted. applied: (d, 3) the correction, see
+    one beyond S is the outliers'; None where neither they are wanted nor the summary is made of
+    them. applied: (d, 3) the correction, see
     `correction`.
     """
 
@@ -958,22 +959,22 @@ class Slab:
     def _detail(self, row: int, packed: Packed, wanted: Detail) -> DetailRow:
         """Details of the predictive of a row before one observation."""
         self._settled([row], packed.inputs)
-        nothing = DetailRow(None, None, None, np.empty(0))
+        at_levels = None
+        mixture = None
+        run_length = None
+        if wanted.mixture or self._kernel is None:
+            prior = self.prior(row)
+            observed = columns.inputs_of(self.model, packed, self.device)
+            with torch.inference_mode():
+                grown, _ = moca.grow(self.state(row), prior, observed)
+                mixture = moca.predict(self.model, grown, prior, observed).mixture
+            run_length = grown.belief.run_length[0]
         if wanted.levels and self._kernel is not None:
-            nothing = nothing._replace(summary=self._at_levels(row, packed, wanted.levels))
-        if not wanted.mixture and self._kernel is not None:
-            return nothing
-        state = self.state(row)
-        prior = self.prior(row)
-        observed = columns.inputs_of(self.model, packed, self.device)
-        with torch.inference_mode():
-            grown, _ = moca.grow(state, prior, observed)
-            mixture = moca.predict(self.model, grown, prior, observed).mixture
-        detail = nothing._replace(mixture=mixture, run_length=grown.belief.run_length[0])
-        if not wanted.levels or detail.summary is not None:
-            return detail
-        unknown = torch.full((1, self.model.y_dim), torch.nan, dtype=torch.float64)
-        return detail._replace(summary=summary.of_mixture(mixture, unknown, wanted.levels))
+            at_levels = self._at_levels(row, packed, wanted.levels)
+        elif wanted.levels and mixture is not None:
+            unknown = torch.full((1, self.model.y_dim), torch.nan, dtype=torch.float64)
+            at_levels = summary.of_mixture(mixture, unknown, wanted.levels)
+        return DetailRow(at_levels, mixture, run_length, np.empty(0))
 
     def _at_levels(self, row: int, packed: Packed, levels: Sequence[float]) -> Summary:
         """Summary of the predictive of a row by its kernel, with other levels than the usual."""
@@ -981,7 +982,7 @@ class Slab:
         inputs[:, places.LABELLED] = 0.0
         inputs[:, places.LABEL : places.LABEL + self.model.y_dim] = 0.0
         # With the median, and slots in order, as of predictions: a search depends on both.
-        known = sorted({*levels, MEDIAN})
+        known = known_of(levels)
         own = self.row(row)
         copy = self.add(own._replace(lines=self._layout.ordered(own.lines)))
         try:
@@ -1057,6 +1058,11 @@ class Slab:
             noise,
         )
         return table, predicted if wanted else None
+
+
+def known_of(levels: Sequence[float]) -> list[float]:
+    """Levels and the median, by which forecasts are corrected."""
+    return sorted({*levels, MEDIAN})
 
 
 def _gathered(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -113,7 +114,7 @@ class Hub:
             self._empty.set()
 
 
-class Consumer:
+class Consumer(ABC):
     """One connection of a hub."""
 
     def __init__(self, hub: Hub) -> None:
@@ -143,13 +144,13 @@ class Consumer:
         """End."""
         self._hub.leave()
 
+    @abstractmethod
     async def _next(self) -> bytes:
         """Return the next messages; empty: there are none now, or a heartbeat is due."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _beat(self) -> bytes:
         """Return a comment, with the place to resume at if that has moved."""
-        raise NotImplementedError
 
 
 def message(kind: str, data: Any, id_: str = "") -> bytes:

@@ -189,7 +189,7 @@ def incidents(
 
 
 def _say_nothing(what: str, since: str | None, earlier: int) -> None:
-    """Print to standard error that there are none, and which option shows earlier ones."""
+    """Print to standard error that nothing matches, with the option for earlier rows."""
     if since is None:
         text = f"no {what}s; see --help for what is left out"
     elif earlier:

@@ -14,7 +14,14 @@ from rich.console import Console
 
 from moca_client import times
 from moca_client.errors import Unavailable, problem_of
-from moca_client.replay import ReplayError, may_recur, stream_name, wait_ready, write_table
+from moca_client.replay import (
+    SEASONS_FROM,
+    ReplayError,
+    may_recur,
+    stream_name,
+    wait_ready,
+    write_table,
+)
 from moca_client.replay import replay as replay_streams
 from moca_client.replayed import Replayed
 from moca_client.responses import (
@@ -39,6 +46,7 @@ from moca_client.series import (
     streams_of,
 )
 from moca_client.times import BadTime, time_axis
+from model_core import stream_settings
 from tests.moca_client.test_plots import row
 from tests.waiting import PATIENCE_S
 
@@ -441,6 +449,11 @@ def test_a_service_that_starts_is_waited_for(refusals, waits, shown, ends):
     assert len(lines) == len(shown)
     for line, text in zip(lines, shown, strict=True):
         assert text in line
+
+
+def test_seasons_are_looked_for_from_as_many_observations_on_as_a_stream_does():
+    """The client installs without `model_core`."""
+    assert SEASONS_FROM == stream_settings.SEASONS_FROM
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from model_core.predictive import Mixture
 from model_core.stream import forecasts, seasons, warmup
 from model_core.stream.checks import check_input
 from model_core.stream.columns import Floats, effective_rates, hazard_table
-from model_core.stream.slab import RECENT_RUN_LENGTHS, Refused, Slab
+from model_core.stream.slab import RECENT_RUN_LENGTHS, Refused, Slab, known_of
 from model_core.stream.state import KnownRegime
 from service.observability import metrics
 from service.problems import (
@@ -176,7 +176,7 @@ def _predicted(
             raise _not_finite(records[0].seq) from error
     else:
         unknown = torch.full(offsets.shape, torch.nan, dtype=torch.float64)
-        summaries = summary.of_mixture(mixture, unknown, forecasts.known_of(levels))
+        summaries = summary.of_mixture(mixture, unknown, known_of(levels))
         summaries, applied = forecasts.corrected(slab, row, summaries, offsets, levels)
     predicted = [
         Prediction(predictive=predictive)
