@@ -97,8 +97,7 @@ bench: $(RUN_STAMP) $(KERNELS_STAMP)  ## step time early and late; throughput be
 docs: $(TEST_STAMP)  ## the generated pages: reference, commands, settings, metrics, numbers
 	$(BIN)/python docs/generate.py
 
-client: install  ## what of the client is made: its synchronous half, types of settings
-	$(BIN)/python deploy/packages/synchronous.py
+client: install  ## the client's types of settings, made from the table of the model core
 	$(BIN)/python deploy/packages/client_settings.py
 
 DIST ?= dist

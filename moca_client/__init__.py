@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from moca_client.asynchronous import AsyncClient
+    from moca_client.client import AsyncClient, Client
     from moca_client.errors import (
         ClientError,
         InvalidRequest,
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from moca_client.outbox import Outbox, OutboxError, OutboxFull
     from moca_client.responses import Answer, Event, Gap, Incident, StreamChange, StreamEvent
     from moca_client.subscriptions import Ended, Followed, Missed
-    from moca_client.sync import Client
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -49,7 +48,7 @@ __all__ = [
 ]
 
 # Where each name is; the service has the definitions of answers from here, without httpx.
-_MODULES = ("sync", "asynchronous", "outbox", "subscriptions", "errors", "responses")
+_MODULES = ("client", "outbox", "subscriptions", "errors", "responses")
 _OTHERS = ("frames", "retry")
 
 

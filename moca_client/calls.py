@@ -386,6 +386,18 @@ def observe(
     return change("POST", path, kind, body, Repeat.KEYED, key, options)
 
 
+def observed(
+    stream: str,
+    observations_: Observed | Sequence[Observed],
+    options: Mapping[str, Any],
+    key: str | None,
+) -> Call[Any]:
+    """Post what `observe` takes: one observation, or several."""
+    if is_list(observations_):
+        return observe(stream, observations(observations_), list[Answer], options, key)
+    return observe(stream, observation(observations_), Answer, options, key)
+
+
 def observe_many(keyed: Sequence[Mapping[str, Any]], options: AnswerOptions) -> Call[list[Result]]:
     """Post observations of many streams; each has a key already."""
     read_items = reader(list[dict[str, Any]])

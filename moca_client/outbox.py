@@ -33,10 +33,10 @@ import msgspec
 
 from moca_client import calls, errors
 from moca_client.calls import Observed, Result, path_of
+from moca_client.client import Client
 from moca_client.errors import ClientError, InvalidRequest, Problem, problem_of
 from moca_client.responses import Answer, HistoryPage, Recorded, StreamSummary
 from moca_client.retry import Backoff, Call
-from moca_client.sync import Client
 
 log = logging.getLogger("moca_client.outbox")
 RESERVED = ("stream", "key", "seq")

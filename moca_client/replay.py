@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from moca_client import DEFAULT_URL
+from moca_client.client import Client
 from moca_client.console import progress_bar, table
 from moca_client.errors import ClientError, Problem, SeqConflict, Unavailable
 from moca_client.replayed import Replayed, by_largest_change, confirmed_in
@@ -39,7 +40,6 @@ from moca_client.responses import (
     StreamChange,
 )
 from moca_client.series import Series, notices_of
-from moca_client.sync import Client
 from moca_client.tables import (
     Columns,
     answer_columns,

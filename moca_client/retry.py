@@ -47,6 +47,13 @@ class Request(NamedTuple):
     headers: dict[str, str] = {}
     content: bytes | None = None
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of either HTTP client."""
+        others = {"headers": self.headers, "content": self.content}
+        params = tuple(self.params) or None
+        return {"method": self.method, "url": self.path, "params": params, **others}
+
 
 class Call(NamedTuple, Generic[T]):
     """One call of the interface: its request, the reader of its answer, the effect of a retry."""

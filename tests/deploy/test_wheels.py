@@ -172,7 +172,7 @@ def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
     pip("--python", python, "check")
     before = "import sys, service.worker.worker, service.api.app; print(*sys.modules)"
     modules = run(python, "-I", "-c", before).split()
-    assert "moca_client.sync" not in modules, "a worker needs no client"
+    assert "moca_client.client" not in modules, "a worker needs no client"
     assert "nile: mean fell by 2.0 sd, 1098 → 814, since 1899" in run(
         python.parent / "moca", "demo", "--once", "--port", free_port(),
         "--data-dir", tmp_path / "data", "--plots-dir", tmp_path / "plots",

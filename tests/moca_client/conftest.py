@@ -10,7 +10,7 @@ import pytest
 from moca_client import AsyncClient, Client, errors
 from tests.waiting import Clock
 
-TIMED = ("retry", "calls", "sync", "subscriptions")
+TIMED = ("retry", "calls", "client", "subscriptions")
 
 
 class Outcome:
@@ -71,7 +71,7 @@ def _outcome(monkeypatch, kind, answers, use, options):
         for module in TIMED:
             timed = SimpleNamespace(monotonic=clock, sleep=sleep)
             patch.setattr(f"moca_client.{module}.time", timed)
-        patch.setattr("moca_client.asynchronous.asyncio", SimpleNamespace(sleep=sleep_async))
+        patch.setattr("moca_client.client.asyncio", SimpleNamespace(sleep=sleep_async))
         patch.setattr("moca_client.retry.random", SimpleNamespace(uniform=uniform))
         transport = httpx.MockTransport(outcome)
         try:
