@@ -129,22 +129,6 @@ def prune(belief: Belief) -> tuple[Belief, Tensor]:
     return kept, mass.squeeze(-1)
 
 
-def evidence_bound(log_score: Tensor, pruned_mass: Tensor) -> Tensor:
-    """Lower bounds (..., T) of `log p(y_1..t | x_1..t)` from what a pruned filter said of T steps.
-
-    `sum_{s<=t} log e_s + sum_{s<t} log(1 - m_s)`, with `log e_s` the score of a step, nan where
-    there was no label, and `m_s` the mass pruned after it. Had nothing been renormalised, this
-    would be the log of all weights after step t: the joint probability of the labels and of those
-    segmentations no hypothesis of which has been pruned. The evidence is the same sum over all
-    segmentations, none of them negative. How far below it the bound lies, the pruned mass does
-    not tell: what had none left may yet have become likely. Only for models that score all they
-    observe, so not for generative ones.
-    """
-    kept = torch.log1p(-pruned_mass).cumsum(-1)
-    before = torch.cat((torch.zeros_like(kept[..., :1]), kept[..., :-1]), -1)
-    return torch.nan_to_num(log_score, nan=0.0).cumsum(-1) + before
-
-
 def by_run_length(log_prob: Tensor, run_length: Tensor) -> Tensor:
     """Slots (B, S) in the order of their run lengths, the shortest first, empty ones last."""
     last = torch.iinfo(run_length.dtype).max

@@ -2,9 +2,8 @@
 
 `label[s, t] = log p(y_t | x_t, observations s..t-1)` for all starts `s <= t`, and, of a generative
 model, `input[s, t]`, the same of `x_t` alone: computed once per sequence. The loss is a forward
-recursion over its columns; baselines are selections of its entries; retrospective segmentation
-reads it too. Everything is differentiable, in log space, and agrees with the filter where that
-prunes nothing and no label is an outlier.
+recursion over its columns; baselines are selections of its entries. Everything is differentiable,
+in log space, and agrees with the filter where that prunes nothing and no label is an outlier.
 
 Shapes: `B` sequences of `T` observations. Beliefs are (B, T, T) by [t, r], `r` the run length (the
 number of observations a hypothesis has absorbed), -inf where `r > t`.
@@ -19,7 +18,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from model_core import hazard as hazards
-from model_core.belief import likeliest
 from model_core.filter import Prior
 from model_core.upm.base import Densities, Stats, UnderlyingModel, tree_map
 
@@ -158,16 +156,6 @@ class Forward(NamedTuple):
     log_posterior: Tensor
 
 
-class Segmentation(NamedTuple):
-    """start: (B, T) int64 where the segment of each observation starts.
-
-    log_prob: (B,) log joint probability of the segmentation and the observations.
-    """
-
-    start: Tensor
-    log_prob: Tensor
-
-
 def forward(segments: Segments, changes: Changes, override: Tensor | None = None) -> Forward:
     """MOCA over a sequence (paper, alg. 1), exactly: no hypothesis is pruned.
 
@@ -209,50 +197,6 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
     )
 
 
-def smooth(segments: Segments, changes: Changes) -> Tensor:
-    """Log beliefs (B, T, T) by [t, r] given all observations: forward-backward.
-
-    `[:, t, 0]` is the posterior log probability that a regime starts at `t`.
-    """
-    densities = _observed(segments)
-    filtered = forward(segments, changes).log_posterior
-    change, survival = _transitions(changes, *densities.shape[:2])
-    steps = densities.shape[1]
-    later = torch.zeros_like(densities[:, 0])  # log p(what follows t | run length at t)
-    smoothed = [filtered[:, -1]]
-    for t in range(steps - 1, 0, -1):
-        reach = densities[:, t, : t + 1] + later[:, : t + 1]
-        stay = survival[:, t, :t] + reach[:, 1:]
-        leave = change[:, t, :t] + reach[:, :1]
-        later = torch.logaddexp(stay, leave)
-        later = later - later.amax(-1, keepdim=True)
-        belief, _ = _condition(filtered[:, t - 1, :t], later)
-        smoothed.append(pad(belief, (0, steps - t), value=NEG_INF))
-    return torch.stack(smoothed[::-1], 1)
-
-
-def best_segmentation(segments: Segments, changes: Changes) -> Segmentation:
-    """The most probable segmentation given all observations: Viterbi."""
-    densities = _observed(segments)
-    change, survival = _transitions(changes, *densities.shape[:2])
-    steps = densities.shape[1]
-    score = densities[:, 0, :1]
-    came_from = []
-    for t in range(1, steps):
-        path = score + change[:, t, :t]
-        best = path.amax(-1, keepdim=True)
-        came_from.append(likeliest(path, torch.arange(t, device=path.device).expand_as(path)))
-        score = torch.cat((best, score + survival[:, t, :t]), -1) + densities[:, t, : t + 1]
-    log_prob = score.amax(-1)
-    length = likeliest(score, torch.arange(steps, device=score.device).expand_as(score))
-    starts = []
-    for t in range(steps - 1, -1, -1):
-        starts.append(t - length)
-        if t > 0:
-            length = torch.where(length == 0, came_from[t - 1], length - 1)
-    return Segmentation(torch.stack(starts[::-1], 1), log_prob)
-
-
 def select(segments: Segments, start: Tensor) -> Tensor:
     """`log p(y_t | x_t, observations start..t-1)` (B, T), nan where unlabelled.
 
@@ -287,12 +231,6 @@ def window(steps: int, length: int | None) -> Tensor:
     """
     t = torch.arange(steps)
     return torch.zeros_like(t) if length is None else (t - length).clamp(min=0)
-
-
-def _observed(segments: Segments) -> Tensor:
-    """Log density of each whole observation by [t, r]."""
-    label = by_run_length(segments.label)
-    return label if segments.input is None else label + by_run_length(segments.input)
 
 
 def _transitions(changes: Changes, batch: int, steps: int) -> tuple[Tensor, Tensor]:

@@ -227,8 +227,7 @@ class Layout:
     def resized(self, lines: Floats, slots: int) -> Floats:
         """The likeliest hypotheses of rows (B, L, any width), of `slots` each, in these slots.
 
-        What goes is not reported: it happens once, at the user's word. `belief.evidence_bound` does
-        not hold across it.
+        What goes is not reported: it happens once, at the user's word.
         """
         resized = np.repeat(lines[..., -1:], self.width, -1)
         resized[:, (RUN_LENGTH, *range(CHANGES, statistics_line(self.outputs)))] = 0

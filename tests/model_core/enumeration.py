@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
+from torch import Tensor
 
 from tests.model_core.cases import series
 from tests.model_core.references import Reference, Series, Window
@@ -169,3 +170,9 @@ def _path(cuts, change, inner, last) -> tuple[list[int], float]:
     spans = [(start, end - start - 1) for start, end in zip(starts, ends, strict=True)]
     data = sum(inner[start][length] for start, length in spans[:-1])
     return starts, float(prior + data + last[starts[-1]][spans[-1][1]])
+
+
+def evidence_bound(log_score: Tensor, pruned_mass: Tensor) -> np.ndarray:
+    """Lower bounds of `log p(y_1..t | x_1..t)` by a pruned filter, see docs/mathematics.md."""
+    kept = np.log1p(-pruned_mass.numpy()).cumsum()
+    return log_score.nan_to_num(0.0).numpy().cumsum() + np.append(0.0, kept[:-1])
