@@ -16,7 +16,7 @@ from rich.console import Console
 
 from moca_client.console import progress_bar
 from service import installed_version
-from service.commands.common import fail, input_file
+from service.commands.common import argument, fail, input_file, option
 from service.commands.options import store_errors, with_settings
 from service.settings import Settings
 
@@ -29,8 +29,8 @@ STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 @with_settings(STORE)
 def backup(
     settings: Settings,
-    file: Annotated[Path, typer.Argument(help="Output file.", show_default=False)],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    file: Annotated[Path, argument("Output file.", default=False)],
+    force: Annotated[bool, option("Overwrite an existing file.", "--force")] = False,
 ) -> None:
     """Back up the whole deployment to a file, with the service running or stopped.
 
@@ -59,34 +59,24 @@ def restore(
     file: Annotated[Path, input_file("Backup written by `moca backup`.")],
     partitions: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Number of partitions.",
             "--partitions",
             envvar="MOCA_PARTITIONS",
             min=1,
             max=4096,
-            help="Number of partitions.",
-            show_default="the store's, or the backup's if it is empty",
+            default="the store's, or the backup's if it is empty",
         ),
     ] = None,
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace the streams in the store."),
-    ] = False,
+    replace: Annotated[bool, option("Replace the streams in the store.", "--replace")] = False,
     ignore_models: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Continue if a model is missing or different; its streams then answer with errors.",
             "--ignore-models",
-            help="Continue if a model is missing or different; its streams then answer with "
-            "errors.",
         ),
     ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Check the file only; write nothing.",
-        ),
-    ] = False,
+    check: Annotated[bool, option("Check the file only; write nothing.", "--check")] = False,
 ) -> None:
     """Restore a backup into an empty store. Stop the service first.
 

@@ -14,6 +14,7 @@ import typer
 from moca_client.console import table
 from moca_client.responses import ChangesPage, IncidentDetail, Mover, StreamChange
 from moca_client.tables import change_lines
+from service.commands.common import argument, option
 from service.commands.connection import (
     Json,
     Match,
@@ -41,24 +42,18 @@ class EventState(StrEnum):
 
 Kind = Annotated[
     Literal["change", "returned", "all"],
-    typer.Option(help="`returned`: to a remembered regime; `change`: to a new one."),
+    option("`returned`: to a remembered regime; `change`: to a new one."),
 ]
 
 Since = Annotated[
     str,
-    typer.Option(
-        help="Only those from then on: an age such as 30m, 24h, 7d, or a time; all: of all times."
-    ),
+    option("Only those from then on: an age such as 30m, 24h, 7d, or a time; all: of all times."),
 ]
-Until = Annotated[str | None, typer.Option(help="Only those before then.", show_default="now")]
-Prefix = Annotated[
-    str | None, typer.Option(help="Only of streams with this prefix.", show_default="all")
-]
+Until = Annotated[str | None, option("Only those before then.", default="now")]
+Prefix = Annotated[str | None, option("Only of streams with this prefix.", default="all")]
 MinSize = Annotated[
     float | None,
-    typer.Option(
-        min=0, help="Smallest size of a change in standard deviations.", show_default="any"
-    ),
+    option("Smallest size of a change in standard deviations.", min=0, default="any"),
 ]
 
 
@@ -69,32 +64,22 @@ def changes(
     until: Until = None,
     kind: Kind = "change",
     state: Annotated[
-        list[EventState] | None,
-        typer.Option(help="State; may be repeated.", show_default="suspected, confirmed"),
+        list[EventState] | None, option("State; may be repeated.", default="suspected, confirmed")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="NAME or NAME@VERSION.", show_default="all")
-    ] = None,
+    model: Annotated[str | None, option("NAME or NAME@VERSION.", default="all")] = None,
     prefix: Prefix = None,
     contains: Annotated[
-        str | None,
-        typer.Option(help="Only streams with this text in their id.", show_default="all"),
+        str | None, option("Only streams with this text in their id.", default="all")
     ] = None,
     match: Match = None,
     min_size: MinSize = None,
     min_evidence: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Smallest evidence: 1 in so many observations.", show_default="any"
-        ),
+        float | None, option("Smallest evidence: 1 in so many observations.", min=0, default="any")
     ] = None,
-    sort: Annotated[
-        Literal["time", "size", "evidence"], typer.Option(help="What comes first.")
-    ] = "time",
-    limit: Annotated[int, typer.Option(min=1, help="Most changes to print.")] = 1000,
+    sort: Annotated[Literal["time", "size", "evidence"], option("What comes first.")] = "time",
+    limit: Annotated[int, option("Most changes to print.", min=1)] = 1000,
     as_csv: Annotated[
-        bool,
-        typer.Option("--csv", help="Print CSV, as is done where the output is no terminal."),
+        bool, option("Print CSV, as is done where the output is no terminal.", "--csv")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -143,17 +128,16 @@ def changes(
 def incidents(
     client: Client,
     incident: Annotated[
-        str | None,
-        typer.Argument(help="Id of one, to print its changes.", show_default="list them"),
+        str | None, argument("Id of one, to print its changes.", default="list them")
     ] = None,
     since: Since = "24h",
     until: Until = None,
     kind: Kind = "change",
     prefix: Prefix = None,
     match: Match = None,
-    min_streams: Annotated[int, typer.Option(min=2, help="Smallest number of streams.")] = 2,
+    min_streams: Annotated[int, option("Smallest number of streams.", min=2)] = 2,
     min_size: MinSize = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most incidents to print.")] = 100,
+    limit: Annotated[int, option("Most incidents to print.", min=1)] = 100,
     as_json: Json = False,
 ) -> None:
     """Print the changes that began together, a line for each incident, and what its streams share.

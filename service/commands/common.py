@@ -10,9 +10,22 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 
+def option(help: str, *names: str, default: bool | str = True, **others: Any) -> Any:
+    """Return an option by its help; default: what stands there in place of a value, False: nothing.
+
+    names: those that are not the parameter's. others: as of typer.
+    """
+    return typer.Option(*names, help=help, show_default=default, **others)
+
+
+def argument(help: str, default: bool | str = True, **others: Any) -> Any:
+    """Return an argument, likewise."""
+    return typer.Argument(help=help, show_default=default, **others)
+
+
 def input_file(help: str) -> Any:
     """Return the argument for a file that a command reads."""
-    return typer.Argument(exists=True, dir_okay=False, readable=True, help=help, show_default=False)
+    return argument(help, False, exists=True, dir_okay=False, readable=True)
 
 
 def fail(message: str, status: int = 2) -> NoReturn:

@@ -20,37 +20,33 @@ from rich.table import Table
 from moca_client import DEFAULT_URL
 from moca_client.tables import describe_evidence
 from model_core.wording import did_you_mean
-from service.commands.common import fail, with_parameters
+from service.commands.common import argument, fail, option, with_parameters
 
 if TYPE_CHECKING:
     from moca_client import Client
     from moca_client.responses import Event, StreamChange
 
-Url = Annotated[str, typer.Option("--url", envvar="MOCA_URL", help="Address of the service.")]
+Url = Annotated[str, option("Address of the service.", "--url", envvar="MOCA_URL")]
 ApiKey = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "API key of the service; prefer the variable, which keeps it out of the process list.",
         "--api-key",
         envvar="MOCA_API_KEY",
-        help="API key of the service; prefer the variable, which keeps it out of the process list.",
-        show_default=False,
+        default=False,
     ),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print the full answer as JSON."),
+    option("Print the full answer as JSON.", "--json"),
 ]
 RetryFor = Annotated[
     float,
-    typer.Option("--retry-for", min=0, help="Retry for this many seconds."),
+    option("Retry for this many seconds.", "--retry-for", min=0),
 ]
 GivenSettings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Stream setting such as hazard=0.01; may be repeated.",
-    ),
+    option("Stream setting such as hazard=0.01; may be repeated.", "--set", metavar="NAME=VALUE"),
 ]
 MOMENT_S = 2.0
 COMPLETION_S = 1.0
@@ -76,9 +72,7 @@ def _first_streams(url: str, api_key: str | None, prefix: str, count: int) -> li
     return []
 
 
-Stream = Annotated[
-    str, typer.Argument(help="Stream id.", show_default=False, autocompletion=complete_stream)
-]
+Stream = Annotated[str, argument("Stream id.", default=False, autocompletion=complete_stream)]
 
 
 @contextmanager
@@ -235,10 +229,10 @@ def event_text(event: Event) -> str:
 
 Match = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Only streams with such tags, as '{job=\"node\"}'; may be repeated: any of them.",
         metavar="SELECTOR",
-        help="Only streams with such tags, as '{job=\"node\"}'; may be repeated: any of them.",
-        show_default="all",
+        default="all",
     ),
 ]
 

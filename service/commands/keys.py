@@ -12,7 +12,7 @@ import typer
 
 from moca_client.console import table
 from service import api_keys
-from service.commands.common import fail
+from service.commands.common import argument, fail, option
 from service.commands.connection import print_table
 from service.commands.options import store_errors, with_settings
 from service.settings import Settings
@@ -25,7 +25,7 @@ app = typer.Typer(
     help="Create, list and revoke API keys, in --redis-url or the embedded store of --data-dir.",
 )
 STORE = {"redis_url", "redis_password_file", "data_dir"}
-Name = Annotated[str, typer.Argument(help="Name of the key's holder.")]
+Name = Annotated[str, argument("Name of the key's holder.")]
 
 
 @app.command()
@@ -35,25 +35,21 @@ def create(
     name: Name,
     scope: Annotated[
         list[str],
-        typer.Option(
-            help="Scope of the key; may be repeated: "
+        option(
+            "Scope of the key; may be repeated: "
             + "; ".join(f"{name}: {what}" for name, what in api_keys.SCOPES.items())
-            + ".",
+            + "."
         ),
     ],
     rate: Annotated[
         str,
-        typer.Option(
-            help="Rate limit, such as 100/second or 5000/minute; none: no limit.",
-            show_default="the service's key_rate",
+        option(
+            "Rate limit, such as 100/second or 5000/minute; none: no limit.",
+            default="the service's key_rate",
         ),
     ] = "",
     expires: Annotated[
-        str,
-        typer.Option(
-            help="Expiry: duration (90d, 12h) or date (2030-01-31).",
-            show_default="never",
-        ),
+        str, option("Expiry: duration (90d, 12h) or date (2030-01-31).", default="never")
     ] = "",
 ) -> None:
     """Create a key and print it once. From then on every call needs a key."""

@@ -28,7 +28,7 @@ from moca_client.tables import (
     describe_start,
 )
 from service.commands.changes import EventState
-from service.commands.common import fail
+from service.commands.common import argument, fail, option
 from service.commands.connection import (
     Json,
     Match,
@@ -59,26 +59,21 @@ def observe(
     stream: Stream,
     values: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="LABEL",
-            help="Labels, one observation each: a number, comma-separated numbers (null: a missing "
+        argument(
+            "Labels, one observation each: a number, comma-separated numbers (null: a missing "
             "output), or null. "
             "Default: standard input, one of these, or a JSON observation, per line.",
-            show_default=False,
+            metavar="LABEL",
+            default=False,
         ),
     ] = None,
     x: Annotated[
-        str | None,
-        typer.Option(
-            help="Input of each observation: comma-separated numbers.", show_default=False
-        ),
+        str | None, option("Input of each observation: comma-separated numbers.", default=False)
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Observations per request.",
-            show_default=f"{FILE_BATCH} from a file, 1 from a pipe",
+        option(
+            "Observations per request.", min=1, default=f"{FILE_BATCH} from a file, 1 from a pipe"
         ),
     ] = None,
     as_json: Json = False,
@@ -134,34 +129,20 @@ def predict(
     client: Client,
     stream: Stream,
     x: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Input: comma-separated numbers; may be repeated.",
-            show_default=False,
-        ),
+        list[str] | None, option("Input: comma-separated numbers; may be repeated.", default=False)
     ] = None,
     quantile: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Quantile level; may be repeated.",
-            show_default="0.05, 0.5, 0.95",
-        ),
+        list[float] | None, option("Quantile level; may be repeated.", default="0.05, 0.5, 0.95")
     ] = None,
-    samples: Annotated[int, typer.Option(min=0, help="Samples to draw at each input.")] = 0,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Seed of the samples.", show_default="a new one"),
-    ] = None,
+    samples: Annotated[int, option("Samples to draw at each input.", min=0)] = 0,
+    seed: Annotated[int | None, option("Seed of the samples.", default="a new one")] = None,
     elapsed: Annotated[
-        float | None,
-        typer.Option(help="Time since the last observation.", show_default="1"),
+        float | None, option("Time since the last observation.", default="1")
     ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Forecast horizon in steps, for a model without inputs.",
-            show_default="the next one",
+        option(
+            "Forecast horizon in steps, for a model without inputs.", min=1, default="the next one"
         ),
     ] = None,
 ) -> Predictions:
@@ -183,40 +164,34 @@ def changepoints(
     client: Client,
     stream: Annotated[
         str | None,
-        typer.Argument(
-            help="Stream id; with --follow it may be left out: all streams.",
-            show_default=False,
+        argument(
+            "Stream id; with --follow it may be left out: all streams.",
+            default=False,
             autocompletion=complete_stream,
         ),
     ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Stream new events."),
-    ] = False,
+    follow: Annotated[bool, option("Stream new events.", "--follow", "-f")] = False,
     after: Annotated[
         str | None,
-        typer.Option(
-            help="With --follow: cursor to resume after; 0: everything retained.",
-            show_default="new events only",
+        option(
+            "With --follow: cursor to resume after; 0: everything retained.",
+            default="new events only",
         ),
     ] = None,
     kind: Annotated[
         Literal["change", "returned", "anomaly", "all"] | None,
-        typer.Option(
-            help="Kind of events; `returned`: changes to a remembered regime.",
-            show_default="all changes; with --follow those to a new regime",
+        option(
+            "Kind of events; `returned`: changes to a remembered regime.",
+            default="all changes; with --follow those to a new regime",
         ),
     ] = None,
     state: Annotated[
         list[EventState] | None,
-        typer.Option(
-            help="State of events; may be repeated.",
-            show_default="suspected, confirmed; with --follow all",
+        option(
+            "State of events; may be repeated.", default="suspected, confirmed; with --follow all"
         ),
     ] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="Only streams with this prefix.", show_default="all")
-    ] = None,
+    prefix: Annotated[str | None, option("Only streams with this prefix.", default="all")] = None,
     match: Match = None,
     as_json: Json = False,
 ) -> None:
@@ -265,10 +240,10 @@ def changepoints(
 
 
 def _refuse_selection(given: Mapping[str, object]) -> None:
-    for option, value in given.items():
+    for name, value in given.items():
         if value:
             fail(
-                f"{option}: expected --follow and no STREAM: it selects streams whose events to "
+                f"{name}: expected --follow and no STREAM: it selects streams whose events to "
                 "follow; past changes of many streams: `moca changes`"
             )
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from moca_client import DEFAULT_URL
-from service.commands.common import fail, input_file, names
+from service.commands.common import fail, input_file, names, option
 from service.commands.connection import ApiKey, GivenSettings, Url
 from service.commands.connection import setting as read_setting
 
@@ -17,67 +15,52 @@ def replay(
     file: Annotated[Path, input_file("CSV or Parquet file, one observation per row.")],
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
-    stream: Annotated[
-        str | None,
-        typer.Option(help="Stream to post to.", show_default="the file's name"),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model.", show_default="the service's default"),
-    ] = None,
+    stream: Annotated[str | None, option("Stream to post to.", default="the file's name")] = None,
+    model: Annotated[str | None, option("Model.", default="the service's default")] = None,
     setting: GivenSettings = None,
     out: Annotated[
-        Path,
-        typer.Option(help="Folder for the results, or one .csv, .parquet or .png file."),
+        Path, option("Folder for the results, or one .csv, .parquet or .png file.")
     ] = Path(),
     y: Annotated[
-        str | None,
-        typer.Option(help="Label columns, comma-separated.", show_default="y, y1, y2, ..."),
+        str | None, option("Label columns, comma-separated.", default="y, y1, y2, ...")
     ] = None,
     x: Annotated[
-        str | None,
-        typer.Option(help="Input columns, comma-separated.", show_default="x, x1, x2, ..."),
+        str | None, option("Input columns, comma-separated.", default="x, x1, x2, ...")
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option(
-            help="Time column.",
-            show_default="time, timestamp, datetime, date, year, or the only one of times",
+        option(
+            "Time column.",
+            default="time, timestamp, datetime, date, year, or the only one of times",
         ),
     ] = None,
     time_format: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Form of its times, as `%d/%m/%Y %H:%M`.",
             metavar="FORMAT",
-            help="Form of its times, as `%d/%m/%Y %H:%M`.",
-            show_default="as the column shows it",
+            default="as the column shows it",
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            help="Column that names the stream of each row: all of them.",
-            show_default="one stream",
-        ),
+        option("Column that names the stream of each row: all of them.", default="one stream"),
     ] = None,
-    wide: Annotated[
-        bool, typer.Option("--wide", help="Each label column is a stream: all of them.")
-    ] = False,
+    wide: Annotated[bool, option("Each label column is a stream: all of them.", "--wide")] = False,
     plots: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="With --by or --wide: pictures of so many streams, those with the largest "
+        option(
+            "With --by or --wide: pictures of so many streams, those with the largest "
             "changes; 0: no pictures.",
+            min=0,
         ),
     ] = 5,
-    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 500,
+    batch: Annotated[int, option("Observations per request.", min=1)] = 500,
     belief: Annotated[
-        bool,
-        typer.Option(help="Of one stream: request the run-length belief (for the heat map)."),
+        bool, option("Of one stream: request the run-length belief (for the heat map).")
     ] = True,
-    append: Annotated[bool, typer.Option("--append", help="Append to an existing stream.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Delete the stream first.")] = False,
+    append: Annotated[bool, option("Append to an existing stream.", "--append")] = False,
+    replace: Annotated[bool, option("Delete the stream first.", "--replace")] = False,
 ) -> None:
     """Replay a file through a running service; write the answers and a plot."""
     from moca_client.errors import ClientError

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from service.commands.common import fail
+from service.commands.common import fail, option
 from service.commands.options import SERVE, store_errors, with_settings
 from service.runtime.access_policy import depends_on_keys, keys_required
 from service.runtime.process import (
@@ -59,7 +59,7 @@ def serve(settings: Settings) -> None:
 def stop(
     settings: Settings,
     wait_s: Annotated[
-        float, typer.Option("--wait-s", min=0, help="Longest wait for its end, in seconds.")
+        float, option("Longest wait for its end, in seconds.", "--wait-s", min=0)
     ] = 60.0,
 ) -> None:
     """Stop the service that runs on --data-dir, as Ctrl-C would; return once it has ended."""
@@ -122,11 +122,11 @@ def worker(
     settings: Settings,
     worker_id: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Worker id; must be unique among all workers.",
             "--worker-id",
             envvar="MOCA_WORKER_ID",
-            help="Worker id; must be unique among all workers.",
-            show_default="a random one",
+            default="a random one",
         ),
     ] = None,
     parent_fd: ParentFd = None,
@@ -166,14 +166,10 @@ def worker(
 @with_settings(names_for(WEBHOOKS))
 def webhooks(
     settings: Settings,
-    dead: Annotated[bool, typer.Option("--dead", help="Show the dead-letter queue.")] = False,
-    redeliver: Annotated[
-        bool,
-        typer.Option("--redeliver", help="Redeliver the dead-letter queue."),
-    ] = False,
+    dead: Annotated[bool, option("Show the dead-letter queue.", "--dead")] = False,
+    redeliver: Annotated[bool, option("Redeliver the dead-letter queue.", "--redeliver")] = False,
     hook: Annotated[
-        str | None,
-        typer.Option("--hook", help="Only this webhook.", show_default="every webhook"),
+        str | None, option("Only this webhook.", "--hook", default="every webhook")
     ] = None,
     parent_fd: ParentFd = None,
 ) -> None:
@@ -264,8 +260,8 @@ SAMPLES = (
 @with_settings(SERVE)
 def demo(
     settings: Settings,
-    plots_dir: Annotated[Path, typer.Option(help="Folder for answers and plots.")] = Path("plots"),
-    once: Annotated[bool, typer.Option("--once", help="Exit after the samples.")] = False,
+    plots_dir: Annotated[Path, option("Folder for answers and plots.")] = Path("plots"),
+    once: Annotated[bool, option("Exit after the samples.", "--once")] = False,
 ) -> None:
     """Start the service and stream both sample series through it.
 

@@ -12,7 +12,7 @@ import typer
 from moca_client.console import table
 from moca_client.responses import Calendar, Snapshot, StreamSummary
 from moca_client.tables import describe_evidence, describe_regime, describe_season
-from service.commands.common import fail, input_file
+from service.commands.common import argument, fail, input_file, option
 from service.commands.connection import (
     GivenSettings,
     Json,
@@ -68,7 +68,7 @@ def _show(state: StreamSummary) -> None:
 @with_client()
 def list_streams(
     client: Client,
-    prefix: Annotated[str, typer.Option(help="Only ids with this prefix.")] = "",
+    prefix: Annotated[str, option("Only ids with this prefix.")] = "",
     match: Match = None,
     as_json: Json = False,
 ) -> None:
@@ -95,10 +95,7 @@ def create(
     stream: Stream,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="NAME or NAME@VERSION, see `moca models`.",
-            show_default="the service's default",
-        ),
+        option("NAME or NAME@VERSION, see `moca models`.", default="the service's default"),
     ] = None,
     given: GivenSettings = None,
 ) -> StreamSummary:
@@ -124,10 +121,7 @@ def change(
     client: Client,
     stream: Stream,
     given: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME=VALUE", help="Settings such as hazard=0.01.", show_default=False
-        ),
+        list[str], argument("Settings such as hazard=0.01.", metavar="NAME=VALUE", default=False)
     ],
 ) -> StreamSummary:
     """Change settings of an existing stream.
@@ -157,7 +151,7 @@ def change(
 def delete(
     client: Client,
     stream: Stream,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, option("Do not ask for confirmation.", "--yes")] = False,
 ) -> None:
     """Delete a stream and all its data."""
     state = client.stream(stream)
@@ -173,8 +167,7 @@ def export(
     client: Client,
     stream: Stream,
     out: Annotated[
-        Path | None,
-        typer.Option(help="File; `-`: standard output.", show_default="STREAM.snapshot"),
+        Path | None, option("File; `-`: standard output.", default="STREAM.snapshot")
     ] = None,
 ) -> None:
     """Export a stream's whole state to a file. Only this service can read it."""
@@ -199,10 +192,7 @@ def import_(
     client: Client,
     stream: Stream,
     file: Annotated[Path, input_file("Snapshot file written by `moca snapshot export`.")],
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace an existing stream."),
-    ] = False,
+    replace: Annotated[bool, option("Replace an existing stream.", "--replace")] = False,
 ) -> StreamSummary:
     """Create a stream from a snapshot."""
     return client.put_snapshot(stream, Snapshot(file.read_bytes()), replace=replace)
@@ -210,7 +200,7 @@ def import_(
 
 # --- planned windows: streams learn nothing in them, and confirm nothing -------------------------
 
-Name = Annotated[str, typer.Argument(help="Name of the window.")]
+Name = Annotated[str, argument("Name of the window.")]
 
 
 def _show_calendar(planned: Calendar) -> None:
@@ -233,18 +223,12 @@ def _show_calendar(planned: Calendar) -> None:
 def list_windows(
     client: Client,
     since: Annotated[
-        str | None,
-        typer.Option(help="Only times that end after then: an age, or a time.", show_default="now"),
+        str | None, option("Only times that end after then: an age, or a time.", default="now")
     ] = None,
     until: Annotated[
-        str | None,
-        typer.Option(
-            help="Only times that begin before then.", show_default="7 days after --since"
-        ),
+        str | None, option("Only times that begin before then.", default="7 days after --since")
     ] = None,
-    stream: Annotated[
-        str | None, typer.Option(help="Only windows for this stream.", show_default="all")
-    ] = None,
+    stream: Annotated[str | None, option("Only windows for this stream.", default="all")] = None,
 ) -> Calendar:
     """Print all windows, and their next times."""
     return client.calendar(since=since, until=until, stream=stream)
@@ -256,19 +240,13 @@ def put_window(
     client: Client,
     name: Name,
     start: Annotated[
-        str,
-        typer.Option(
-            help="Local time of its first occurrence, such as 2024-05-04T22:00, or a date."
-        ),
+        str, option("Local time of its first occurrence, such as 2024-05-04T22:00, or a date.")
     ],
-    end: Annotated[str, typer.Option(help="Local time at which it ends, or a date.")],
-    time_zone: Annotated[str, typer.Option(help="Time zone, such as Europe/Berlin.")] = "UTC",
-    repeat: Annotated[
-        str,
-        typer.Option(help="Rule such as 'FREQ=WEEKLY;BYDAY=SA,SU'.", show_default="once"),
-    ] = "",
+    end: Annotated[str, option("Local time at which it ends, or a date.")],
+    time_zone: Annotated[str, option("Time zone, such as Europe/Berlin.")] = "UTC",
+    repeat: Annotated[str, option("Rule such as 'FREQ=WEEKLY;BYDAY=SA,SU'.", default="once")] = "",
     match: Match = None,
-    note: Annotated[str, typer.Option(help="Text for people.", show_default="none")] = "",
+    note: Annotated[str, option("Text for people.", default="none")] = "",
     as_json: Json = False,
 ) -> None:
     """Set a window; in place of one of this name, if there is one."""

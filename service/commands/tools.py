@@ -9,7 +9,7 @@ import typer
 
 from moca_client import DEFAULT_URL
 from moca_client.console import table
-from service.commands.common import fail, names
+from service.commands.common import fail, names, option
 from service.commands.connection import ApiKey, Url, print_json, print_table
 from service.commands.options import with_settings
 from service.settings import Settings
@@ -20,7 +20,7 @@ bench = typer.Typer(no_args_is_help=True, help="Measure the service on this mach
 @with_settings({"models_dir"})
 def models(
     settings: Settings,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
     """List the models in this models folder, and the built-in ones."""
     from service.models.catalogue import Catalogue
@@ -54,10 +54,10 @@ def mcp(url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:
 
 JsonFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "File for all values, with the machine, versions and date, as JSON.",
         "--json",
-        help="File for all values, with the machine, versions and date, as JSON.",
-        show_default=False,
+        default=False,
     ),
 ]
 
@@ -65,26 +65,22 @@ JsonFile = Annotated[
 @bench.command("serve")
 def bench_serve(
     seconds: Annotated[
-        float, typer.Option(help="Duration of measured load of single observations, per model.")
+        float, option("Duration of measured load of single observations, per model.")
     ] = 30.0,
-    connections: Annotated[int, typer.Option(min=1, help="Concurrent connections.")] = 32,
-    streams: Annotated[int, typer.Option(min=1, help="Number of streams.")] = 500,
-    rounds: Annotated[int, typer.Option(min=1, help="Time slices per server, in turn.")] = 3,
-    workers: Annotated[int, typer.Option(min=1, help="Workers of a service started here.")] = 1,
+    connections: Annotated[int, option("Concurrent connections.", min=1)] = 32,
+    streams: Annotated[int, option("Number of streams.", min=1)] = 500,
+    rounds: Annotated[int, option("Time slices per server, in turn.", min=1)] = 3,
+    workers: Annotated[int, option("Workers of a service started here.", min=1)] = 1,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Models, comma-separated, or all built-in ones: all.",
-            show_default="the service's default",
+        option(
+            "Models, comma-separated, or all built-in ones: all.", default="the service's default"
         ),
     ] = None,
     lists: Annotated[
-        int,
-        typer.Option(min=0, help="Length of lists of one stream, and of many; 0: no lists."),
+        int, option("Length of lists of one stream, and of many; 0: no lists.", min=0)
     ] = 1000,
-    replay: Annotated[
-        int, typer.Option(min=0, help="Rows of a replay in each round; 0: no replay.")
-    ] = 20_000,
+    replay: Annotated[int, option("Rows of a replay in each round; 0: no replay.", min=0)] = 20_000,
     json_file: JsonFile = None,
 ) -> None:
     """Measure throughput, latency and CPU, relative to a bare FastAPI echo endpoint.
@@ -107,15 +103,12 @@ def bench_serve(
 
 @bench.command("step")
 def bench_step(
-    model: Annotated[
-        str | None,
-        typer.Option(help="Built-in models, comma-separated.", show_default="all"),
-    ] = None,
-    streams: Annotated[str, typer.Option(help="Streams per batch, comma-separated.")] = "1,16,256",
-    max_hypotheses: Annotated[int, typer.Option(min=2, help="Hypotheses per stream.")] = 50,
-    early: Annotated[int, typer.Option(min=1, help="Early step number.")] = 500,
-    late: Annotated[int, typer.Option(min=2, help="Late step number.")] = 20_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, in turn.")] = 11,
+    model: Annotated[str | None, option("Built-in models, comma-separated.", default="all")] = None,
+    streams: Annotated[str, option("Streams per batch, comma-separated.")] = "1,16,256",
+    max_hypotheses: Annotated[int, option("Hypotheses per stream.", min=2)] = 50,
+    early: Annotated[int, option("Early step number.", min=1)] = 500,
+    late: Annotated[int, option("Late step number.", min=2)] = 20_000,
+    rounds: Annotated[int, option("Measurements of each, in turn.", min=1)] = 11,
     json_file: JsonFile = None,
 ) -> None:
     """Measure the processor time of a filter step, early and late, beside fast-bocpd and FOCuS."""
