@@ -51,8 +51,8 @@ from service.worker.filtering.rewriting import marked, resampled
 from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer
 from service.worker.streams.registry import Engine
-from service.worker.streams.stream import Stream
-from service.worker.streams.task import CommandTask, RowsTask, StreamKey, Task, key_field
+from service.worker.streams.stream import Stream, StreamKey
+from service.worker.streams.task import CommandTask, RowsTask, Task, key_field
 from service.worker.streams.validation import (
     check_details,
     check_position,
@@ -92,6 +92,7 @@ class CommandBatch:
         self.engine = engine
         self.tasks = tasks
         self.touched: dict[StreamKey, Stream] = {}  # what the commands are for
+        self._distinct = False  # none of them is named twice
         self._queues: dict[StreamKey, StreamQueue] = {}  # of those for whom something waits
         # Whose idempotency records are to be kept, by stream and field.
         self._keyed: dict[tuple[StreamKey, bytes], CommandTask] = {}
@@ -105,9 +106,8 @@ class CommandBatch:
         Afterwards each task has its outcome, and streams their changes.
         """
         keys = list(chain.from_iterable(task.streams for task in self.tasks))
-        self.engine.applying = set(keys)
-        self.engine.load_all(self.engine.applying)
-        self.touched = dict(zip(keys, map(self.engine.streams.__getitem__, keys), strict=True))
+        self.touched = self.engine.take(keys)
+        self._distinct = len(self.touched) == len(keys)
         self._begin()
         waiting = [queue for queue in self._queues.values() if queue.tasks]
         while waiting:
@@ -169,7 +169,7 @@ class CommandBatch:
         allowed = np.zeros(len(keys), dtype=bool)
         if _may_be_quiet(task.command, task.envelope):
             allowed[:] = True
-            if not (running.isdisjoint(keys) and self._queues.keys().isdisjoint(keys)):
+            if not self._distinct:
                 allowed[:] = [key not in running and key not in self._queues for key in keys]
             if task.command.keys is not None:
                 allowed &= [not _is_remembered(task, i, own) for i, own in enumerate(streams)]
@@ -179,12 +179,12 @@ class CommandBatch:
             places, wave = quiet.wave_of_rows(self.engine.table, task, streams, allowed)
             if places:
                 begun.append(Rows(task, np.array(places, np.int64) + task.first, wave))
-        if len(places) == len(keys):
-            running.update(keys)
-            return begun
-        for i in sorted({*range(len(keys))}.difference(places)):
+        others = np.ones(len(keys), dtype=bool)
+        others[places] = False
+        for i in np.flatnonzero(others).tolist():
             self._wait(keys[i], task.task(task.first + i))
-        running.update([keys[i] for i in places])
+        if not self._distinct:
+            running.update([keys[i] for i in places])
         return begun
 
     def _answer(self, task: RowsTask, rows: Ints, runs: Ints, wave: Wave, entered: Entered) -> None:

@@ -31,8 +31,8 @@ from service.worker.commit import Committer, PartitionCommits, Stages, refused
 from service.worker.self_test import rehearse
 from service.worker.streams.answers import gathered
 from service.worker.streams.registry import STATES_BYTES, Engine
-from service.worker.streams.stream import Changes, Stream
-from service.worker.streams.task import LogItem, RowsTask, StreamKey, decode_entries, in_reach
+from service.worker.streams.stream import Changes, Stream, StreamKey
+from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
 
 logger = logging.getLogger(__name__)
 READ_ENTRIES = 64  # of each partition at a time: 16 MiB at most
@@ -381,7 +381,7 @@ class Worker:
         self._busy = set(received)
         kept = received
         streams = {p: _streams(items) for p, items in received.items()}
-        if not self.engine.use(list(chain.from_iterable(streams.values()))):
+        if not self.engine.use(chain.from_iterable(streams.values())):
             self.engine.applying = set()
             kept = {}
             part_bytes = self.engine.room.for_states // (2 * len(received))
@@ -439,7 +439,7 @@ class Worker:
             for p, streams in touched.items()
         ]
         self._submit(commits, job.stages)
-        self.engine.committing = set(job.batch.touched)
+        self.engine.committing = job.batch.touched.keys()
         self.engine.drop_broken(job.batch.touched.values())
         self._busy = set()
 

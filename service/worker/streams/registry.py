@@ -7,11 +7,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import redis
@@ -30,7 +31,7 @@ from service.wire import LEVELS, Head
 from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.step_inputs import past_of, recall_errors
-from service.worker.streams.stream import Changes, Stream, Table, changes_of, parted
+from service.worker.streams.stream import Changes, Stream, StreamKey, Table, changes_of, parted
 
 logger = logging.getLogger(__name__)
 STEP_PARTS = 6  # of the states that are stepped at once, what a step holds at its peak, about
@@ -57,28 +58,42 @@ class Engine:
         self.store = store
         self._sharing = sharing
         self.catalogue = LoadedModels(settings.models_dir, settings.device)
-        self.streams: dict[tuple[int, str], Stream] = {}  # those used longest ago come first
+        self.streams: dict[StreamKey, Stream] = {}
         self.table = Table(settings.checkpoint_every)  # of those that are asleep
         self._host_bytes = 0  # of the streams, as last counted
-        self._changed: set[tuple[int, str]] = set()  # those that are to be counted anew
+        self._changed: set[StreamKey] = set()  # those that are to be counted anew
         self._slabs: dict[tuple[str, str | None, int, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of our monotonic one
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
         self.busy: Container[int] = ()  # partitions of jobs under way
-        self.applying: set[tuple[int, str]] = set()  # streams of the batch under way
-        self.committing: set[tuple[int, str]] = set()  # streams that may not be stored yet
+        self.applying: Set[StreamKey] = set()  # streams of the batch under way
+        self.committing: Set[StreamKey] = set()  # streams that may not be stored yet
 
     # --- loading and forgetting ---------------------------------------------------------------
 
-    def use(self, places: Sequence[tuple[int, str]]) -> bool:
-        """Count streams, by partition and name, as used last; False where not all are in memory.
-
-        places: none twice.
-        """
-        if not self.streams.keys() >= set(places):
-            return False
-        self.streams.update(zip(places, list(map(self.streams.pop, places)), strict=True))
+    def use(self, places: Iterable[StreamKey]) -> bool:
+        """Count streams as used last; False where not all are in memory."""
+        used = list(map(self.streams.get, places))
+        now = time.monotonic()
+        for stream in used:
+            if stream is None:
+                return False
+            stream.used_s = now
         return True
+
+    def take(self, places: Sequence[StreamKey]) -> dict[StreamKey, Stream]:
+        """Streams of a batch, which stay in memory until the next one; loaded where need be."""
+        known = map(self.streams.get, places)
+        taken: dict[StreamKey, Any] = dict(zip(places, known, strict=True))
+        self.applying = taken.keys()
+        if not all(taken.values()):
+            missing: dict[int, list[str]] = {}
+            for partition, name in self.applying - self.streams.keys():
+                missing.setdefault(partition, []).append(name)
+            for partition, names in missing.items():
+                self.load(partition, names)
+            taken.update((place, self.streams[place]) for place in places)
+        return taken
 
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
@@ -106,14 +121,6 @@ class Engine:
             self._break(stream, CANNOT_REPLAY)
         for name in missing:
             self.streams[partition, name].count()
-
-    def load_all(self, places: Iterable[tuple[int, str]]) -> None:
-        """Have streams, by partition and name, in memory; those that are stay where they are."""
-        missing: dict[int, list[str]] = {}
-        for partition, name in set(places).difference(self.streams):
-            missing.setdefault(partition, []).append(name)
-        for partition, names in missing.items():
-            self.load(partition, names)
 
     def _usable(self, stream: Stream, part: Callable[[], None]) -> bool:
         """Do a part of loading a stream; False where the stream cannot be used as it is."""
@@ -177,7 +184,7 @@ class Engine:
         while at < len(names) and (not at or need <= most):
             self.tick()
             part = names[at : at + count]
-            self.applying.update({(partition, name) for name in part})
+            self.applying |= {(partition, name) for name in part}
             self.load(partition, part)
             loaded = [self.streams[partition, name] for name in part]
             need += sum([s.host_bytes + s.slab.row_bytes for s in loaded if s.slab is not None])
@@ -185,7 +192,7 @@ class Engine:
             at += len(part)
             # As many as fit, were they like those so far.
             count = max(1, min(LOADED, (most - need) * at // need))
-        self.use([(partition, name) for name in names[:at]])
+        self.use((partition, name) for name in names[:at])
         return at
 
     def _need(self, stream: Stream) -> int:
@@ -447,7 +454,9 @@ class Engine:
         host, device = self.held()
         device += coming - sum(slab.spare_bytes for slab in self._slabs.values())
         going: list[Stream] = []
-        for stream in self.streams.values():
+        if self.room.excess(host, device) <= 0:
+            return going
+        for stream in sorted(self.streams.values(), key=attrgetter("used_s")):
             if self.room.excess(host, device) <= 0:
                 break
             if stream.idle and stream.partition not in busy:

@@ -8,6 +8,7 @@ anything else touches its head: see `Stream.head`.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, compress, groupby
@@ -173,6 +174,7 @@ STRUCT_BYTES = 500
 DROPPED = [key for key in keys.PARTS if key is not keys.idempotency]
 Floats = NDArray[np.float64]
 Rows = NDArray[Any]  # of `ROW`
+StreamKey = tuple[int, str]  # partition and name
 
 
 class Ahead(NamedTuple):
@@ -207,6 +209,7 @@ class Stream:
     moved: int = 0  # observations since the last commit that it slept through
     host_bytes: int = STREAM_BYTES
     counted_bytes: int = 0  # of these, which are in the total of its worker
+    used_s: float = dataclasses.field(init=False)  # last, by the monotonic clock
     # What the next commit writes.
     feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry
     _head: Head | None = None
@@ -220,6 +223,7 @@ class Stream:
     _remembered_bytes: int = 0
 
     def __post_init__(self) -> None:
+        self.used_s = time.monotonic()
         self.search_phase = season.phase_of(self.name)
         self.place = wire.place_of("position", self.name)
         self.tail = Tail(self.partition, self.name)

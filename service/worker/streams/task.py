@@ -39,12 +39,11 @@ from service.wire import (
 )
 from service.wire.commands import QuietNumbers, quiet_bytes, quiet_row
 from service.worker.streams.answers import PendingAnswer
-from service.worker.streams.stream import Stream
+from service.worker.streams.stream import Stream, StreamKey
 
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
 OUTCOME_BYTES = 32 << 10  # of the answers to rows that have one outcome together
 
-StreamKey = tuple[int, str]  # partition and name of a stream
 Part = PendingAnswer | QuietAnswers | StoredAnswer  # of the answers to a command
 
 

@@ -43,7 +43,7 @@ def test_the_limit_of_the_container(tmp_path):
 def clock(monkeypatch):
     """The clock that ages of checkpoints are measured by."""
     clock = Clock()
-    monkeypatch.setattr(registry, "time", SimpleNamespace(time=clock))
+    monkeypatch.setattr(registry, "time", SimpleNamespace(time=clock, monotonic=clock))
     return clock
 
 
