@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.resources import files
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any
 
-from training.config import OWN, Config, Options, checked, merged
+from training.config import OWN, Config, Options, Section, checked, merged
 from training.data.files import Place
 from training.data.windows import Splits
 from training.errors import BadConfig, TrainingError
@@ -19,23 +18,24 @@ EXPERIMENTS = ("sinusoid", "bandit", "players", "rainbow", "miniimagenet", "regi
 
 def preset(experiment: str, name: str, *overrides: Options) -> Config:
     """An experiment's preset with overrides; raises BadConfig."""
-    if experiment not in (*EXPERIMENTS, OWN):
-        expected = ", ".join(EXPERIMENTS)
-        raise BadConfig(f"unknown experiment {experiment!r}: expected one of {expected}")
-    text = (files("training") / "presets" / f"{experiment}.toml").read_text()
-    tables = {"quick": {}, **tomllib.loads(text)}  # `quick` always exists
+    tables = {"quick": {}, **_presets(experiment)}  # `quick` always exists
     base = tables.pop("all")
+    tables.pop("ablation", None)
     if name not in tables:
         expected = ", ".join(tables)
         raise BadConfig(f"unknown preset {name!r} of {experiment}: expected one of {expected}")
     return checked(Config, merged(base, tables[name], *overrides))
 
 
-def module(experiment: str) -> ModuleType:
-    """What an experiment is: `splits`, its sources, and its test, `PROTOCOL`.
+def _presets(experiment: str) -> dict[str, Any]:
+    if experiment not in (*EXPERIMENTS, OWN):
+        expected = ", ".join(EXPERIMENTS)
+        raise BadConfig(f"unknown experiment {experiment!r}: expected one of {expected}")
+    return tomllib.loads((files("training") / "presets" / f"{experiment}.toml").read_text())
 
-    Also `picture` of a run of MOCA, and `ABLATIONS`, where it has some.
-    """
+
+def module(experiment: str) -> ModuleType:
+    """What an experiment is: its sources, `splits`, its test, `PROTOCOL`, and `picture`."""
     return import_module(f"training.experiments.{'own' if experiment == OWN else experiment}")
 
 
@@ -57,44 +57,33 @@ def splits(config: Config, place: Place) -> Splits:
     return sources
 
 
-class Variation(NamedTuple):
-    """One run of an ablation: its place on the axis, the method's name, and its settings."""
+class Ablation(Section):
+    """A question, and the grid of runs that answers it: hazards, values of the axis, methods.
 
-    setting: float
-    method: str
-    settings: Options
-
-    @property
-    def name(self) -> str:
-        """Name of the run's folder."""
-        return f"{self.method}_{self.setting:g}".replace(", ", "-").replace(" ", "-")
-
-
-class Ablation(NamedTuple):
-    """A question, and the runs that answer it.
-
-    axis: name of the settings. supervision: shares of the true switches revealed in the test; each
-    run is tested with all of them. mode: conditioning of the test; that of the training if None.
+    axis: the setting that runs are compared by, with its label. supervision: shares of the true
+    switches revealed in the test; each run is tested with all of them. mode: conditioning of the
+    test; that of the training if None. methods: settings over the others, with a name.
     """
 
-    question: str
-    axis: str
-    variations: Sequence[Variation]
-    supervision: Sequence[float] = (0.0,)
+    question: str = ""
+    axis: str = "data.hazard"
+    label: str = "hazard"
+    hazards: tuple[float, ...] = ()
+    values: tuple[int | float, ...] = ()
+    methods: tuple[Options, ...] = ()
+    supervision: tuple[float, ...] = ()
     mode: str | None = None
 
 
 def ablation(name: str, experiment: str) -> Ablation:
     """An ablation of an experiment; raises BadConfig."""
-    ablations: Mapping[str, Ablation] = getattr(module(experiment), "ABLATIONS", {})
+    ablations = _presets(experiment).get("ablation", {})
     if not ablations:
         raise BadConfig(f"--ablation {name}: {experiment} has no ablations")
     if name not in ablations:
         expected = ", ".join(ablations)
         raise BadConfig(f"unknown ablation {name!r} of {experiment}: expected one of {expected}")
-    return ablations[name]
+    return checked(Ablation, ablations[name])
 
 
-def at(hazard: float, **sections: Options) -> Options:
-    """Settings of data that switch at a hazard, which is the model's too, with others."""
-    return merged({"data": {"hazard": hazard}, "model": {"hazard": hazard}}, sections)
+GRID = Ablation()  # no question of its own: methods by hazard

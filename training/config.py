@@ -25,6 +25,7 @@ from training.errors import BadConfig
 
 OWN = "data"  # the experiment of own series
 FOLDER = r"[^/\\.][^/\\]*"  # part of a folder's name
+METHODS = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}  # of modes
 Options = dict[str, Any]
 Activation = Literal["relu", "tanh", "identity"]
 
@@ -158,8 +159,29 @@ class Config(Section):
             )
         return self
 
+    @property
+    def method(self) -> str:
+        """Name in tables and figures: the mode, followed by the variation's name."""
+        mode = self.objective.mode
+        return f"{METHODS.get(mode, mode.upper())} {self.name}".strip()
+
+    def setting(self, path: str) -> float | None:
+        """A number among the settings, by its path; None where the data have none."""
+        value: Any = self.model_dump()
+        for name in path.split("."):
+            value = value.get(name)
+        return None if value is None else float(value)
+
 
 S = TypeVar("S", bound=Section)
+
+
+def nested(path: str, value: Any) -> Options:
+    """Settings of one value, by its path."""
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    settings: Options = value
+    return settings
 
 
 def merged(base: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:

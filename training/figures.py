@@ -49,34 +49,9 @@ ACROSS = 3  # panels in a row
 SPREAD = 0.25
 MARKERS = ("o", "s", "D", "^", "v", "X", "P")
 FLOOR = 1e-3  # probabilities below are not drawn
-STYLE: Any = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": QUIET,
-    "axes.grid": True,
-    "axes.labelcolor": INK,
-    "axes.labelsize": 9,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": INK,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 9,
-    "errorbar.capsize": 3,
-    "figure.constrained_layout.use": True,
-    "grid.color": "#e4e7eb",
-    "grid.linewidth": 0.6,
-    "legend.fontsize": 9,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5.5,
-    "svg.hashsalt": "moca",
-    "text.parse_math": False,
-    "xtick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "xtick.labelsize": 8,
-    "ytick.color": QUIET,
-    "ytick.labelcolor": INK,
-    "ytick.labelsize": 8,
-}
+STYLE = mpl.rc_params_from_file(
+    Path(__file__).with_name("charts.mplstyle"), use_default_template=False
+)
 styled = mpl.rc_context(STYLE)  # of a function that draws: in the look of all charts
 
 

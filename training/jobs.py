@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,8 @@ from rich.table import Column
 from torch.utils.tensorboard import SummaryWriter
 
 from training import catalogue
-from training.config import FOLDER, OWN, Config, Options, checked, merged
+from training.catalogue import GRID, Ablation
+from training.config import FOLDER, OWN, Config, Options, checked, merged, nested
 from training.data.files import Place
 from training.data.tables import DataSource
 from training.data.windows import Series, Splits
@@ -51,19 +52,24 @@ class Training(NamedTuple):
     rates: Sequence[float] = ()
     seeds: Sequence[int] = ()
 
-    def cells(self, common: Options) -> Iterator[tuple[str, Options]]:
-        """Folder name and settings of every run of the grid."""
-        name = common.get("name")
+    def cells(self, common: Options, asked: Ablation = GRID) -> Iterator[tuple[str, Options]]:
+        """Folder name and settings of every run of the grid, or of an ablation's."""
+        value = asked.axis.rpartition(".")[2]
+        name = common.get("name", "")
         axes: tuple[list[tuple[str, Options]], ...] = (
-            [(f"hazard-{h:g}", catalogue.at(h)) for h in self.hazards],
-            [(m, {"objective": {"mode": m}}) for m in self.modes],
-            [(f"rate-{r:g}", {"optimiser": {"learning_rate": r}}) for r in self.rates],
-            [(f"seed-{s}", {"seed": s}) for s in self.seeds],
-            [(name, {"name": name})] if name else [],
+            [
+                (f"hazard-{h:g}", merged(nested("data.hazard", h), nested("model.hazard", h)))
+                for h in self.hazards or asked.hazards
+            ],
+            [(m, nested("objective.mode", m)) for m in self.modes],
+            [(f"rate-{r:g}", nested("optimiser.learning_rate", r)) for r in self.rates],
+            [(f"seed-{s}", nested("seed", s)) for s in self.seeds],
+            [(f"{value}-{v:g}", nested(asked.axis, v)) for v in asked.values],
+            [(str(method.get("name", name)), method) for method in asked.methods or ({},)],
         )
         for chosen in product(*filter(None, axes)):
             settings = merged(common, *(setting for _, setting in chosen))
-            yield "_".join(part for part, _ in chosen) or "run", settings
+            yield "_".join(part for part, _ in chosen if part) or "run", settings
 
 
 def overrides(config: Path | None, settings: Sequence[str]) -> Options:
@@ -85,19 +91,18 @@ def overrides(config: Path | None, settings: Sequence[str]) -> Options:
 
 def train(wanted: Training, common: Options, place: Place) -> list[Run]:
     """Train the runs of a grid or ablation that are not done; raises TrainingError."""
-    cells: Iterable[tuple[str, Options]] = wanted.cells(common)
+    asked = GRID
     if wanted.ablation is not None:
         if wanted.hazards or wanted.modes or wanted.rates or wanted.seeds:
             raise BadConfig(
                 f"--ablation {wanted.ablation} sets its own hazards, modes, learning rates and "
                 "seeds: omit these options"
             )
-        ablation = catalogue.ablation(wanted.ablation, wanted.experiment)
-        cells = [(one.name, merged(common, one.settings)) for one in ablation.variations]
+        asked = catalogue.ablation(wanted.ablation, wanted.experiment)
     folder = wanted.runs / wanted.experiment / (wanted.ablation or wanted.preset)
     tasks = [
         (catalogue.preset(wanted.experiment, wanted.preset, settings), Run(folder / name))
-        for name, settings in cells
+        for name, settings in wanted.cells(common, asked)
     ]
     return fit(wanted, tasks, lambda config: catalogue.splits(config, place))
 
@@ -205,36 +210,32 @@ def shown(
     if not leads:
         yield lambda progress, measured: None
         return
-    whole = Column(no_wrap=True)
+    name = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # it alone is shortened
     bar = bars.Progress(
-        # In one line: only the name is shortened where it is too long.
-        TextColumn(
-            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
-        ),
+        TextColumn("{task.description}", table_column=name),
         BarColumn(bar_width=10),
-        TextColumn("{task.fields[iteration]}", table_column=whole),
-        TextColumn("{task.fields[numbers]}", table_column=whole),
+        TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
         TimeRemainingColumn(compact=True),
-        TextColumn("left", table_column=whole),
         console=console,
         disable=not console.is_terminal,  # a file gets a line for each validation instead
         expand=True,
     )
     with bar, SummaryWriter(str(folder / "tensorboard")) as logs:
         # Share of the iterations or of the minutes, whichever ends first.
-        task = bar.add_task(title, total=1.0, iteration=0, numbers="")
+        task = bar.add_task(title, total=1.0, numbers="")
         latest: dict[str, float] = {}
 
         def report(progress: Progress, measured: dict[str, float]) -> None:
             latest.update(measured)
-            speed = progress.iteration / max(progress.elapsed_s, 1e-9)
-            values = [f"{name.split('/')[-1]} {value:.3f}" for name, value in latest.items()]
-            numbers = f"{' '.join(values)} {speed:.1f}/s"
             iteration = progress.iteration
-            bar.update(task, completed=done(config, progress), numbers=numbers, iteration=iteration)
-            if len(measured) > 1 and not console.is_terminal:
-                console.print(f"{title} {iteration}: {numbers}", highlight=False)
-            if iteration % LOOK_EVERY == 0 or len(measured) > 1:
+            speed = iteration / max(progress.elapsed_s, 1e-9)
+            values = [f"{name.split('/')[-1]} {value:.3f}" for name, value in latest.items()]
+            numbers = f"{iteration}: {' '.join(values)} {speed:.1f}/s"
+            bar.update(task, completed=done(config, progress), numbers=numbers)
+            validated = len(measured) > 1
+            if validated and not console.is_terminal:
+                console.print(f"{title} {numbers}", highlight=False)
+            if iteration % LOOK_EVERY == 0 or validated:
                 for name, value in measured.items():
                     logs.add_scalar(name, value, iteration)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.progress import track
 from torch import Tensor
 
@@ -29,24 +29,26 @@ from model_core.stream.slab import Refused
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from training import catalogue, figures
+from training.catalogue import Ablation
 from training.config import OWN, Objective
 from training.data.files import Place, save
 from training.data.windows import Batch, Series, Splits
 from training.errors import BadRun
-from training.figures import Chart, Curves
+from training.figures import Chart
 from training.learners import Classifier, Learner, learner
 from training.meta_training.objective import labelled, measured, reveal, start
 from training.meta_training.runs import RESULT, Run
 from training.online import Followed, follow
 from training.results import (
     Estimate,
-    Table,
     calibration_error,
     coverage,
     distance,
     estimate,
+    page,
     paired,
     reliability,
+    write,
 )
 
 SEED = 20_200_107  # of test sequences, whatever the seed of the run
@@ -62,11 +64,11 @@ Setting = float | None  # the hazard; None if that of the data is unknown
 Key = tuple[Setting, str]  # setting and method
 
 BASELINES = ("SW5", "SW10", "SW50", "TOE", "COE")
-# Names of the crossed methods in tables and figures (paper, app. D.3).
-SUPERVISED = "MOCA, told in the test"
-UNSUPERVISED = "oracle, untold in the test"
-# Trained without switches and tested with them, and the other way round: mode of the test, name.
-CROSSED = {"MOCA": ("oracle", SUPERVISED), "oracle": ("moca", UNSUPERVISED)}
+# Names of methods trained without switches and tested with them, and the other way round.
+CROSSED = {
+    "MOCA": "MOCA, switches known in the test",
+    "oracle": "oracle, switches unknown in the test",
+}
 # What the paper has for methods (fig. 4), mean and half of the interval: on games of its own.
 PAPERS = {
     "players": {
@@ -129,11 +131,11 @@ def finished(folder: Path) -> list[Run]:
     return [Run(result.parent) for result in sorted(folder.rglob(RESULT))]
 
 
-def best(runs: Sequence[Run]) -> dict[Key, Run]:
-    """The run with the best validation of each hazard and method, over learning rates."""
+def best(runs: Sequence[Run], axis: str = "data.hazard") -> dict[Key, Run]:
+    """The run with the best validation of each setting and method, over learning rates."""
     chosen: dict[Key, Run] = {}
     for run in runs:
-        key = (run.hazard, run.method)
+        key = (run.config.setting(axis), run.config.method)
         other = chosen.get(key)
         if other is None or run.result["best_metric"] < other.result["best_metric"]:
             chosen[key] = run
@@ -257,7 +259,8 @@ def calibration(run: Run, splits: Splits) -> tuple[dict[str, Any], Chart]:
 
 def validations(run: Run) -> Chart:
     """Validations of a run while it trained."""
-    return figures.validation({run.method: run.result["history"]}, f"{run.method}: validation")
+    method = run.config.method
+    return figures.validation({method: run.result["history"]}, f"{method}: validation")
 
 
 @torch.no_grad()
@@ -297,98 +300,69 @@ class Comparison(NamedTuple):
         """Methods in the paper's order."""
         return list(figures.looks({method: None for _, method in self.values}))
 
-    def cell(self, setting: Setting, method: str) -> str:
-        """Mean with its 95 % interval over sequences; empty where it was not trained."""
-        values = self.values.get((setting, method))
-        return "" if values is None else str(estimate(values))
+    def estimates(self) -> dict[Key, Estimate]:
+        """Means with their 95 % intervals over sequences."""
+        return {key: estimate(values) for key, values in self.values.items()}
 
     def ahead(self, ours: Key, theirs: Key) -> Estimate:
         """Paired lead of a setting and method over another on the same sequences."""
         return paired(self.better * self.values[ours], self.better * self.values[theirs])
 
-    def lead(self, setting: Setting) -> tuple[str, Estimate] | None:
-        """The best baseline, and MOCA's paired lead over it: positive is better."""
-        present = [name for name in BASELINES if (setting, name) in self.values]
-        if not present or (setting, "MOCA") not in self.values:
-            return None
-        best = max(present, key=lambda name: self.better * self.values[setting, name].mean())
-        return best, self.ahead((setting, "MOCA"), (setting, best))
+    def leads(self) -> dict[Setting, tuple[str, Estimate]]:
+        """MOCA's paired lead at each setting, and over what; positive is better.
 
-    def curves(self) -> Curves:
-        """Means of each method by setting, which are numbers."""
-        return {
-            method: {
-                setting or 0.0: estimate(self.values[setting, method])
-                for setting in self.settings()
-                if (setting, method) in self.values
-            }
-            for method in self.methods()
-        }
+        Over the best baseline; of an ablation of one method its own lead over the first setting.
+        """
+        leads = {}
+        first, *others = self.settings()
+        for setting in (first, *others):
+            present = [name for name in BASELINES if (setting, name) in self.values]
+            if present and (setting, "MOCA") in self.values:
+                best = max(
+                    present, key=lambda name: self.better * self.values[setting, name].mean()
+                )
+                leads[setting] = best, self.ahead((setting, "MOCA"), (setting, best))
+        methods = self.methods()
+        if len(methods) == 1 and self.axis != "hazard":
+            for setting in others:
+                ahead = self.ahead((setting, methods[0]), (first, methods[0]))
+                leads[setting] = f"{first:g}", ahead
+        return leads
 
-    def hazard_chart(self) -> Chart:
-        """Performance against hazard, with error bars."""
-        title = f"{self.name}: performance against hazard"
-        return figures.against(self.curves(), self.metric, title)
+    def table(self) -> str:
+        """A row for each method, a column for each setting; leads; the paper's numbers."""
+        return page(
+            "comparison.md",
+            comparison=self,
+            estimates=self.estimates(),
+            leads=self.leads(),
+            papers=PAPERS.get(self.name, {}),
+        )
 
-
-def method_table(comparison: Comparison) -> Table:
-    """One row for each method, one column for each hazard; MOCA's lead over the best baseline.
-
-    Where the paper has numbers in a table, they are the last column.
-    """
-    settings = comparison.settings()
-    heads = ["here" if setting is None else f"hazard {setting:g}" for setting in settings]
-    rows = [
-        [method, *(comparison.cell(setting, method) for setting in settings)]
-        for method in comparison.methods()
-    ]
-    leads = [comparison.lead(setting) for setting in settings]
-    cells = ["" if lead is None else f"{lead[1]} over {lead[0]}" for lead in leads]
-    rows.append(["MOCA's lead", *cells])
-    if comparison.name in PAPERS:
-        heads.append("the paper, its games")
-        papers = PAPERS[comparison.name]
-        for row in rows:
-            row.append("{:.3f} ± {:.3f}".format(*papers[row[0]]) if row[0] in papers else "")
-    title = f"{comparison.name}: {comparison.metric}"
-    caption = "Mean and 95 % interval over test sequences; paired lead over the best baseline."
-    return Table(title, caption, ("method", *heads), [tuple(row) for row in rows])
-
-
-def ablation_table(comparison: Comparison, question: str) -> Table:
-    """One row for each setting, one column for each method."""
-    methods = comparison.methods()
-    first, *others = comparison.settings()
-    heads = [comparison.axis, *methods]
-    compared = len(methods) == 1 and bool(others)
-    if compared:
-        heads.append(f"ahead of {first:g}")
-    rows = []
-    for setting in (first, *others):
-        cells = [comparison.cell(setting, method) for method in methods]
-        if compared:
-            ahead = comparison.ahead((setting, methods[0]), (first, methods[0]))
-            cells.append("" if setting == first else str(ahead))
-        rows.append((f"{setting:g}", *cells))
-    caption = f"{comparison.metric}, mean and 95 % interval over test sequences."
-    return Table(question, caption, tuple(heads), rows)
+    def chart(self) -> Chart:
+        """Performance against the settings, with error bars."""
+        curves: dict[str, dict[float, Estimate]] = {method: {} for method in self.methods()}
+        for (setting, method), mean in sorted(self.estimates().items()):
+            curves[method][setting or 0.0] = mean
+        title = f"{self.name}: performance against {self.axis}"
+        return figures.against(curves, self.metric, title, self.axis)
 
 
 def show_table(
-    comparison: Comparison,
-    table: Table,
-    runs: Mapping[Key, Run],
-    out: Path,
-    console: Console,
+    comparison: Comparison, runs: Mapping[Key, Run], out: Path, console: Console
 ) -> None:
     """Print a table; write `table.md`, and `table.json` with details of the runs that are there."""
-    console.print(table.for_terminal())
     rows = []
-    for (setting, method), values in comparison.values.items():
-        numbers = estimate(values)._asdict()
-        count = numbers.pop("count")
-        about = {comparison.axis: setting, "method": method, "metric": comparison.metric}
-        row = {**about, **numbers, "sequences": count}
+    for (setting, method), mean in comparison.estimates().items():
+        row = {
+            comparison.axis: setting,
+            "method": method,
+            "metric": comparison.metric,
+            "mean": mean.mean,
+            "low": mean.low,
+            "high": mean.high,
+            "sequences": mean.count,
+        }
         run = runs.get((setting, method))
         if run is not None:
             row |= {
@@ -398,7 +372,14 @@ def show_table(
                 "seed": run.config.seed,
             }
         rows.append(row)
-    table.save(out, {"name": comparison.name, "rows": rows})
+    save_table(comparison.table(), {"name": comparison.name, "rows": rows}, out, console)
+
+
+def save_table(table: str, numbers: Any, out: Path, console: Console) -> None:
+    """Print a table; write it as `table.md`, and its numbers as `table.json`."""
+    console.print(Markdown(table))
+    write(out / "table.json", numbers)
+    (out / "table.md").write_text(table, "utf-8")
 
 
 def save_charts(charts: Charts, out: Path, console: Console) -> None:
@@ -409,25 +390,47 @@ def save_charts(charts: Charts, out: Path, console: Console) -> None:
 
 
 class Study(NamedTuple):
-    """What to evaluate, and where results go."""
+    """What to evaluate, and where results go. name: of the preset, or of the ablation."""
 
     experiment: str
-    preset: str
+    name: str
     runs: Path
     place: Place
     out: Path
+    ablation: Ablation | None = None
 
     @property
     def folder(self) -> Path:
-        """Folder of the runs; an ablation's are kept under its name in place of the preset's."""
-        return self.runs / self.experiment / self.preset
+        """Folder of the runs."""
+        return self.runs / self.experiment / self.name
 
     def chosen(self) -> dict[Key, Run]:
-        """The best run of each hazard and method; raises BadRun where nothing is trained."""
-        chosen = best(finished(self.folder))
+        """The best run of each setting and method; raises BadRun where nothing is trained."""
+        chosen = best(finished(self.folder), (self.ablation or catalogue.GRID).axis)
         if not chosen:
-            raise BadRun(f"{self.folder}: no finished run; run moca train {self.experiment}")
+            option = "" if self.ablation is None else f" --ablation {self.name}"
+            raise BadRun(
+                f"{self.folder}: no finished run; run moca train {self.experiment}{option}"
+            )
         return chosen
+
+    def tests(self, run: Run) -> dict[str, Objective]:
+        """Conditioning of the tests of a run, by the method's name in the comparison."""
+        method = run.config.method
+        trained = run.config.objective
+        if self.ablation is None:
+            tests = {method: trained}
+            if method in CROSSED:
+                other = "oracle" if trained.mode == "moca" else "moca"
+                tests[CROSSED[method]] = Objective(mode=other)
+            return tests
+        mode = self.ablation.mode or trained.mode
+        if not self.ablation.supervision:
+            return {method: Objective(mode=mode)}
+        return {
+            f"{share:g} known in the test": Objective(mode=mode, supervision=share)
+            for share in self.ablation.supervision
+        }
 
 
 def evaluate(wanted: Study) -> Comparison:
@@ -435,83 +438,63 @@ def evaluate(wanted: Study) -> Comparison:
     torch.set_num_threads(1)
     console = Console()
     chosen = wanted.chosen()
+    splits = _splits(wanted, chosen)
+    protocol: Protocol = catalogue.module(wanted.experiment).PROTOCOL
+    values: dict[Key, Values] = {}
+    for (setting, _), run in track(chosen.items(), "testing", console=console, transient=True):
+        for name, tested in wanted.tests(run).items():
+            try:
+                values[setting, name] = scores(run, splits[setting], protocol, tested)
+            except ValueError:
+                if name not in CROSSED.values():  # these need not have known switches
+                    raise
+    axis = "hazard" if wanted.ablation is None else wanted.ablation.label
+    title = wanted.experiment if wanted.ablation is None else wanted.ablation.question
+    comparison = Comparison(title, protocol.measure, protocol.better, values, axis)
+    show_table(comparison, chosen, wanted.out, console)
+    charts = [("performance", comparison.chart())] if len(comparison.settings()) > 1 else []
+    if wanted.ablation is None:
+        charts += _pictures(wanted, chosen, splits, protocol)
+    save_charts(charts, wanted.out, console)
+    return comparison
+
+
+def _splits(wanted: Study, chosen: Mapping[Key, Run]) -> dict[Setting, Splits]:
+    """Data of each setting: methods are compared on the same sequences; raises BadRun."""
     first: dict[Setting, Run] = {}
     for (setting, _), run in chosen.items():
-        # Methods are compared on the same sequences, so at a hazard all have the same data.
         other = first.setdefault(setting, run)
         if other.config.data != run.config.data:
             names = f"{other.folder.name} and {run.folder.name}"
             raise BadRun(
                 f"{wanted.folder}: {names} have different data; use a folder or preset for each"
             )
-    splits = {setting: catalogue.splits(run.config, wanted.place) for setting, run in first.items()}
-    values: dict[Key, Values] = {}
-    experiment = catalogue.module(wanted.experiment)
-    protocol: Protocol = experiment.PROTOCOL
-    for (setting, method), run in track(chosen.items(), "testing", console=console, transient=True):
-        values[setting, method] = scores(run, splits[setting], protocol)
-        if method in CROSSED:
-            mode, name = CROSSED[method]
-            # Not where the switches of the data are unknown.
-            with suppress(ValueError):
-                values[setting, name] = scores(run, splits[setting], protocol, Objective(mode=mode))
-    comparison = Comparison(wanted.experiment, protocol.measure, protocol.better, values)
-    show_table(comparison, method_table(comparison), chosen, wanted.out, console)
+    return {setting: catalogue.splits(run.config, wanted.place) for setting, run in first.items()}
+
+
+def _pictures(
+    wanted: Study, chosen: Mapping[Key, Run], splits: Mapping[Setting, Splits], protocol: Protocol
+) -> Charts:
+    """Of each run of MOCA belief and calibration, and how all methods validated beside it."""
     charts: Charts = []
-    if len(comparison.settings()) > 1:
-        charts.append(("performance", comparison.hazard_chart()))
     for (setting, method), run in chosen.items():
-        if method == "MOCA":
-            end = "" if setting is None else f"-{setting:g}"
-            at = splits[setting]
-            charts.append((f"belief{end}", experiment.picture(run, at, wanted.place)))
-            charts.append((f"calibration{end}", calibration(run, at)[1]))
-            charts.append((f"losses{end}", _losses(setting, chosen, protocol.metric)))
-    save_charts(charts, wanted.out, console)
-    return comparison
-
-
-def _losses(setting: Setting, chosen: Mapping[Key, Run], metric: str) -> Chart:
-    """Validations of every method at a setting while it trained."""
-    histories = {
-        method: run.result["history"] for (at, method), run in chosen.items() if at == setting
-    }
-    title = "Validation" if setting is None else f"Validation at hazard {setting:g}"
-    if metric == "nll":
-        return figures.validation(histories, title)
-    return figures.validation(histories, title, (("elapsed_s", "nll"), ("elapsed_s", metric)))
-
-
-def evaluate_ablation(wanted: Study, name: str) -> Comparison:
-    """Test the runs of one question on the same sequences: print and write table and figure.
-
-    Raises BadRun where runs are missing.
-    """
-    torch.set_num_threads(1)
-    console = Console()
-    ablation = catalogue.ablation(name, wanted.experiment)
-    protocol: Protocol = catalogue.module(wanted.experiment).PROTOCOL
-    values: dict[Key, Values] = {}
-    runs: dict[Key, Run] = {}
-    shares = ablation.supervision
-    pairs = [(variation, share) for variation in ablation.variations for share in shares]
-    for variation, share in track(pairs, "testing", console=console, transient=True):
-        run = Run(wanted.folder / variation.name)
-        if not run.done:
-            raise BadRun(
-                f"{run.folder}: not finished; run moca train {wanted.experiment} --ablation {name}"
-            )
-        method = variation.method if len(shares) == 1 else f"told {share:g} in the test"
-        tested = Objective(mode=ablation.mode or run.config.objective.mode, supervision=share)
-        splits = catalogue.splits(run.config, wanted.place)
-        values[variation.setting, method] = scores(run, splits, protocol, tested)
-        runs[variation.setting, method] = run
-    comparison = Comparison(name, protocol.measure, protocol.better, values, ablation.axis)
-    table = ablation_table(comparison, ablation.question)
-    show_table(comparison, table, runs, wanted.out, console)
-    chart = figures.against(comparison.curves(), protocol.measure, ablation.question, ablation.axis)
-    save_charts([(name, chart)], wanted.out, console)
-    return comparison
+        if method != "MOCA":
+            continue
+        end = "" if setting is None else f"-{setting:g}"
+        title = "Validation" if setting is None else f"Validation at hazard {setting:g}"
+        histories = {
+            other: one.result["history"] for (at, other), one in chosen.items() if at == setting
+        }
+        panels = figures.BY_ITERATION_AND_TIME
+        if protocol.metric == "accuracy":
+            panels = (("elapsed_s", "nll"), ("elapsed_s", "accuracy"))
+        picture = catalogue.module(wanted.experiment).picture
+        charts += [
+            (f"belief{end}", picture(run, splits[setting], wanted.place)),
+            (f"calibration{end}", calibration(run, splits[setting])[1]),
+            (f"losses{end}", figures.validation(histories, title, panels)),
+        ]
+    return charts
 
 
 def first_sequence(run: Run, splits: Splits) -> Batch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import re
@@ -15,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markdown import Markdown
 
 from model_core import artifact
 from model_core.artifact_digest import DESCRIPTION, TENSORS
@@ -32,7 +31,7 @@ from training.experiments import own
 from training.figures import Chart
 from training.meta_training.runs import Run
 from training.paper import DTYPE, METRICS, Protocol
-from training.results import MethodComparison, Table, compared, estimate
+from training.results import MethodComparison, compared, estimate
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"
@@ -42,10 +41,6 @@ STEPS = 100  # their first observations
 COMPARED = 2000  # first observations of each held-out series that built-in models forecast, too
 
 VERSION = 1  # of the layout of report.json
-DISTANCES = {
-    "pit_distance": "distance of PITs from uniform",
-    "class_error": "expected calibration error",
-}
 SERVED = Objective()  # the service's conditioning, for any mode of training
 
 
@@ -252,7 +247,7 @@ def _comparisons(
     others = [
         other
         for other in paper.finished(run.folder.resolve().parent)
-        if comparable(other) == comparable(run) and other.method != run.method
+        if comparable(other) == comparable(run) and other.config.method != run.config.method
     ]
     comparisons = []
     for (_, method), other in paper.best(others).items():
@@ -272,78 +267,10 @@ def write_report(
     results.write(folder / "report.json", {**report, "figures": drawn})
     if not page:
         return
-    about = [
-        ("model kind", report["kind"]),
-        ("data digest", report["data_digest"]),
-        ("torch, device", "{torch}, {device}".format(**report["environment"])),
-        ("seed", report["environment"]["seed"]),
-        ("time of training", "{wall_time_s:.1f} s".format(**report["environment"])),
-    ]
-    measures = [
-        (name, f"{report['calibration'][key]:.4f}")
-        for key, name in DISTANCES.items()
-        if report["calibration"][key] is not None
-    ]
-    for level, inside in report["calibration"]["coverage"]:
-        measures.append((f"share of labels in central {level:.0%} intervals", f"{inside:.1%}"))
-    tables = [
-        Table.of(
-            "Metrics",
-            "mean over sequences with its 95 % interval",
-            report["metrics"],
-            ("metric", "{name}"),
-            ("unit", "{unit}"),
-            ("mean", "{estimate}"),
-            ("sequences", "{estimate.count}"),
-            named=2,
-        ),
-        _compared(
-            "Comparison",
-            "other methods on the same sequences; differences are paired, with 95 % intervals",
-            report["comparisons"],
-        ),
-        _compared(
-            "Built-in models",
-            "untrained models on held-out data, in nats an observation, more is better; means over "
-            "blocks of a window, with 95 % intervals",
-            report["untrained"],
-        ),
-        Table("Calibration", "distances and errors: 0 is perfect", ("measure", "value"), measures),
-        Table(
-            "Configuration",
-            "as it was given",
-            ("setting", "value"),
-            list(_flat(report["configuration"])),
-            2,
-        ),
-    ]
-    environment = Environment(
-        loader=PackageLoader("training"), autoescape=True, undefined=StrictUndefined
-    )
-    environment.filters["data_uri"] = lambda chart: (
-        f"data:image/svg+xml;base64,{base64.b64encode(chart.svg()).decode()}"
-    )
-    rendered = environment.get_template("page.html").render(
-        title=f"Training report: {report['name']}",
-        about=about,
-        charts=charts,
-        tables=[table for table in tables if table.rows],
-    )
-    (folder / "report.html").write_text(rendered, "utf-8")
-
-
-def _compared(title: str, caption: str, comparisons: Sequence[MethodComparison]) -> Table:
-    return Table.of(
-        title,
-        caption,
-        [one._asdict() for one in comparisons],
-        ("method", "{method}"),
-        ("metric", "{metric}"),
-        ("mean", "{estimate}"),
-        ("model less method", "{difference}"),
-        ("sequences", "{estimate.count}"),
-        named=2,
-    )
+    settings = list(_flat(report["configuration"]))
+    content = {**report, "figures": charts, "settings": settings}
+    text = results.page("report.html", **content)
+    (folder / "report.html").write_text(text, "utf-8")
 
 
 def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -370,7 +297,7 @@ def _untrained(
             style="yellow",
         )
         return ()
-    console.print(own.table(wanted.name, scores).for_terminal())
+    console.print(Markdown(own.table(wanted.name, scores)))
     clear = [other for other in scores.untrained if other.difference.high < 0]
     best = min(clear or scores.untrained, key=lambda other: other.difference.mean)
     lead = best.difference

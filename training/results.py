@@ -1,4 +1,4 @@
-"""Results: means over sequences with their intervals, calibration measures, and tables of them.
+"""Results: means over sequences with their intervals, calibration measures, and pages of them.
 
 A sequence is one value: its steps depend on each other, sequences do not. The probability integral
 transform (PIT) of a label is the predictive CDF at it. Under the true model PITs are uniform and
@@ -7,19 +7,18 @@ independent; those of an overconfident one gather at both ends.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from numpy.typing import ArrayLike, NDArray
-from rich.table import Table as RichTable
 from scipy import stats
-
-from moca_client import console
 
 LEVEL = 0.95
 DRAWS = 10_000
@@ -186,66 +185,37 @@ def calibration_error(bins: Reliability) -> float:
     return float((gap * bins.count).sum() / bins.count.sum())
 
 
-class Table(NamedTuple):
-    """A table of texts; the first `named` columns name a row, the others hold numbers."""
+def number(value: Any, digits: str = "", sd: float = math.nan) -> str:
+    """A number or an estimate with so many digits, `-` where it is not finite; sd: what follows."""
+    spread = "" if math.isnan(sd) else f" ± {format(sd, digits)}"
+    return NOT_FINITE.sub("-", format(value, digits)) + spread
 
-    title: str
-    caption: str
-    heads: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    named: int = 1
 
-    @classmethod
-    def of(
-        cls,
-        title: str,
-        caption: str,
-        rows: Sequence[Mapping[str, Any]],
-        *columns: tuple[str, str],
-        named: int = 1,
-    ) -> Table:
-        """A table of rows by name; columns: each head with the format of its cells.
+def rounded(estimate: Estimate) -> str:
+    """Mean and interval to three digits: scales of a warm-up may be tiny."""
+    return number(estimate.mean, ".3g") + (
+        "" if math.isnan(estimate.half_width) else f" ± {estimate.half_width:.2g}"
+    )
 
-        As `("mean", "{score.mean:.1f}")`; numbers that are not finite are `-`.
-        """
-        filled = [[cell.format(**row) for _, cell in columns] for row in rows]
-        cells = [
-            (
-                *row[:named],
-                *(NOT_FINITE.sub("-", text.replace(" ± nan", "")) for text in row[named:]),
-            )
-            for row in filled
-        ]
-        return cls(title, caption, tuple(head for head, _ in columns), cells, named)
 
-    def for_terminal(self) -> RichTable:
-        """The table as rich prints it, with a line between groups of rows."""
-        printed = console.table(*self.heads, words=self.heads[: self.named], title=self.title)
-        printed.caption = self.caption
-        for k, row in enumerate(self.rows):
-            if self.named > 1 and k and row[0] != self.rows[k - 1][0]:
-                printed.add_section()
-            printed.add_row(*row)
-        return printed
+ENVIRONMENT = Environment(
+    loader=PackageLoader("training"),
+    autoescape=select_autoescape(),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+ENVIRONMENT.filters |= {
+    "number": number,
+    "rounded": rounded,
+    "base64": lambda content: base64.b64encode(content).decode(),
+}
 
-    def save(self, folder: Path, numbers: Mapping[str, Any]) -> None:
-        """Write `table.md`, and the numbers that it shows as `table.json`."""
-        write(folder / "table.json", numbers)
-        (folder / "table.md").write_text(self.markdown(), "utf-8")
 
-    def markdown(self) -> str:
-        """The table for a page of documentation."""
-        numbers = len(self.heads) - self.named
-        lines = [
-            f"### {self.title}",
-            "",
-            self.caption,
-            "",
-            f"| {' | '.join(self.heads)} |",
-            "|" + "---|" * self.named + "---:|" * numbers,
-            *(f"| {' | '.join(row)} |" for row in self.rows),
-        ]
-        return "\n".join(lines) + "\n"
+def page(template: str, **content: Any) -> str:
+    """A page of results: Markdown of tables, which a console shows too, or HTML."""
+    return ENVIRONMENT.get_template(template).render(content)
 
 
 def plain(value: Any) -> Any:

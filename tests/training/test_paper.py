@@ -12,7 +12,7 @@ from model_core.segments import Changes, Sequences
 from tests.training.test_learners import drawn, learner_of
 from tests.training.tiny import SETTINGS, seeded, splits, tiny, untold
 from training import catalogue, jobs, paper
-from training.catalogue import Ablation, Variation, at
+from training.catalogue import Ablation
 from training.config import Objective
 from training.data.files import Place
 from training.errors import BadConfig, BadRun
@@ -24,16 +24,13 @@ from training.meta_training.objective import start
 from training.meta_training.runs import Run
 from training.online import follow
 from training.paper import (
-    SUPERVISED,
-    UNSUPERVISED,
+    CROSSED,
     Comparison,
     Protocol,
     Study,
     density,
     evaluate,
-    evaluate_ablation,
     log_scores,
-    method_table,
     show_table,
     trace,
 )
@@ -55,15 +52,18 @@ def test_the_lead_in_a_table_is_paired_and_over_the_best():
     comparison = Comparison("sinusoid", "test NLL (nats)", -1, VALUES)
     assert comparison.settings() == [0.01, 0.1]
     assert comparison.methods() == ["MOCA", "SW5", "TOE"]
-    best, lead = comparison.lead(0.1)
+    best, lead = comparison.leads()[0.1]
     assert best == "SW5"
     assert lead.mean == pytest.approx(0.5, abs=0.01)
     # Sequences differ by far more than the methods do.
     assert lead.half_width < 0.01 < estimate(VALUES[0.1, "MOCA"]).half_width
-    assert comparison.lead(0.01) is None
+    assert 0.01 not in comparison.leads()
     values = {(None, "MOCA"): np.array([0.9, 0.8]), (None, "SW5"): np.array([0.5, 0.6])}
-    best, lead = Comparison("x", "accuracy", 1, values).lead(None)
+    best, lead = Comparison("x", "accuracy", 1, values).leads()[None]
     assert (best, round(lead.mean, 3)) == ("SW5", 0.3)
+    values = {(priors, "MOCA"): SHARED - 0.1 * priors for priors in (1.0, 4.0)}
+    over, lead = Comparison("x", "NLL", -1, values, "typical regimes").leads()[4.0]
+    assert (over, round(lead.mean, 3)) == ("1", 0.3)
 
 
 def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path):
@@ -73,7 +73,7 @@ def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path)
     run.config = catalogue.preset("players", "quick", {"seed": 4})
     run.result = RESULT
     console = Console(record=True, width=100)
-    show_table(comparison, method_table(comparison), {(None, "MOCA"): run}, tmp_path, console)
+    show_table(comparison, {(None, "MOCA"): run}, tmp_path, console)
     words = [line.split() for line in console.export_text().splitlines() if line.strip()]
     ours = {method: str(estimate(values[None, method])) for method in ("MOCA", "oracle")}
     assert ["MOCA", *ours["MOCA"].split(), "-3.291", "±", "0.074"] in words
@@ -113,7 +113,11 @@ def test_the_rate_that_validated_best_is_chosen(runs):
     chosen = paper.best(all_runs)
     assert set(chosen) == {(h, m) for h in (0.05, 0.2) for m in ("MOCA", "oracle", "SW5")}
     for key, run in chosen.items():
-        others = [e.result["best_metric"] for e in all_runs if (e.hazard, e.method) == key]
+        others = [
+            e.result["best_metric"]
+            for e in all_runs
+            if (e.config.data["hazard"], e.config.method) == key
+        ]
         assert run.result["best_metric"] == min(others)
         assert len(others) == 2
 
@@ -121,8 +125,12 @@ def test_the_rate_that_validated_best_is_chosen(runs):
 def test_pictures_of_mocas_runs_are_named_by_their_hazard(runs, place, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(paper, "scores", lambda *_: np.arange(3.0))
-    monkeypatch.setattr(paper, "calibration", lambda run, splits: ({}, f"of {run.hazard}"))
-    monkeypatch.setattr(sinusoid, "picture", lambda run, *_: (run.method, run.hazard))
+    monkeypatch.setattr(
+        paper, "calibration", lambda run, splits: ({}, f"of {run.config.data['hazard']}")
+    )
+    monkeypatch.setattr(
+        sinusoid, "picture", lambda run, *_: (run.config.method, run.config.data["hazard"])
+    )
     monkeypatch.setattr(paper, "save_charts", lambda charts, *_: drawn.update(charts))
     evaluate(Study("sinusoid", "quick", runs, place, tmp_path))
     names = {f"{name}-{h}" for name in ("belief", "calibration", "losses") for h in (0.05, 0.2)}
@@ -155,7 +163,7 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
 @pytest.mark.slow
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
     comparison = evaluate(Study("sinusoid", "quick", runs, place, tmp_path))
-    learned = {"MOCA", "oracle", "SW5", SUPERVISED, UNSUPERVISED}
+    learned = {"MOCA", "oracle", "SW5", *CROSSED.values()}
     assert set(comparison.methods()) == learned
     assert "MOCA's lead" in capsys.readouterr().out
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
@@ -167,21 +175,28 @@ def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
 
 
 def test_an_ablation_is_tested_at_every_share_of_known_switches(place, tmp_path, monkeypatch):
-    asked = [Variation(r, "MOCA", at(0.2, objective={"supervision": r})) for r in (0.0, 1.0)]
-    ablation = Ablation("What is it worth?", "share told", asked, (0.0, 1.0))
-    monkeypatch.setattr(sinusoid, "ABLATIONS", {"known": ablation})
-    wanted = Study("sinusoid", "known", tmp_path, place, tmp_path / "out")
+    asked = Ablation(
+        question="What is it worth?",
+        axis="objective.supervision",
+        label="share known",
+        hazards=(0.2,),
+        values=(0.0, 1.0),
+        supervision=(0.0, 1.0),
+    )
+    monkeypatch.setattr(catalogue, "ablation", lambda name, experiment: asked)
+    wanted = Study("sinusoid", "known", tmp_path, place, tmp_path / "out", asked)
     with pytest.raises(BadRun, match="moca train sinusoid --ablation known"):
-        evaluate_ablation(wanted, "known")
+        evaluate(wanted)
     train(Training("sinusoid", "quick", tmp_path, ablation="known"), SETTINGS, place)
-    comparison = evaluate_ablation(wanted, "known")
+    comparison = evaluate(wanted)
     assert comparison.settings() == [0.0, 1.0]
-    untold, told = comparison.methods()
+    unknown, known = comparison.methods()
     for setting in comparison.settings():
-        assert comparison.ahead((setting, told), (setting, untold)).mean > 0
+        assert comparison.ahead((setting, known), (setting, unknown)).mean > 0
     table = (wanted.out / "table.md").read_text()
-    assert "| share told | told 0 in the test | told 1 in the test |" in table
-    assert (wanted.out / "known.svg").exists()
+    assert "| method, by share known | 0 | 1 |" in table
+    assert "| 1 known in the test |" in table
+    assert {file.suffix for file in wanted.out.iterdir()} == {".svg", ".png", ".md", ".json"}
 
 
 def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):

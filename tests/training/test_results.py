@@ -7,16 +7,17 @@ import pytest
 from scipy import stats
 
 from training.results import (
-    Table,
     bootstrap,
     calibration_error,
     compared,
     coverage,
     distance,
     estimate,
+    number,
     paired,
     plain,
     reliability,
+    rounded,
     uniform_band,
 )
 
@@ -77,9 +78,10 @@ def test_results_as_json_have_no_number_that_is_not_finite():
     assert content == {"a": [one, [None]], "1": None}
 
 
-def test_a_table_of_rows_has_a_dash_for_a_number_that_is_not_finite():
-    row = {"name": "inf", "mean": estimate([2.0]), "delay": math.inf, "late": math.nan}
-    spread = "{mean.mean:.1f} ± {mean.half_width:.1f}"
-    columns = (("a", "{name}"), ("b", spread), ("c", "{delay:g} (0 %)"), ("d", "{late:.2f}"))
-    table = Table.of("", "", [row], *columns)
-    assert table.rows == [("inf", "2.0", "- (0 %)", "-")]
+def test_a_number_that_is_not_finite_is_a_dash_on_a_page():
+    one = estimate([2.0])
+    shown = (number(one, ".1f"), rounded(one), number(math.inf, "g"), number(math.nan, ".0%"))
+    assert shown == ("2.0", "2", "-", "-%")
+    assert number(math.nan, ".1f", math.nan) == "-"
+    assert number(2.0, ".1f", 0.25) == "2.0 ± 0.2"
+    assert rounded(estimate([0.01234, 0.0124])) == "0.0124 ± 0.00038"

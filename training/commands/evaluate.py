@@ -106,17 +106,15 @@ def _experiment(name: str, about: str) -> None:
         datasets: Datasets = None,
         out: Out = None,
     ) -> None:
-        from training import paper
+        from training import catalogue, paper
         from training.data.files import Place
 
         kept = ablation or preset
         results = out or Path("results") / name / kept
-        wanted = paper.Study(name, kept, runs, Place(datasets, runs / "cache"), results)
         with refusals():
-            if ablation is not None:
-                paper.evaluate_ablation(wanted, ablation)
-            else:
-                paper.evaluate(wanted)
+            asked = None if ablation is None else catalogue.ablation(ablation, name)
+            place = Place(datasets, runs / "cache")
+            paper.evaluate(paper.Study(name, kept, runs, place, results, asked))
 
     text = "Trained runs on the same test sequences: table, JSON, figures as SVG and PNG."
     app.command(name, help=f"{about} {text}")(command)

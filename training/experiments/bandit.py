@@ -52,7 +52,7 @@ from training.data.windows import (
 from training.errors import BadConfig, BadRun
 from training.figures import CHOSEN, VALUE, Chart
 from training.meta_training.runs import Run
-from training.paper import Charts, Comparison, Study, method_table, save_charts, show_table
+from training.paper import Charts, Comparison, Study, save_charts, show_table
 from training.results import estimate
 
 LOW = 0.0
@@ -383,9 +383,9 @@ def evaluate(wanted: Study, trials: int, strategies: Sequence[str]) -> None:
         }
         values = {key: one["percent"] for key, one in played.items()}
         comparison = Comparison(f"bandit, {strategy}", METRIC, -1, values)
-        show_table(comparison, method_table(comparison), runs, wanted.out / strategy, console)
+        show_table(comparison, runs, wanted.out / strategy, console)
         if len(comparison.settings()) > 1:
-            charts.append((f"regret-{strategy}", comparison.hazard_chart()))
+            charts.append((f"regret-{strategy}", comparison.chart()))
         panels = {
             f"hazard {setting:g}": {
                 method: {
@@ -420,7 +420,7 @@ def play(run: Run, wanted: Study, trials: int, strategy: str) -> dict[str, NDArr
 
     percent: (trials,) in % of the random agent's. cumulative: (trials, T).
     """
-    hazard = run.hazard
+    hazard = run.config.setting("data.hazard")
     if hazard is None:
         raise BadRun(f"{run.folder}: the run's data have no hazard setting")
 
@@ -430,7 +430,7 @@ def play(run: Run, wanted: Study, trials: int, strategy: str) -> dict[str, NDArr
         own = model(run, wanted)
         chosen = STRATEGIES[strategy]
         random = simulate(None, own, shared, chosen, seeded())
-        ours = simulate(AGENTS[run.method], own, shared, chosen, seeded())
+        ours = simulate(AGENTS[run.config.method], own, shared, chosen, seeded())
         percent = 100 * ours.regret.sum(-1) / random.regret.sum(-1)
         return {"percent": percent.numpy(), "cumulative": ours.regret.cumsum(-1).numpy()}
 

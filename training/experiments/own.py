@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from training.data.windows import (
 from training.errors import BadConfig, BadData, BadRun
 from training.meta_training.runs import Run
 from training.paper import Protocol
-from training.results import Estimate, MethodComparison, Table, compared, estimate
+from training.results import Estimate, MethodComparison, compared, estimate, page
 
 PROTOCOL = Protocol(200, 100)
 ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
@@ -231,18 +231,6 @@ class HeldOutScores(NamedTuple):
     observations: int
     burn_in: int
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The trained model, then the others with its lead over each."""
-        others = [
-            {
-                "model": other.method,
-                "log_score": other.estimate,
-                "lead": other.difference,
-            }
-            for other in self.untrained
-        ]
-        return [{"model": self.name, "log_score": self.trained}, *others]
-
 
 def evaluate(run: Run, splits: Splits, out: Path | None = None) -> HeldOutScores:
     """Print the table, and write it as `table.json` and `table.md`; raises TrainingError."""
@@ -250,10 +238,17 @@ def evaluate(run: Run, splits: Splits, out: Path | None = None) -> HeldOutScores
     console = Console()
     folder = run.folder
     scores = compare(run, splits, console)
-    printed = table(folder.name, scores)
-    console.print(printed.for_terminal())
-    about = {"block": scores.block, "observations": scores.observations, "burn_in": scores.burn_in}
-    printed.save(out or folder / "evaluation", {**about, "rows": scores.rows()})
+    rows = [{"model": scores.name, "log_score": scores.trained}] + [
+        {"model": other.method, "log_score": other.estimate, "lead": other.difference}
+        for other in scores.untrained
+    ]
+    numbers = {
+        "block": scores.block,
+        "observations": scores.observations,
+        "burn_in": scores.burn_in,
+        "rows": rows,
+    }
+    paper.save_table(table(folder.name, scores), numbers, out or folder / "evaluation", console)
     return scores
 
 
@@ -387,18 +382,6 @@ def block_means(scores: Sequence[Tensor], length: int, burn_in: int = BURN_IN) -
     return np.array(means)
 
 
-def table(name: str, scores: HeldOutScores) -> Table:
-    """The table of a run."""
-    caption = (
-        f"{scores.observations} observations in {scores.trained.count} blocks of at most "
-        f"{scores.block}, mean and 95 % interval over blocks; more is better. The lead of "
-        f"{scores.name} over each of the others is of the same blocks"
-    )
-    return Table.of(
-        f"{name}: log score",
-        caption,
-        [{"lead": "", **row} for row in scores.rows()],
-        ("model", "{model}"),
-        ("nats per observation", "{log_score}"),
-        (f"lead of {scores.name}", "{lead}"),
-    )
+def table(name: str, scores: HeldOutScores) -> str:
+    """The table of a run, as Markdown."""
+    return page("held_out.md", name=name, scores=scores)

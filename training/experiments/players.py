@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from training import figures, paper
-from training.catalogue import Ablation, Variation
 from training.data.files import Place, arrays, save
 from training.data.windows import Batch, Series, Splits, fixed, windows
 from training.errors import BadData
@@ -49,24 +48,6 @@ SCALE_FT = 50.0
 TESTED = 150  # observations of a test window
 VALIDATION = 0.15
 PROTOCOL = Protocol(200, TESTED)
-ABLATIONS = {
-    "model": Ablation(
-        "ALPaCA or an LSTM (paper, sec. 6)?",
-        "first hazard",
-        [
-            Variation(0.05, "ALPaCA", {"model": {"kind": "alpaca"}}),
-            Variation(0.05, "LSTM", {}),
-        ],
-    ),
-    "priors": Ablation(
-        "Is a mixture prior better?",
-        "typical regimes",
-        [
-            Variation(m, "MOCA", {"model": {"kind": "alpaca", "lags": 5, "priors": m}})
-            for m in (1, 4)
-        ],
-    ),
-}
 # Of the figure of a trajectory.
 PATH_LENGTH = 200  # observations (paper, fig. 4)
 LENGTH = 94.0  # of an NBA court, feet

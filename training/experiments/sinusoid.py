@@ -13,7 +13,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from training import figures, paper
-from training.catalogue import Ablation, Variation, at
 from training.data.files import Place
 from training.data.windows import Batch, Source, Splits, below, held, switches, uniform
 from training.figures import BELIEF, CHOSEN, CURRENT, EARLIER, Chart, Floats
@@ -27,63 +26,6 @@ NOISE_VARIANCE = 0.05
 TASKS_SEED = 20_220_101  # of recurring tasks, for runs of any seed
 
 PROTOCOL = Protocol(200, 400)
-RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
-ABLATIONS = {
-    "supervision": Ablation(
-        "What is it worth to be told a share of the switches (paper, app. D.4)?",
-        "share of switches told in training",
-        [Variation(r, "MOCA", at(0.2, objective={"supervision": r})) for r in RATES],
-        RATES,
-    ),
-    "prior-weight": Ablation(
-        "Does a small weight of the prior help an oracle's training (paper, app. D.3)?",
-        "weight of the prior in training",
-        [
-            Variation(w, "oracle", at(0.1, objective={"mode": "oracle", "prior_weight": w}))
-            for w in (0.0, 1e-16, 1e-8, 1e-4)
-        ]
-        + [Variation(0, "MOCA", at(0.1))],
-        mode="oracle",
-    ),
-    "length": Ablation(
-        "How long must training windows be (paper, app. D.6)?",
-        "length of training windows",
-        [Variation(t, "MOCA", at(0.01, optimiser={"length": t})) for t in (10, 20, 50, 100, 200)],
-    ),
-    "noise": Ablation(
-        "Is it better to learn the noise variance than to know it (paper, app. C)?",
-        "hazard",
-        [
-            Variation(h, method, at(h, model=model))
-            for method, model in (
-                ("learned", {}),
-                ("fixed, true", {"noise_variance": 0.05, "learn_noise": False}),
-            )
-            for h in (0.01, 0.1)
-        ],
-    ),
-    "model": Ablation(
-        "ALPaCA or an LSTM (paper, sec. 6)?",
-        "hazard",
-        [
-            Variation(0.1, "ALPaCA", at(0.1)),
-            Variation(0.1, "LSTM", at(0.1, model={"kind": "lstm"})),
-        ],
-    ),
-    "prior-scale": Ablation(
-        "Which first scale of the prior trains best?",
-        "first scale of the prior",
-        [
-            Variation(s, "MOCA", at(0.1, model={"prior_scale": s}))
-            for s in (0.03, 0.1, 0.18, 0.3, 1.0)
-        ],
-    ),
-    "priors": Ablation(
-        "Is a mixture prior better where four tasks recur (hazard 0.05)?",
-        "typical regimes",
-        [Variation(m, "MOCA", at(0.05, data={"tasks": 4}, model={"priors": m})) for m in (1, 4, 8)],
-    ),
-}
 
 # Of the figure of densities above the belief.
 TIMES = (40, 60, 90, 120, 140)

@@ -25,7 +25,6 @@ CHECKPOINT = "checkpoint.pt"
 CONFIG = "config.json"
 RESULT = "result.json"
 LOCK = "lock"
-NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
 # Exceptions of reading a file that is not a checkpoint.
 _UNREADABLE = (
     *(OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError),
@@ -79,19 +78,6 @@ class Run:
         except (OSError, ValueError) as error:
             raise BadRun(f"{self.folder}: {RESULT}: {error}") from error
         return result
-
-    @property
-    def hazard(self) -> float | None:
-        """Hazard of the data, if constant and known."""
-        value = self.config.data.get("hazard")
-        return None if value is None else float(value)
-
-    @property
-    def method(self) -> str:
-        """Name in tables and figures: the mode, followed by the variation's name."""
-        mode = self.config.objective.mode
-        label = NAMES.get(mode, mode.upper())
-        return f"{label} {self.config.name}".strip()
 
     @property
     def done(self) -> bool:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.progress import track
 
 from model_core.stream_settings import DEFAULTS, StreamSettings
@@ -55,7 +56,7 @@ from training.quality.series import (
     Sizes,
     load,
 )
-from training.results import Table, alone, bootstrap
+from training.results import alone, bootstrap, page
 
 Floats = NDArray[np.float64]
 
@@ -77,18 +78,9 @@ Rows = list[dict[str, Any]]
 Results = dict[str, Any]  # as of `evaluate`
 T = TypeVar("T")
 
-INTERVAL = "mean and 95 % bootstrap interval over series"
 TARGET = 0.5  # false alarms per 1,000 that are asked for
 LEAST_RATE = 0.02  # below which the axis of rates is linear
-CHEAP = (
-    f"In-sample: {EVEN} has the true number of changes of each series, {ALWAYS} marks every mean "
-    "regime of the corpus, which no detector knows."
-)
 COMPARED = ("normal", "Student-t3", "lognormal", "AR(0.5)", "season of 24")  # by their delays
-FAMILY = ("family", "{family}")
-CORPUS = ("corpus", "{corpus}")
-METHOD = ("method", "{method}")
-SCORED = ("anomaly score", "{method}")
 
 
 class QualityStudy(NamedTuple):
@@ -566,169 +558,27 @@ MEASURES = (families, periods, ages, changes, selection, forecasts)
 # --- tables and figures --------------------------------------------------------------------------
 
 
-def tables(results: Results) -> list[Table]:
-    """Tables of all results."""
-    sizes = Sizes()
-    one = sizes.periods[-1] / (sizes.quiet * sizes.quiet_length)
-    content = [
-        Table.of(
-            "Simulated families",
-            f"False alarms per 1,000 quiet observations ({INTERVAL}); then for each size of shift "
-            f"the median delay, in observations, and the share found within {sizes.within}. A "
-            "method that alarms all the time also finds shifts. FOCuS is an oracle: it knows the "
-            "scale of the noise, and its threshold is in-sample, the lowest at which it has no "
-            "more false alarms on these very series than the method it is named for.",
-            results["families"],
-            FAMILY,
-            METHOD,
-            ("false per 1,000", "{false:.2f}"),
-            *(
-                (f"{by:g} sd", f"{{delay[{k}]:g}} ({{found[{k}]:.0%}})")
-                for k, by in enumerate(sizes.shifts)
-            ),
-            named=2,
-        ),
-        Table.of(
-            "Alarms asked for and got",
-            "Confirmed changes on quiet series over those asked for, by `false_alarm_every` "
-            f"({INTERVAL}). Steady: share of the observations from {SETTLED_FROM} on at which "
-            f"`changed_probability` is at most {LITTLE:g}. Of the longest period one alarm in all "
-            f"the series of a family is {one:g}.",
-            results["periods"],
-            FAMILY,
-            METHOD,
-            ("every", "{every:,.0f}"),
-            ("got over asked", "{got:.2f}"),
-            ("steady", "{steady:.1%}"),
-            named=3,
-        ),
-        Table.of(
-            "Delays early and later",
-            "Observations up to the confirmation of a shift of a normal series that comes after so "
-            f"many, the first one included; {sizes.aged} series each; and the share found within "
-            f"{sizes.within}.",
-            results["ages"],
-            ("after", "{after}"),
-            METHOD,
-            ("shift", "{shift:g} sd"),
-            ("median", "{delay:g}"),
-            ("90 %", "{late:g}"),
-            ("found", "{found:.0%}"),
-            named=3,
-        ),
-    ]
-    for corpus in dict.fromkeys(row["corpus"] for row in results["changes"]):
-        f1 = ("F1", "{f1}")
-        detections = ("detections", "{detections}")
-        if corpus == TCPD:
-            caption = f"F1 (margin {MARGIN}) and covering by the benchmark's scorer, {INTERVAL}. "
-            columns = [METHOD, f1, ("covering", "{cover}"), detections]
-        else:
-            within = MARGINS[corpus]
-            caption = f"F1 of detected changes within {within} observations, {INTERVAL}. "
-            columns = [METHOD, f1, detections]
-        rows = [row for row in results["changes"] if row["corpus"] == corpus]
-        content.append(Table.of(f"Changes: {corpus}", caption + CHEAP, rows, *columns))
-    content += [
-        Table.of(
-            "Choices: TCPD",
-            f"The best of the defaults and {sizes.candidates} random settings around them (each "
-            f"constant times 1/{SPREAD:g} to {SPREAD:g}) on a random half of the series, scored on "
-            "the other half; the defaults on the same halves; mean and standard deviation over "
-            f"{REPETITIONS} splits. Beaten: share of the random settings that the defaults beat on "
-            "all series.",
-            results["selection"],
-            METHOD,
-            ("output", "{output}"),
-            ("chosen: F1", "{chosen[0][0]:.3f} ± {chosen[0][1]:.3f}"),
-            ("covering", "{chosen[1][0]:.3f} ± {chosen[1][1]:.3f}"),
-            ("defaults: F1", "{default[0][0]:.3f} ± {default[0][1]:.3f}"),
-            ("covering", "{default[1][0]:.3f} ± {default[1][1]:.3f}"),
-            ("beaten", "{beaten:.0%}"),
-            named=2,
-        ),
-        Table.of(
-            "Forecasts: log score and CRPS",
-            f"One step ahead, each series in the scale of its warm-up, {INTERVAL}. Lead: log score "
-            "less that of the last value, median over series. Relative: CRPS as a share of the "
-            "last value's, geometric mean over series.",
-            results["forecasts"],
-            CORPUS,
-            METHOD,
-            ("log score", _rounded("log_score")),
-            ("lead", "{score[lead]:.3f}"),
-            ("CRPS", _rounded("crps")),
-            ("relative", _rounded("relative_crps")),
-            named=2,
-        ),
-        Table.of(
-            "Forecasts: error and runaways",
-            f"Mean absolute error in the scale of the warm-up, {INTERVAL}; as a share of the last "
-            "value's, geometric mean over series. Behind: series where it is larger than the last "
-            "value's; worst: the largest share of that. Runaway: largest distance of a forecast "
-            "from the range of the labels, in their standard deviations; runaways: series with "
-            f"more than {RUNAWAY:g}.",
-            results["forecasts"],
-            CORPUS,
-            METHOD,
-            ("error", _rounded("error")),
-            ("relative", _rounded("relative_error")),
-            ("behind", "{score[behind]}"),
-            ("worst", "{score[worst]:.2f}"),
-            ("runaway", "{score[runaway]:.2g}"),
-            ("runaways", "{score[runaways]}"),
-            named=2,
-        ),
-        Table.of(
-            "Calibration",
-            "Share of labels in 90 % intervals: pooled, and of the series with the lowest and the "
-            f"highest. Calibrated: share of the series with {WITHIN[0]:g} to {WITHIN[1]:g}. KS: "
-            "distance of the pooled PITs from uniform, of models before they are corrected.",
-            results["forecasts"],
-            CORPUS,
-            METHOD,
-            ("coverage", "{score[coverage]:.3f}"),
-            ("lowest", "{score[lowest]:.3f}"),
-            ("highest", "{score[highest]:.3f}"),
-            ("calibrated", "{score[calibrated]:.0%}"),
-            ("KS", "{score[ks]:.3f}"),
-            named=2,
-        ),
-        Table.of(
-            "Anomalies: NAB, standard profile",
-            "Other half: the threshold is the best one of a random half of the series, the score "
-            f"that of the other half; mean and standard deviation over {REPETITIONS} splits. "
-            "In-sample: with the best threshold of all series. Alarms are at least 100 "
-            "observations apart; without that every observation above the threshold is a "
-            "detection.",
-            results["nab"],
-            SCORED,
-            ("other half", "{score.mean:.1f} ± {score.sd:.1f}"),
-            ("in-sample", "{score.in_sample:.1f}"),
-            ("at .999", "{score.fixed:.1f}"),
-        ),
-        Table.of(
-            "Anomalies: NAB, VUS-PR",
-            "Volume under the surface of precision, recall and the width of a buffer around "
-            f"labelled windows, 0 to {WIDEST} observations, {INTERVAL} that have one. It needs no "
-            "threshold. In-sample: the form of the anomaly was chosen on these series.",
-            results["vus"],
-            SCORED,
-            ("VUS-PR", "{vus}"),
-        ),
-    ]
-    return [table for table in content if table.rows]
-
-
-def _rounded(name: str) -> str:
-    """Mean and interval to three digits: scales of a warm-up may be tiny."""
-    return f"{{score[{name}].mean:.3g}} ± {{score[{name}].half_width:.2g}}"
+def tables(results: Results) -> str:
+    """Tables of all results, as Markdown."""
+    return page(
+        "quality.md",
+        **results,
+        sizes=Sizes(),
+        settled_from=SETTLED_FROM,
+        little=LITTLE,
+        margin=MARGIN,
+        margins=MARGINS,
+        spread=SPREAD,
+        repetitions=REPETITIONS,
+        runaway=RUNAWAY,
+        within=WITHIN,
+        widest=WIDEST,
+    )
 
 
 def show(results: Results, console: Console) -> None:
     """Print every table, and what was not measured."""
-    for table in tables(results):
-        console.print(table.for_terminal())
+    console.print(Markdown(tables(results)))
     if results["missing"]:
         console.print(f"not measured, as it is not there: {', '.join(results['missing'])}")
     console.print("{took_s:.0f} s, torch {torch}, Python {python}".format(**results))
@@ -737,8 +587,7 @@ def show(results: Results, console: Console) -> None:
 def write(folder: Path, results: Results) -> None:
     """Write `tables.md`, and each figure as PNG and SVG."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(table.markdown() for table in tables(results))
-    (folder / "tables.md").write_text(text, "utf-8")
+    (folder / "tables.md").write_text(tables(results), "utf-8")
     for name, chart in charts(results["families"]).items():
         chart.save(folder / name)
 

@@ -5,6 +5,7 @@ import re
 import tomllib
 from datetime import UTC, datetime, timedelta
 from importlib import resources
+from itertools import product
 
 import pytest
 import torch
@@ -14,9 +15,9 @@ from tests.training.moca import moca, small
 from training import catalogue
 from training.data.windows import Series
 from training.errors import BadConfig
-from training.experiments import own, players, sinusoid
+from training.experiments import own
 from training.experiments.regimes import regime_series
-from training.jobs import LAGS
+from training.jobs import LAGS, Training
 from training.meta_training.runs import Run
 from training.paper import finished
 
@@ -105,17 +106,25 @@ def test_a_grid_is_a_run_for_each_cell(tmp_path):
 def test_every_preset_and_variation_is_a_configuration():
     for experiment in catalogue.EXPERIMENTS:
         text = (resources.files("training") / "presets" / f"{experiment}.toml").read_text()
-        names = {"quick", *tomllib.loads(text)} - {"all"}
+        names = {"quick", *tomllib.loads(text)} - {"all", "ablation"}
         configs = {name: catalogue.preset(experiment, name) for name in names}
         assert {config.experiment for config in configs.values()} == {experiment}
         assert experiment == "regimes" or configs["quick"].optimiser != configs["paper"].optimiser
-    for module in (sinusoid, players):
-        experiment = module.__name__.rpartition(".")[2]
-        for name, ablation in module.ABLATIONS.items():
-            folders = {variation.name for variation in ablation.variations}
-            assert len(folders) == len(ablation.variations), name
-            for variation in ablation.variations:
-                catalogue.preset(experiment, "quick", variation.settings)
+        asked = tomllib.loads(text).get("ablation", {})
+        for name in asked:
+            cells = Training(experiment, "quick", None).cells(
+                {}, catalogue.ablation(name, experiment)
+            )
+            settings = dict(cells)
+            assert len(settings) == len(list(product(*cells_of(asked[name])))), name
+            keys = [catalogue.preset(experiment, "quick", cell) for cell in settings.values()]
+            assert len({config.model_dump_json() for config in keys}) == len(settings) > 1
+            assert "run" not in settings
+
+
+def cells_of(asked):
+    """Axes of an ablation."""
+    return [asked[axis] for axis in ("hazards", "values", "methods") if axis in asked]
 
 
 def write(file, header, rows):
