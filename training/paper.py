@@ -20,11 +20,10 @@ from rich.markdown import Markdown
 from rich.progress import track
 from torch import Tensor
 
-from model_core import filter as moca
 from model_core import segments
 from model_core.hazard import table_of
 from model_core.segments import Changes, Sequences
-from model_core.stream.columns import inputs_of, packed
+from model_core.stream.columns import packed
 from model_core.stream.slab import Refused
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
@@ -268,11 +267,8 @@ def density(model: UnderlyingModel, series: Series, x: Tensor, y: Tensor) -> Ten
     """Density (len(y), len(x)) of the label y (Q,) that follows a series, at inputs x (G, 1)."""
     settings = DEFAULTS._replace(max_hypotheses=max(2, len(series.y)))
     pipeline = as_stream(model, series, settings).pipeline
-    slab = pipeline.slab
-    states, priors = moca.repeated(slab.state(0), slab.prior(0), len(x))
-    inputs = inputs_of(model, packed(model, pipeline.coming(len(x))))._replace(x=x)
-    grown, _ = moca.grow(states, priors, inputs)
-    mixture = moca.predict(model, grown, priors, inputs).mixture
+    seen = pipeline.coming(len(x))._replace(x=x.numpy())
+    mixture, _ = pipeline.slab.mixture(0, packed(model, seen))
     return torch.stack([mixture.log_prob(label.expand(len(x), 1)).exp() for label in y])
 
 

@@ -95,9 +95,9 @@ def tried(
 
     Arguments as of `ahead`. Raises Refused.
     """
-    copies = _copies(slab, known_of(levels), 1)
-    (copy,) = _add(copies, slab.row(row))
-    predicted = _predicted(copies.tried(copy, seen), slab.model)
+    predicted = slab.predicted(row, columns.packed(slab.model, seen), known_of(levels))
+    if np.isnan(predicted.mean).any():
+        raise Refused(NOT_FINITE)
     return corrected(slab, row, predicted, offsets, levels)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model_core.readout import Readout
-from model_core.stream import season, warmup
+from model_core.stream import forecasts, season, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event, Track, Watch, restored
 from model_core.stream.pipeline import Pipeline
@@ -25,8 +25,8 @@ from model_core.stream.rows import (
 )
 from model_core.stream.segmentation import Segment, best
 from model_core.stream.series import NOTHING, Taken
-from model_core.stream.slab import Past, Slab
-from model_core.stream.state import SeasonPeriods, SeenLabels, kept_season
+from model_core.stream.slab import Past, Refused, Slab
+from model_core.stream.state import SeasonPeriods, SeenLabels
 from model_core.stream_settings import StreamSettings
 from model_core.upm.base import UnderlyingModel
 
@@ -280,8 +280,7 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         if not series.warm:
             return math.nan
         seen = self._with_seasons([series], self._columns([observation]))
-        (step,) = self.slab.tried(series.row, seen)
-        return step.anomaly
+        return self.slab.tried(series.row, seen).anomaly
 
     def predict(
         self, row: int, x: tuple[float, ...], elapsed: float, changepoint: float
@@ -298,13 +297,14 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
         try:
             coming = self._unlabelled(x, elapsed, changepoint)
             seen = self._with_seasons([series], self._columns([coming]))
-            (step,) = self.slab.tried(own, seen)
+            predicted, _ = forecasts.tried(self.slab, own, seen, seen.offset, self.slab.levels)
+        except Refused:
+            return None
         finally:
             if not series.warm:
                 self.slab.remove(own)
-        if not step.readout.ok or step.predictive is None:
-            return None
-        return step.predictive.numbers(kept_season(seen.offset[0].tolist()))
+        numbers: Floats = predicted.numbers[0]
+        return numbers
 
     def begun(self, row: int) -> int | None:
         """Row of the slab that holds a series' filter; in the warm-up of one to be removed."""

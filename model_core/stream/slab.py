@@ -17,7 +17,7 @@ from model_core import compiled as places
 from model_core import filter as moca
 from model_core.codec import StreamRow
 from model_core.filter import FilterState, Prior
-from model_core.lazy import Tensor, torch
+from model_core.lazy import torch
 from model_core.predictive import Mixture, alike
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
@@ -96,15 +96,13 @@ class Detail(NamedTuple):
 class DetailRow(NamedTuple):
     """Details of the predictive of one row (batch 1), which are not corrected.
 
-    summary: with the levels wanted, if any. mixture, run_length: of its components (S,), of which
-    one beyond S is the outliers'; None where neither they are wanted nor the summary is made of
-    them. applied: (d, 3) the correction, see
-    `correction`.
+    summary: with the levels wanted, if any. mixture, run_lengths: as of `Slab.mixture`, if they are
+    wanted. applied: (d, 3) the correction, see `correction`.
     """
 
     summary: Summary | None
     mixture: Mixture | None
-    run_length: Tensor | None
+    run_lengths: Sequence[int | None]
     applied: Floats
 
 
@@ -375,7 +373,7 @@ class Slab:
 
         One component each: the season is not in it.
         """
-        state = self.state(row)
+        state, _ = self.batch([row])
         assert state.memory is not None
         ids = state.memory.numbers[0, REGIMES:].reshape(OF_EACH, -1)[0].tolist()
         at = sorted((m for m, id_ in enumerate(ids) if id_), key=lambda m: ids[m])
@@ -411,14 +409,6 @@ class Slab:
         if rows:
             self._chunks.write(rows, arrays[:2])
             self._write_beside(rows, arrays[2:])
-
-    def state(self, row: int) -> FilterState:
-        """State of one series (batch 1) for the eager filter, a copy."""
-        return self._layout.state(*self._chunks.read([row]))
-
-    def prior(self, row: int) -> Prior:
-        """Prior of one series (batch 1) for the eager filter, a copy."""
-        return self._layout.prior(*self._chunks.read([row]))
 
     def batch(self, rows: Sequence[int]) -> tuple[FilterState, Prior]:
         """States and priors of series, on their device: good until the rows change.
@@ -530,21 +520,66 @@ class Slab:
         """Room (count, 2, S) for the beliefs after so many steps, see `stepped`."""
         return np.empty((count, 2, self._layout.slots))
 
-    def tried(self, row: int, seen: Columns) -> list[Step]:
-        """Steps of a row by each of several observations alone; the row stays as it is."""
+    def tried(self, row: int, seen: Columns) -> Step:
+        """Step of a row by one observation; the row stays as it is."""
+        copy = self.add(self.row(row))
+        try:
+            (step,) = self.step([copy], seen, [NOTHING_WATCHED])
+        finally:
+            self.remove(copy)
+        return step
+
+    def predicted(self, row: int, packed: Packed, levels: Sequence[float]) -> Summary:
+        """Predictives (B, ...) of a row before each of several observations of it alone.
+
+        levels: as of `known_of`. They are not corrected, and the row stays as it is; nan where
+        numbers are not finite.
+        """
+        count = len(packed.y)
+        if self._kernel is None:  # a step costs far more than the mixture before it
+            mixture, _ = self.mixture(row, packed)
+            unknown = torch.full((count, self.model.y_dim), torch.nan, dtype=torch.float64)
+            return summary.of_mixture(mixture, unknown, levels)
+        inputs = packed.inputs.copy()
+        inputs[:, places.LABELLED] = 0.0
+        inputs[:, places.LABEL : places.LABEL + self.model.y_dim] = 0.0
         own = self.row(row)
-        steps: list[Step] = []
-        for at in range(0, seen.rows, self.step_rows):  # not as many copies as observations
-            part = seen.part(slice(at, at + self.step_rows))
-            copies: list[int] = []
-            try:
-                for _ in range(part.rows):
-                    copies.append(self.add(own))
-                steps += self.step(copies, part, [NOTHING_WATCHED] * part.rows)
-            finally:
-                for copy in copies:
-                    self.remove(copy)
-        return steps
+        parts = []
+        for first in range(0, count, self.step_rows):  # not as many copies as observations
+            part = slice(first, first + self.step_rows)
+            copies = [held[None].repeat(len(inputs[part]), 0) for held in (own.lines, own.head)]
+            table, predicted = self._advance(
+                copies,
+                np.arange(len(copies[0])),
+                inputs[part],
+                packed.hazard[part],
+                True,
+                levels=with_normal(levels),
+            )
+            assert predicted is not None
+            predicted.numbers[table[:, OK_COLUMN] <= 0] = np.nan
+            parts.append(predicted.numbers)
+        return Summary(np.concatenate(parts), self.model.y_dim, self.model.label)
+
+    def mixture(self, row: int, packed: Packed) -> tuple[Mixture, list[int | None]]:
+        """Predictives (B, ...) of a row before each of observations that differ by inputs alone.
+
+        Then the run lengths of the components, the shortest first, whatever slots they are in, so
+        that a seed means the same draws; None of those that no hypothesis has.
+        """
+        with torch.inference_mode():
+            states, priors = moca.repeated(*self.batch([row]), len(packed.y))
+            coming = columns.inputs_of(self.model, packed, self.device)
+            grown, _ = moca.grow(states, priors, coming)
+            mixture = moca.predict(self.model, grown, priors, coming).mixture
+            belief = grown.belief
+            alive = moca.order(grown)[0, : int(torch.isfinite(belief.log_prob[0]).sum())]
+            slots = belief.log_prob.shape[1]
+            others = torch.arange(slots, mixture.log_weight.shape[1], device=self.device)
+            at = torch.cat((alive, others))
+            weight, *parts = (own.index_select(1, at) for own in mixture.tensors())
+            lengths = [*belief.run_length[0, alive].tolist(), *[None] * len(others)]
+        return Mixture(weight, mixture.components.rebuilt(*parts)), lengths
 
     def drawn(
         self, rows: Sequence[int], packed: Packed, generator: np.random.Generator
@@ -567,7 +602,7 @@ class Slab:
         for chunk, lying, at in groups:
             inputs = packed.inputs[at]
             table, predicted = self._advance(
-                chunk, lying, inputs, packed.hazard[at], True, noise=noise[at]
+                chunk.arrays, lying, inputs, packed.hazard[at], True, noise=noise[at]
             )
             if predicted is not None:
                 predicted.numbers[table[:, OK_COLUMN] <= 0] = np.nan
@@ -675,7 +710,7 @@ class Slab:
         for chunk, lying, at in self._chunks.groups(stepped):
             inputs = packed.inputs[at]
             self._settled(stepped[at], inputs)
-            table, _ = self._advance(chunk, lying, inputs, packed.hazard[at], False)
+            table, _ = self._advance(chunk.arrays, lying, inputs, packed.hazard[at], False)
             for i in owner[at][table[:, OK_COLUMN] <= 0].tolist():
                 took[i] = False
         self._hold(held)
@@ -874,7 +909,9 @@ class Slab:
         else:
             groups = self._chunks.groups(rows)
             parts = [
-                self._advance(chunk, lying, packed.inputs[at], packed.hazard[at], summarised, room)
+                self._advance(
+                    chunk.arrays, lying, packed.inputs[at], packed.hazard[at], summarised, room
+                )
                 for chunk, lying, at in groups
             ]
             table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
@@ -961,39 +998,14 @@ class Slab:
         self._settled([row], packed.inputs)
         at_levels = None
         mixture = None
-        run_length = None
-        if wanted.mixture or self._kernel is None:
-            prior = self.prior(row)
-            observed = columns.inputs_of(self.model, packed, self.device)
-            with torch.inference_mode():
-                grown, _ = moca.grow(self.state(row), prior, observed)
-                mixture = moca.predict(self.model, grown, prior, observed).mixture
-            run_length = grown.belief.run_length[0]
-        if wanted.levels and self._kernel is not None:
-            at_levels = self._at_levels(row, packed, wanted.levels)
-        elif wanted.levels and mixture is not None:
-            unknown = torch.full((1, self.model.y_dim), torch.nan, dtype=torch.float64)
-            at_levels = summary.of_mixture(mixture, unknown, wanted.levels)
-        return DetailRow(at_levels, mixture, run_length, np.empty(0))
-
-    def _at_levels(self, row: int, packed: Packed, levels: Sequence[float]) -> Summary:
-        """Summary of the predictive of a row by its kernel, with other levels than the usual."""
-        inputs = packed.inputs.copy()
-        inputs[:, places.LABELLED] = 0.0
-        inputs[:, places.LABEL : places.LABEL + self.model.y_dim] = 0.0
-        # With the median, and slots in order, as of predictions: a search depends on both.
-        known = known_of(levels)
-        own = self.row(row)
-        copy = self.add(own._replace(lines=self._layout.ordered(own.lines)))
-        try:
-            ((chunk, lying, _),) = self._chunks.groups([copy])
-            _, predicted = self._advance(
-                chunk, lying, inputs, packed.hazard, True, levels=with_normal(known)
-            )
-        finally:
-            self.remove(copy)
-        assert predicted is not None
-        return predicted.at([known.index(level) for level in levels])
+        run_lengths: Sequence[int | None] = ()
+        if wanted.levels:
+            known = known_of(wanted.levels)
+            chosen = [known.index(level) for level in wanted.levels]
+            at_levels = self.predicted(row, packed, known).at(chosen)
+        if wanted.mixture:
+            mixture, run_lengths = self.mixture(row, packed)
+        return DetailRow(at_levels, mixture, run_lengths, np.empty(0))
 
     def _eagerly(
         self, rows: Numbers, packed: Packed, summarised: bool
@@ -1028,7 +1040,7 @@ class Slab:
 
     def _advance(
         self,
-        chunk: Chunk,
+        held: Sequence[Floats],
         rows: NDArray[np.int64],
         inputs: Floats,
         hazard: Floats,
@@ -1037,13 +1049,13 @@ class Slab:
         noise: Floats = places.NO_NOISE,
         levels: Floats | None = None,
     ) -> tuple[Floats, Summary | None]:
-        """Step rows of a chunk by the compiled kernel: the table of `readout`, and predictives.
+        """Step rows by the compiled kernel: the table of `readout`, and predictives.
 
-        room: for beliefs, see `compiled.kernel.Kernel.advance`. noise: as it has it; the inputs are
-        changed by it. levels: (2, Q), in place of the usual.
+        held: lines and heads of a chunk. room: for beliefs, see `compiled.kernel.Kernel.advance`.
+        noise: as it has it; the inputs are changed by it. levels: (2, Q), in place of the usual.
         """
         assert self._kernel is not None
-        lines, heads = chunk.arrays
+        lines, heads = held
         levels = self._levels if levels is None else levels
         wanted = summarised and levels.size > 0
         table, predicted = self._kernel.advance(

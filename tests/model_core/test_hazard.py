@@ -193,7 +193,7 @@ def test_a_stream_learns_how_often_its_regimes_end():
         detector = Detector("gaussian", location=0.0, scale=1.0, max_hypotheses=50, seasonal=False)
         detector.update_many(y)
         pipeline = detector._all.pipeline
-        state = pipeline.slab.state(pipeline.series[0].row)
+        state = pipeline.slab.batch([pipeline.series[0].row])[0]
         table = torch.tensor([hazards.BY_STREAM], dtype=torch.float64)
         rate = expected_hazard(state, table)
         mean = float((state.belief.log_prob.exp() * rate).sum())

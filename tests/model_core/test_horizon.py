@@ -67,7 +67,7 @@ def paths_of(slab, row, steps: int, count: int = PATHS, seed: int = 0, **rates):
 
 def mixtures(slab, row, now, steps: int):
     """Exact marginals by the eager filter, of exchangeable labels."""
-    state, prior = slab.state(row), slab.prior(row)
+    state, prior = slab.batch([row])
     for step in range(steps):
         seen = forecasts._following(now, steps).part([step])
         inputs = columns.inputs_of(slab.model, columns.packed(slab.model, seen))
@@ -141,7 +141,7 @@ def test_labels_of_a_regime_share_what_is_not_known_of_it():
     """Mean and variance unknown, without changes: the joint predictive is a Student-t."""
     slab, row = filtered(built("gaussian"), [0.3, 0.1, 0.8, -0.2, 1.4, 0.9], hazard=0.0)
     both = paths_of(slab, row, 2, 20_000, hazard=0.0)[..., 0]
-    state = slab.state(row)
+    state, _ = slab.batch([row])
     kappa = float(state.stats.kappa[0][state.belief.log_prob[0].isfinite()])
     mixture = next(mixtures(slab, row, coming(hazard=0.0), 1))
     df, loc, scale = (float(p[0, 0].flatten()[0]) for p in mixture.components.parameters())
@@ -180,7 +180,7 @@ def test_a_kernel_draws_labels_as_the_mixture_has_them(name):
     assert slab.in_series
     now = coming(d, outlier_rate=0.05)
     inputs = columns.inputs_of(model, columns.packed(model, now))
-    state, prior = slab.state(row), slab.prior(row)
+    state, prior = slab.batch([row])
     mixture = moca.predict(model, moca.grow(state, prior, inputs)[0], prior, inputs).mixture
     expected = mixture.sample(20_000, torch.Generator().manual_seed(1))[0].numpy()
     found = paths_of(slab, row, 1, 4000, outlier_rate=0.05)[:, 0]
@@ -220,7 +220,7 @@ def test_the_second_label_is_the_integral_over_the_first(name, change):
     model = slab.model
     now = coming()
     inputs = columns.inputs_of(model, columns.packed(model, now))
-    state, prior = slab.state(row), slab.prior(row)
+    state, prior = slab.batch([row])
     first = moca.step(model, state, prior, inputs)[1].predictive
     count = 400
     levels = (torch.arange(count, dtype=torch.float64) + 0.5) / count

@@ -19,15 +19,15 @@ from moca_client.responses import (
     Predictions,
     RunLengthSummary,
 )
-from model_core import actions, readout, summary
+from model_core import actions, readout
 from model_core import filter as moca
 from model_core.actions import Strategy
 from model_core.lazy import torch
 from model_core.predictive import Mixture
 from model_core.stream import forecasts, seasons, warmup
 from model_core.stream.checks import check_input
-from model_core.stream.columns import Floats, effective_rates, hazard_table
-from model_core.stream.slab import RECENT_RUN_LENGTHS, Refused, Slab, known_of
+from model_core.stream.columns import Floats, effective_rates, hazard_table, packed
+from model_core.stream.slab import RECENT_RUN_LENGTHS, Refused, Slab
 from model_core.stream.state import KnownRegime
 from service.observability import metrics
 from service.problems import (
@@ -161,28 +161,21 @@ def _predicted(
 ) -> list[Prediction]:
     """Predictions of the label to come by a row of a slab; offset: the label's season.
 
-    Without a kernel a step costs far more than the mixture before it. Raises NumericalFault.
+    Raises NumericalFault.
     """
-    levels = sorted(command.quantiles)
     offsets = np.tile(offset or np.zeros(slab.model.y_dim), (len(records), 1))
-    mixture = None
-    if described(command) or not slab.in_series:
-        mixture, run_lengths = _mixture(slab, row, records)
-    if mixture is None or slab.in_series:
-        coming = step_inputs.columns_of(slab.model, records)
-        try:
-            summaries, applied = forecasts.tried(slab, row, coming, offsets, levels)
-        except Refused as error:
-            raise _not_finite(records[0].seq) from error
-    else:
-        unknown = torch.full(offsets.shape, torch.nan, dtype=torch.float64)
-        summaries = summary.of_mixture(mixture, unknown, known_of(levels))
-        summaries, applied = forecasts.corrected(slab, row, summaries, offsets, levels)
+    coming = step_inputs.columns_of(slab.model, records)
+    levels = sorted(command.quantiles)
+    try:
+        summaries, applied = forecasts.tried(slab, row, coming, offsets, levels)
+    except Refused as error:
+        raise _not_finite(records[0].seq) from error
     predicted = [
         Prediction(predictive=predictive)
         for predictive in predictives(summaries, command.quantiles)
     ]
-    if mixture is not None:
+    if described(command):
+        mixture, run_lengths = slab.mixture(row, packed(slab.model, coming))
         _describe(predicted, mixture.shifted(offset), run_lengths, applied, command)
     return predicted
 
@@ -190,25 +183,6 @@ def _predicted(
 def _not_finite(seq: int) -> NumericalFault:
     metrics.NUMERICAL_FAULTS.inc()
     return NumericalFault(f"the prediction at seq {seq} is not finite", seq=seq)
-
-
-def _mixture(slab: Slab, row: int, records: list[Record]) -> tuple[Mixture, list[int | None]]:
-    """Mixture of a row at each input (batch: the inputs), and the run length of each component.
-
-    Shortest run first, whatever slots they are in, so that a seed means the same draws.
-    """
-    state = slab.state(row)
-    prior = slab.prior(row)
-    grown, _ = moca.grow(state, prior, step_inputs.inputs(slab, records[:1]))
-    states, priors = moca.repeated(grown, prior, len(records))
-    mixture = moca.predict(slab.model, states, priors, step_inputs.inputs(slab, records)).mixture
-    slots = grown.belief.log_prob.shape[1]
-    alive = moca.order(grown)[0, : int(torch.isfinite(grown.belief.log_prob[0]).sum())]
-    outliers = mixture.log_weight.shape[1] - slots  # their component, if any
-    at = torch.cat((alive, torch.arange(slots, slots + outliers, device=slab.device)))
-    parts = [parameter.index_select(1, at) for parameter in mixture.components.parameters()]
-    ordered = Mixture(mixture.log_weight.index_select(1, at), mixture.components.rebuilt(*parts))
-    return ordered, [*grown.belief.run_length[0, alive].tolist(), *[None] * outliers]
 
 
 def _describe(
@@ -253,8 +227,8 @@ def act(engine: Engine, stream: Stream, command: Act, envelope: Envelope) -> Act
         )
     slab = stream.slab
     coming = step_inputs.coming(model, head, command.elapsed, command.candidates[0])
-    state = slab.state(delayed_labels.newest(engine, stream))
-    grown, _ = moca.grow(state, slab.prior(stream.row), step_inputs.inputs(slab, [coming]))
+    state, prior = slab.batch([delayed_labels.newest(engine, stream)])
+    grown, _ = moca.grow(state, prior, step_inputs.inputs(slab, [coming]))
     candidates = torch.tensor([command.candidates], dtype=torch.float64, device=slab.device)
     strategy = Strategy(command.strategy, command.samples)  # type: ignore[arg-type]
     generators = actions.seeded([command.seed], slab.device)
@@ -359,7 +333,7 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
     assert slab is not None
     own = slab.restate(stream.row, stated)
     if slab.model.typical:
-        (regime,) = readout.typical_regimes(slab.model, slab.state(stream.row))
+        (regime,) = readout.typical_regimes(slab.model, slab.batch([stream.row])[0])
         head.regime = regime
     hazard, _ = effective_rates(slab.model, head.settings)
     (table,) = hazard_table(slab.model, [hazard])

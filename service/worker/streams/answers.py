@@ -162,9 +162,8 @@ class PendingAnswer(msgspec.Struct, gc=False):
             correction.apply(shifted.numbers, place.applied[None])
             (at_levels,) = predictives(shifted, request.quantiles)
             self.quantiles = at_levels.quantiles
-        if request.components and place.mixture is not None and place.run_length is not None:
-            mixture = place.mixture.shifted(offset)
-            (self.components,) = components(mixture, place.run_length.tolist())
+        if request.components and place.mixture is not None:
+            (self.components,) = components(place.mixture.shifted(offset), place.run_lengths)
 
     def stored(self) -> StoredAnswer:
         """Return it as the API is sent it."""
@@ -315,17 +314,16 @@ def summarise(mixture: Mixture, levels: Sequence[float]) -> list[Predictive]:
 
 
 def components(mixture: Mixture, run_lengths: Sequence[int | None]) -> list[list[Component]]:
-    """The components of each row that have a weight, the shortest run length first.
-
-    run_lengths: of the components, the same in all rows; the outliers' may be left out.
-    """
+    """The components of each row that have a weight; run_lengths: as of `Slab.mixture`."""
     weights = mixture.log_weight.exp().tolist()
     moments = _moments(mixture)
-    lengths = [*run_lengths, *[None] * (len(weights[0]) - len(run_lengths))]
-    order = sorted(range(len(lengths)), key=lambda i: (lengths[i] is None, lengths[i] or 0))
     return [
-        [Component(row[i], lengths[i], **described[i]) for i in order if row[i] > 0]
-        for row, described in zip(weights, moments, strict=True)
+        [
+            Component(weight, length, **described)
+            for weight, length, described in zip(row, run_lengths, own, strict=True)
+            if weight > 0
+        ]
+        for row, own in zip(weights, moments, strict=True)
     ]
 
 

@@ -90,7 +90,7 @@ def test_supervision_and_rates_are_those_that_observations_met(bench):
 def test_the_stream_is_untouched(bench):
     def state():
         loaded = bench.worker.engine.streams[bench.partition("a"), "a"]
-        leaves = tree_leaves(loaded.slab.state(loaded.row))
+        leaves = tree_leaves(loaded.slab.batch([loaded.row])[0])
         return bench.stored("a"), [None if each is None else each.tolist() for each in leaves]
 
     y = labels(140)

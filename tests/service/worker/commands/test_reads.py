@@ -73,7 +73,7 @@ def test_a_seed_draws_what_it_draws(inputs, strategy):
     before = inputs.stored("a")
     answer = inputs.ask(command)
     held = inputs.worker.engine.streams[inputs.partition("a"), "a"]
-    state, prior = held.slab.state(held.row), held.slab.prior(held.row)
+    state, prior = held.slab.batch([held.row])
     grown, _ = moca.grow(state, prior, step_inputs.inputs(held.slab, [inputs.records("a")[-1]]))
     asked = torch.tensor([CANDIDATES], dtype=torch.float64)
     drawn = actions.hypotheses(grown), asked, strategy, actions.seeded([11])

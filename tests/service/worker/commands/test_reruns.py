@@ -485,7 +485,7 @@ def check_rerun(bench, stream):
     held = engine.streams[bench.partition(stream), stream]
     with torch.inference_mode():
         again = outcome(rerun.rerun_corrected(engine, held, kept(bench, stream)))
-        states = [each.slab.state(each.row) for each in (held, again.stream)]
+        states = [each.slab.batch([each.row])[0] for each in (held, again.stream)]
         again.stream.leave()
     for part in ("belief", "stats"):
         for one, other in zip(*(getattr(state, part) for state in states), strict=True):

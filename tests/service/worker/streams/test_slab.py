@@ -131,32 +131,16 @@ def test_a_row_that_was_removed_is_read_no_more():
             list(slab.each(wanted))
 
 
-def tried(slab, row, count):
-    coming = past_of(slab.model, records(0.0)[:count]).seen
-    return [step.anomaly for step in slab.tried(row, coming)]
+def predicted(slab, row, count):
+    seen = past_of(slab.model, records(0.0)[:count]).seen
+    return slab.predicted(row, columns.packed(slab.model, seen), [0.5]).numbers
 
 
-def test_what_is_tried_takes_the_memory_of_few_rows():
+def test_what_is_predicted_takes_no_rows_and_no_memory_of_many():
     (large, rows), (small, own) = slab_of(), slab_of()
     small.step_rows = 2
-    assert tried(small, own[0], 7) == tried(large, rows[0], 7)
-    assert small.rows == STREAMS + 2
-
-
-def test_what_is_tried_leaves_no_row_where_memory_ends(monkeypatch):
-    slab, rows = slab_of()
-    free = slab.nbytes - slab.spare_bytes
-    add = slab.add
-
-    def fail(own):
-        if slab.nbytes - slab.spare_bytes > free + slab.row_bytes:
-            raise MemoryError
-        return add(own)
-
-    monkeypatch.setattr(slab, "add", fail)
-    with pytest.raises(MemoryError):
-        tried(slab, rows[0], 7)
-    assert slab.nbytes - slab.spare_bytes == free
+    np.testing.assert_array_equal(predicted(small, own[0], 7), predicted(large, rows[0], 7))
+    assert small.rows == large.rows == STREAMS
 
 
 def test_a_warm_up_leaves_no_row_where_a_step_fails(monkeypatch):
