@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -359,7 +360,7 @@ class Engine:
 
     def checkpoint(self, streams: Iterable[Stream]) -> None:
         """Have these streams' states written with the next commit."""
-        due = [s for s in streams if s.slab is not None and s.live().checkpoint != s.live().seq]
+        due = [stream for stream in streams if stream.slab is not None and stream.behind]
         for slab, group in by_slab((stream, None) for stream in due):
             rows = slab.each([stream.row for stream, _ in group])
             for (stream, _), own in zip(group, rows, strict=True):
@@ -374,17 +375,16 @@ class Engine:
         asleep, rows, others = parted(self.table, of_partition)
         every = self.settings.checkpoint_every
         room = STATES_BYTES
-        for partition, streams in others.items():
-            self._changed.update((partition, stream.name) for stream in streams)
-            due = []
-            for stream in streams:
-                slab = stream.slab
-                if slab is None or not (stream.alive and stream.checkpoint_due(every)):
-                    continue
-                if room > 0 or stream.settings.regimes:
-                    due.append(stream)
-                    room -= slab.row_bytes
-            self.checkpoint(due)
+        due = []
+        for stream in chain.from_iterable(others.values()):
+            self._changed.add((stream.partition, stream.name))
+            slab = stream.slab
+            if slab is None or not (stream.alive and stream.checkpoint_due(every)):
+                continue
+            if room > 0 or stream.settings.regimes:
+                due.append(stream)
+                room -= slab.row_bytes
+        self.checkpoint(due)
         return changes_of(asleep, rows, others)
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
@@ -502,11 +502,11 @@ class Engine:
         behind = self.table.behind
         oldest_ms = self.table.oldest_ms or now_ms
         for stream in self.streams.values():
-            if stream.at < 0 and stream.slab is not None:  # the table has those that are asleep
+            # The table has those that are asleep.
+            if stream.at < 0 and stream.slab is not None and stream.behind:
                 head = stream.live()
-                if head.seq > head.checkpoint:
-                    behind = max(behind, head.seq - head.checkpoint)
-                    oldest_ms = min(oldest_ms, head.checkpoint_ms or head.created_ms)
+                behind = max(behind, stream.behind)
+                oldest_ms = min(oldest_ms, head.checkpoint_ms or head.created_ms)
         metrics.RESIDENT_BYTES.set(sum(self.held()))
         metrics.CHECKPOINT_AGE.set(max(0.0, now_ms - oldest_ms) / 1000)
         metrics.CHECKPOINT_LAG.set(behind)

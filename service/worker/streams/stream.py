@@ -525,13 +525,22 @@ class Stream:
     # --- checkpoints ----------------------------------------------------------------------------
 
     def commit_checkpoint(self, blob: bytes) -> None:
-        """Have the next commit write the state at the stream's seq."""
-        head = self.live()
+        """Have the next commit write the state at the stream's seq; it may sleep on."""
+        if self._table is not None:
+            self._read_through(self._table)
+        head = self._head
+        assert head is not None
         head.checkpoint = head.seq
         head.checkpoint_ms = head.updated_ms
         state = packed_state(self.name, blob)
         self._effects += (("HSET", keys.checkpoints(self.partition), self.name, state),)
         self._touched = True
+
+    @property
+    def behind(self) -> int:
+        """Observations since the last checkpoint of a stream that exists, which may sleep on."""
+        assert self._head is not None
+        return self.seq - self._head.checkpoint
 
     def checkpoint_due(self, every: int) -> bool:
         """Whether a boundary of `every` observations was passed since the last checkpoint.
@@ -590,8 +599,11 @@ class Stream:
             if self.alive and head.settings.ttl is not None:
                 effects.append(due_effect(self.partition, self.name, head))
         self._touched = False
-        if table is not None:
-            table.rows["due"][self.at] = self.due(table.checkpoint_every)
+        if table is not None and head is not None:
+            row = table.rows[self.at]
+            row["due"] = self.due(table.checkpoint_every)
+            row["checkpoint"] = head.checkpoint
+            row["checkpoint_ms"] = head.checkpoint_ms or head.created_ms
         return effects
 
 
