@@ -15,7 +15,8 @@ APART = 5.0  # the same, none like that of another output; where these are few
 FEW = 8  # outputs
 EACH_APART = 5.0  # more of them for each output beyond
 LEAST_APART = 1e-6  # of a correlation from 1
-MEMORY = 0.95  # most of the distances of lag and trend from the level that a label keeps
+MEMORY = 0.98  # most of the distances of lag and trend from the level that a label keeps
+LAGS_BEFORE = 5.0  # lags at a deviation from the level, whose labels kept nothing; trends: BEFORE
 SURE = 3.0  # standard errors by which the trend's share is believed to be smaller
 
 

@@ -69,7 +69,7 @@ import numpy as np
 from model_core.components import Blend, Either, MultivariateStudentT
 from model_core.labels import LARGEST
 from model_core.lazy import Tensor, torch
-from model_core.maths.context import BEFORE, FEW, apart_of
+from model_core.maths.context import BEFORE, FEW, LAGS_BEFORE, apart_of
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
 from model_core.upm.averaged import Averaged, AveragedStats, normalised
@@ -157,7 +157,7 @@ class Joint(Averaged):
         nothing = np.zeros_like(location)
         products = np.zeros((batch, d * (d - 1) // 2))
         watched = one, BEFORE * one, nothing, nothing, products
-        distances = np.tile([BEFORE, 0.0, BEFORE, 0.0, 0.0], (batch, 1))
+        distances = np.tile([LAGS_BEFORE, 0.0, BEFORE, 0.0, 0.0], (batch, 1))
         context = np.hstack((context, *watched, distances))
         return of_arrays(JointStats, *alone, *together, choice), context
 

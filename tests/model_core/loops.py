@@ -249,7 +249,7 @@ class JointBelief(Belief):
         d = len(location)
         self.variance, self.squares, self.products = np.ones(d), 20 * np.ones(d), np.zeros(d)
         self.before, self.crossed = np.zeros(d), 5 * np.eye(d)
-        self.swings = np.diag([0.0, 20.0, 20.0])
+        self.swings = np.diag([0.0, 5.0, 20.0])
 
     def step(self, y, labelled, *told):
         if not labelled:
@@ -276,9 +276,9 @@ class JointBelief(Belief):
         crossed, (by_lag, _) = self.swings[1:, 1:], self.swings[0, 1:]
         shares = np.linalg.solve(crossed, self.swings[0, 1:])
         trend = shares[1] - 3 * np.sqrt(np.linalg.inv(crossed)[1, 1])
-        trend = np.clip(trend, 0, 0.95)
+        trend = np.clip(trend, 0, 0.98)
         lag = (by_lag - trend * crossed[0, 1]) / crossed[0, 0]
-        return np.array([np.clip(lag, 0, 0.95 - trend), trend])
+        return np.array([np.clip(lag, 0, 0.98 - trend), trend])
 
     def fresh(self):
         m, d = self.model, len(self.location)
