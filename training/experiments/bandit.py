@@ -18,9 +18,10 @@ switches and radius known, less that of the action taken.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -166,17 +167,8 @@ def splits(place: Place, hazard: float, seed: int) -> Splits:
     return Splits(train, validation, partial(collected, hazard=hazard), X_DIM, 1)
 
 
-class Holder(Protocol):
-    """An agent's state during its trials; `learn` changes it."""
-
-    def held(self, switch: Tensor) -> Hypotheses:
-        """Hypotheses before the next reward; switch: (B,) whether the radius was drawn anew.
-
-        Valid until `learn`, which may change the statistics in place.
-        """
-
-    def learn(self, x: Tensor, y: Tensor) -> Hypotheses | None:
-        """Learn from a reward y (B, 1) for input x (B, 7); the belief after it, if it has one."""
+# An agent's state during its trials: `held` are the hypotheses before the next reward, valid until
+# `learn` changes them, which returns the belief after it, if there is one.
 
 
 class Filtered:
@@ -208,67 +200,47 @@ class Filtered:
         return actions.hypotheses(self._pipeline.slab.batch(self._rows)[0])
 
 
-class Sliding:
-    """The posterior of the last `length` observations; 0, the prior, trains on everything (TOE).
+class Posterior:
+    """The posterior of the last `length` observations; None: of those since the last true switch.
 
-    It is refitted each time: no downdates, so no error accumulates.
+    With length 0, the prior, it trains on everything (TOE). A window is refitted each time: no
+    downdates, so no error accumulates.
     """
 
-    def __init__(self, model: Alpaca, prior: Prior, length: int) -> None:
+    def __init__(self, model: Alpaca, prior: Prior, length: int | None = None) -> None:
         self._model = model
         self._prior = prior
-        self._length = length
-        self._phi = prior.location.new_zeros(len(prior.location), 0, len(model.prior_cov))
-        self._y = prior.location.new_zeros(len(prior.location), 0, 1)
+        self._since_switch = prior.stats if length is None else None
+        self._window: deque[tuple[Tensor, Tensor]] = deque(maxlen=length or 0)
 
     def held(self, switch: Tensor) -> Hypotheses:
-        """The posterior of the window."""
+        """One hypothesis; switch: (B,) whether the radius was drawn anew."""
         stats = self._prior.stats
-        for phi, y in zip(self._phi.unbind(1), self._y.unbind(1), strict=True):
+        if self._since_switch is not None:
+            stats = select(switch.unsqueeze(-1), stats, self._since_switch)
+            self._since_switch = stats
+        for phi, y in self._window:
             stats = self._model.update(stats, phi, y, torch.ones_like(y))
-        return _certain(stats, self._prior)
+        zeros = torch.zeros_like(self._prior.location[:, :1])
+        return Hypotheses(zeros, zeros.long(), stats, self._prior.context)
 
     def learn(self, x: Tensor, y: Tensor) -> None:
         """Append the observation; drop the oldest of a full window."""
         phi = self._model.encode(x, self._prior.context)
-        first = max(0, self._y.shape[1] + 1 - self._length)
-        self._phi = torch.cat((self._phi, phi.unsqueeze(1)), 1)[:, first:]
-        self._y = torch.cat((self._y, y.unsqueeze(1)), 1)[:, first:]
-
-
-class SinceSwitch:
-    """The oracle: the posterior of all observations since the last true switch."""
-
-    def __init__(self, model: Alpaca, prior: Prior) -> None:
-        self._model = model
-        self._prior = prior
-        self._stats = prior.stats
-
-    def held(self, switch: Tensor) -> Hypotheses:
-        """The prior at a switch, else the posterior."""
-        self._stats = select(switch.unsqueeze(-1), self._prior.stats, self._stats)
-        return _certain(self._stats, self._prior)
-
-    def learn(self, x: Tensor, y: Tensor) -> None:
-        """Update the posterior."""
-        phi = self._model.encode(x, self._prior.context)
-        self._stats = self._model.update(self._stats, phi, y, torch.ones_like(y))
-
-
-def _certain(stats: object, prior: Prior) -> Hypotheses:
-    zeros = torch.zeros_like(prior.location[:, :1])
-    return Hypotheses(zeros, zeros.long(), stats, prior.context)
+        self._window.append((phi, y))
+        if self._since_switch is not None:
+            self._since_switch = self._model.update(self._since_switch, phi, y, torch.ones_like(y))
 
 
 # What begins the trials of a prior; None: uniformly random actions, whatever the strategy.
-Agent = Callable[[Alpaca, Prior], Holder] | None
+Agent = Callable[[Alpaca, Prior], Filtered | Posterior] | None
 AGENTS: Mapping[str, Agent] = {
     "MOCA": Filtered,
-    "oracle": SinceSwitch,
-    "SW5": partial(Sliding, length=5),
-    "SW10": partial(Sliding, length=10),
-    "SW50": partial(Sliding, length=50),
-    "TOE": partial(Sliding, length=0),
+    "oracle": Posterior,
+    "SW5": partial(Posterior, length=5),
+    "SW10": partial(Posterior, length=10),
+    "SW50": partial(Posterior, length=50),
+    "TOE": partial(Posterior, length=0),
 }
 
 
@@ -336,7 +308,7 @@ def follow(
 
 @torch.no_grad()
 def _play(
-    begin: Callable[[Alpaca, Prior], Holder],
+    begin: Callable[[Alpaca, Prior], Filtered | Posterior],
     model: Alpaca,
     world: BanditWorld,
     strategy: Strategy,

@@ -13,11 +13,10 @@ is `jpeg[offset[i]:offset[i + 1]]`; `label` (n,), the class; `superclass` (n,) 0
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ from PIL import Image, UnidentifiedImageError
 from rich.progress import track
 from torch import Tensor
 
+from moca_client.series import SeriesError, listed, read_table
 from training.data.files import Place, arrays, replacing, save
 from training.data.windows import Batch, Source, Splits, held, member, switches
 from training.errors import BadData
@@ -100,24 +100,20 @@ def prepare(source: Path, out: Path) -> list[Path]:
     return written
 
 
-def _listed(source: Path, name: str, table: dict[str, Class]) -> Iterator[tuple[str, str, str]]:
+def _listed(source: Path, name: str, classes: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Synset, file and place in a list of each of its images."""
     file = source / name
     try:
-        with file.open(encoding="utf-8-sig", newline="") as opened:
-            reader = csv.DictReader(opened)
-            if not {"filename", "label"} <= set(reader.fieldnames or ()):
-                raise BadData(
-                    f"{file}: expected columns filename and label, got {reader.fieldnames}"
-                )
-            for row in reader:
-                where = f"{file}, line {reader.line_num}"
-                wnid = str(row["label"])
-                if wnid not in table:
-                    raise BadData(f"{where}: label {wnid!r} is not a synset of miniImageNet")
-                yield wnid, str(row["filename"]), where
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        table = read_table(file)
+    except (OSError, SeriesError) as error:
         raise BadData(f"{file} cannot be read: {error}") from error
+    if not {"filename", "label"} <= table.columns.keys():
+        raise BadData(f"{file}: expected columns filename and label, got {listed(table.columns)}")
+    for row, wnid in enumerate(table.columns["label"]):
+        where = f"{file}, {table.where(row, 'label')}"
+        if wnid not in classes:
+            raise BadData(f"{where}: {wnid!r} is not a synset of miniImageNet")
+        yield wnid, table.columns["filename"][row], where
 
 
 def _jpeg(file: Path, where: str) -> bytes:

@@ -281,22 +281,13 @@ def trajectory(position: Floats, belief: Floats, title: str) -> Chart:
 
 
 def _draw_court(axes: Axes) -> None:
-    """The lines of a court, in feet: sides, middle, keys, and three points.
-
-    These are straight three feet from the sidelines, then 23.75 feet from the basket.
-    """
-    angle = np.linspace(0, 2 * np.pi, 61)
+    """Sides, middle, and the keys before the baskets, in feet."""
     middle = LENGTH / 2
-    centre = WIDTH / 2
-    arc = np.linspace(-1, 1, 41) * np.arcsin((centre - 3) / 23.75)
-    three_x = [0, *(5.25 + 23.75 * np.cos(arc)), 0]
-    three_y = centre + 23.75 * np.sin([arc[0], *arc, arc[-1]])
-    lines: list[tuple[Any, Any]] = [
+    lines = [
         ([0, LENGTH, LENGTH, 0, 0], [0, 0, WIDTH, WIDTH, 0]),
         ([middle, middle], [0, WIDTH]),
-        (middle + 6 * np.cos(angle), centre + 6 * np.sin(angle)),
+        ([0, 19, 19, 0], [17, 17, 33, 33]),
+        ([LENGTH, LENGTH - 19, LENGTH - 19, LENGTH], [17, 17, 33, 33]),
     ]
-    for x, y in (([0, 19, 19, 0], centre + np.array([-8, -8, 8, 8])), (three_x, three_y)):
-        lines += [(x, y), (LENGTH - np.array(x), y)]
     for x, y in lines:
         axes.plot(x, y, color="#9aa5b1", lw=1.0)

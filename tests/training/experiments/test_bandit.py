@@ -20,7 +20,7 @@ from training.config import merged
 from training.data.files import Place
 from training.errors import BadRun
 from training.experiments import bandit
-from training.experiments.bandit import AGENTS, STRATEGIES, Filtered, SinceSwitch, Sliding, simulate
+from training.experiments.bandit import AGENTS, STRATEGIES, Filtered, Posterior, simulate
 from training.jobs import Training, train
 from training.paper import Study, finished
 from training.results import estimate
@@ -131,13 +131,13 @@ def assert_refit(model, held, trial, x, y):
 def test_posteriors_of_windows_and_of_the_oracle_are_refits_of_their_rows(model):
     batch, never = rows(2, 12), torch.zeros(2, dtype=torch.bool)
     for length in (0, 5, 100):
-        holder, _ = begun(partial(Sliding, length=length), model, 2)
+        holder, _ = begun(partial(Posterior, length=length), model, 2)
         for t in range(12):
             held, seen = holder.held(never), slice(max(0, t - length), t)
             for i in range(2):
                 assert_refit(model, held, i, batch.x[i, seen], batch.y[i, seen])
             holder.learn(batch.x[:, t], batch.y[:, t])
-    holder, _ = begun(SinceSwitch, model, 2)
+    holder, _ = begun(Posterior, model, 2)
     for t in range(12):
         held = holder.held(batch.switch[:, t])
         for i in range(2):
@@ -190,10 +190,10 @@ def test_regret_is_the_best_mean_less_that_of_the_action(model):
 def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
     met = bandit.world(seeded(1), 8, 150, 0.02)
     chosen = {
-        "oracle": SinceSwitch,
+        "oracle": Posterior,
         "moca": partial(Filtered, hypotheses=30),
         "random": None,
-        "five": partial(Sliding, length=5),
+        "five": partial(Posterior, length=5),
     }
     played = {
         name: simulate(agent, model, met, THOMPSON, seeded(3)) for name, agent in chosen.items()
