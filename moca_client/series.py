@@ -195,12 +195,7 @@ def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Ser
     source = table.source
     if by not in table.columns:
         raise SeriesError(f"{source} has no column {by!r}; its columns: {listed(table.columns)}")
-    rows: dict[str, list[int]] = {}
-    for row, value in enumerate(table.columns[by]):
-        name = str(value)
-        if name not in rows and is_missing(value):
-            raise SeriesError(f"{table.where(row, by)} is empty: expected the name of a stream")
-        rows.setdefault(name, []).append(row)
+    rows = rows_by(table, by)
     others = {column: cells for column, cells in table.columns.items() if column != by}
     if not rows:
         raise SeriesError(f"{source} has no rows")
@@ -209,6 +204,17 @@ def streams_of(table: Table, by: str, roles: ColumnRoles = ANY) -> dict[str, Ser
         name: _labelled(whole.at(places), f"{source}, {by} {name!r}: ")
         for name, places in rows.items()
     }
+
+
+def rows_by(table: Table, by: str) -> dict[str, list[int]]:
+    """Return the rows of each value of a column, in its order; raises SeriesError."""
+    rows: dict[str, list[int]] = {}
+    for row, value in enumerate(table.columns[by]):
+        name = str(value)
+        if name not in rows and is_missing(value):
+            raise SeriesError(f"{table.where(row, by)} is empty: expected the name of a stream")
+        rows.setdefault(name, []).append(row)
+    return rows
 
 
 def series_of(table: Table, roles: ColumnRoles = ANY) -> Series:

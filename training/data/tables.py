@@ -137,8 +137,10 @@ def _read(
     inputs = None if whole.x is None else torch.tensor(whole.x, dtype=torch.float64)
     switches = None if changepoint is None else _switches(table, changepoint)
     series = []
-    for name, rows in _rows(table, stream, file.stem).items():
+    every = {file.stem: range(len(labels))} if stream is None else client.rows_by(table, stream)
+    for name, places in every.items():
         elapsed = None
+        rows = np.array(places)
         if whole.axis is not None:
             rows, steps = _in_order(table, whole.axis, rows)
             if source.interval is not None:
@@ -186,19 +188,6 @@ def _switches(table: Table, column: str) -> torch.Tensor:
         row = known.index(None)
         raise SeriesError(f"{table.where(row, column)}: {cells[row]!r} is not 0 or 1")
     return torch.tensor(known)
-
-
-def _rows(table: Table, column: str | None, name: str) -> dict[str, Rows]:
-    """Rows of each series by its name; without a column of names all are of one."""
-    if column is None:
-        return {name: np.arange(len(next(iter(table.columns.values()))))}
-    rows: dict[str, list[int]] = {}
-    for row, cell in enumerate(table.columns[column]):
-        own = "" if cell is None else str(cell).strip()
-        if not own:
-            raise SeriesError(f"{table.where(row, column)}: empty; every row is of a stream")
-        rows.setdefault(own, []).append(row)
-    return {own: np.array(places) for own, places in rows.items()}
 
 
 def _in_order(table: Table, axis: Axis, rows: Rows) -> tuple[Rows, Floats]:

@@ -283,7 +283,7 @@ def trajectory(position: Floats, belief: Floats, title: str) -> Chart:
 def _draw_court(axes: Axes) -> None:
     """Sides, middle, and the keys before the baskets, in feet."""
     middle = LENGTH / 2
-    lines = [
+    lines: list[tuple[list[float], list[float]]] = [
         ([0, LENGTH, LENGTH, 0, 0], [0, 0, WIDTH, WIDTH, 0]),
         ([middle, middle], [0, WIDTH]),
         ([0, 19, 19, 0], [17, 17, 33, 33]),
