@@ -1,13 +1,10 @@
 """Choosing among candidate inputs under the mixture over run lengths: contextual bandits.
 
 Thompson sampling draws one function from the posterior and takes its best candidate (Mellor and
-Shapiro 2013; MOCA, app. on training details): a run length `r ~ b`, then a function of that
-hypothesis, `w ~ N(K[r], sigma^2 P[r])` for a regression, evaluated at all candidates. The
-optimistic choice is the best candidate over several such functions; the greedy one has the best
-mean of the mixture. The larger label is the better.
-
-Candidates are ours to choose, so of a generative model, too, they say nothing about the regime: the
-belief is the one after growth, before any input. Outliers have no part in it.
+Shapiro 2013; MOCA, app. on training details), the optimistic choice is the best candidate over
+several such functions, the greedy one has the best mean of the mixture: docs/mathematics.md,
+section 13. The larger label is the better. Candidates say nothing about the regime, and outliers
+have no part in it.
 
 `B` streams, `S` hypotheses, `A` candidates, `D` drawn functions. All chance is that of one
 generator for each stream; so a stream's seed decides its draws, not its batch-mates, nor the slots

@@ -1,11 +1,9 @@
 """Anomaly of each observation: how rarely its stream has shown one as strange.
 
-Two questions are asked. Strange against the current regime: the surprise `-log_score` of the
-stream's own filter. Strange against the whole past: how far a moving mean of the labels is from the
-mean of all before, in their standard deviations (of several outputs the sum of squares). Each is
-ranked among the stream's own, `p = (1 + #{past >= now}) / (n + 1)`, which is uniform as long as
-nothing changes, whatever the distribution. Fisher's method joins them: if `p` and `q` are uniform
-and independent, `x = p q` has P(x' <= x) = x (1 - ln x), and the anomaly is 1 minus that.
+Two numbers are ranked among the stream's own, and joined by Fisher's method (docs/mathematics.md,
+"Anomaly"): strange against the current regime is the surprise `-log_score` of the stream's own
+filter; strange against the whole past how far a moving mean of the labels is from the mean of all
+before, in their standard deviations, of several outputs the sum of squares.
 
 A sketch of fixed size stands for the past: sorted values, and how often each was met. A full one
 merges the two neighbours that are fewest relative to those above them. So the largest values stay

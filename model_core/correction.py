@@ -1,17 +1,10 @@
 """Correction of forecasts by their own past errors, where labels are real numbers.
 
-A predictive distribution is moved and scaled; each output alone. Its median becomes the point
-forecast: the model's median `m` and the last label `l`, weighted by their discounted mean absolute
-errors (Bates & Granger 1969, *Operational Research Quarterly* 20),
-
-    w = 1 / (1 + (MARGIN e_m / e_l)^16),   point = l + w (m - l),   e' = FORGET e + |y - forecast|.
-
-So a forecast is hardly ever behind the last label, whatever the model believes. Distances from the
-median are multiplied by a scale `c` that is raised by each label outside of the interval that was
-answered, and lowered by each one inside (Gibbs & Candes 2021, *NeurIPS* 34), `a` being the share
-that is to lie outside:
-
-    c' = c (1 + r (1{outside} - a)),   r = max(RATE, min(FIRST_RATE, 1 / (n + 5))) after n labels.
+A predictive distribution is moved and scaled, each output alone: docs/mathematics.md, "Correction
+of forecasts". Its median becomes the point forecast: the model's median and the last label,
+weighted by their discounted mean absolute errors. So a forecast is hardly ever behind the last
+label, whatever the model believes. Distances from the median are multiplied by a scale that each
+label outside of the interval that was answered raises, and each one inside lowers.
 
 The state is in the units of labels with their seasons, and begins anew with its filter. An
 observation without a label, or without a forecast, leaves it as it is; an outlier is no error, as

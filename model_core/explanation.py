@@ -1,16 +1,10 @@
 """What changed at a change: its mean, spread, slope or autocorrelation, by Bayes factors.
 
-Labels around a change are modelled as a line with autoregressive noise,
-
-    y_t = a + b t + u_t,    u_t = phi u_{t-1} + e_t,    e_t ~ N(0, s^2).
-
-In the model of *nothing* both regimes share every parameter. Each other model shares all but one:
-the mean (a), the spread (s), the slope (b, with or without a step) or the autocorrelation (phi, at
-the same s or at the same spread of u); in one more mean and spread change together. a, b and s^2
-are integrated out in closed form (normal and inverse gamma priors), phi and ratios of spreads over
-a grid. The most probable model is the explanation, of those of which the labels themselves show
-something; slope and autocorrelation, which few labels look like by chance, are less probable
-before. Counts and durations are compared by their rates, classes by their shares.
+Labels around a change are modelled as a line with autoregressive noise: docs/mathematics.md,
+section 15. In the model of *nothing* both regimes share every parameter. Each other model shares
+all but one; in one more mean and spread change together. The most probable model is the
+explanation, of those of which the labels themselves show something. Counts and durations are
+compared by their rates, classes by their shares.
 """
 
 from __future__ import annotations

@@ -2,12 +2,8 @@
 
 A hazard is a table `lambda(r)` for run lengths `r = 0, 1, ...`; the last entry holds for all that
 are longer, so a constant is a table of one. As everywhere, a run length of `r` has `r + 1`
-observations behind it, the first of the regime included.
-
-A learned hazard is constant and unknown, with the prior Beta(a, b). A hypothesis with `n` changes
-in `t` steps behind it expects `(a + n) / (a + b + t)` of it (Wilson, Nassar and Gold 2010, *Neural
-Computation* 22). One that many segmentations lead to keeps their mean `n`, not its distribution. In
-place of a table stands `(LEARNED, a, b)`.
+observations behind it, the first of the regime included. In place of the table of one that is
+learned, with the prior Beta(a, b), stands `(LEARNED, a, b)`: docs/mathematics.md, "Learned".
 
 Settings, artifacts and snapshots state a number, a table by run length, or
 `{"mean": m, "shape": k}` of regime durations.

@@ -62,28 +62,25 @@ class Mixture(NamedTuple):
     def _cdf(self, value: Tensor) -> Tensor:
         return average(self.log_weight, self.components.cdf(value.unsqueeze(1)))
 
-    def quantile(
-        self, levels: Tensor, tolerance: float = quantiles.TOLERANCE, waits: bool = True
-    ) -> Tensor:
+    def quantile(self, levels: Tensor, tolerance: float = quantiles.TOLERANCE) -> Tensor:
         """Marginal quantiles (B, Q, d) at levels (Q,) strictly between 0 and 1; none of classes.
 
         `tolerance` is the size of the last Newton step of a continuous one, in scales of the
-        narrowest component; the error is about its square. Unless the host `waits` for numbers of
-        a device, steps are of a fixed number, and nan stands where they do not suffice.
+        narrowest component; the error is about its square. On a device steps are of a fixed number,
+        and nan stands where they do not suffice.
         """
         if self.components.support == "class":
             raise ValueError("classes have no order, hence no quantiles")
-        if waits and self._large:
+        if on_host(levels) and self._large:
             least = NEGLIGIBLE * float(torch.minimum(levels, 1 - levels).min())
-            rows = [row._quantile(levels, tolerance, waits) for row in self._heavy(least)]
-            return torch.cat(rows)
-        return self._quantile(levels, tolerance, waits)
+            return torch.cat([row._quantile(levels, tolerance) for row in self._heavy(least)])
+        return self._quantile(levels, tolerance)
 
-    def _quantile(self, levels: Tensor, tolerance: float, waits: bool) -> Tensor:
+    def _quantile(self, levels: Tensor, tolerance: float) -> Tensor:
         weight, alone = self.components.marginals(self.log_weight.exp())
         if alone.support in ("real", "positive"):
-            return quantiles.continuous(weight, alone, levels, tolerance, waits)
-        return quantiles.count(weight, alone, levels, waits)
+            return quantiles.continuous(weight, alone, levels, tolerance)
+        return quantiles.count(weight, alone, levels)
 
     @property
     def _large(self) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from model_core.components import Components
 from model_core.lazy import Tensor, torch
 from model_core.maths.special import ROOT_2_PI
+from model_core.transfer import on_host
 
 COUNT_STEPS = 500  # of a count's quantile; a dozen are needed
 PLAIN_STEPS = 8  # of a quantile that is easily found
@@ -21,14 +22,12 @@ STEPS = 160
 TOLERANCE = 1e-6  # last Newton step, in scales of the narrowest component; its error is squared
 
 
-def continuous(
-    weight: Tensor, components: Components, levels: Tensor, tolerance: float, waits: bool = True
-) -> Tensor:
+def continuous(weight: Tensor, components: Components, levels: Tensor, tolerance: float) -> Tensor:
     """Quantiles (B, Q, d) of continuous mixtures, of each output with weights (B, M, d, k).
 
     Newton's method from the quantile of a normal; where that has not arrived soon, again inside
-    a bracket. A row that has arrived stays: no answer depends on its batch-mates. Unless the host
-    `waits` for numbers, as of a device, nan stands where plain steps have not arrived.
+    a bracket. A row that has arrived stays: no answer depends on its batch-mates. The host does not
+    wait for numbers of a device: there nan stands where plain steps have not arrived.
     """
     batch, _, outputs, _ = weight.shape
     wanted = len(levels)
@@ -44,8 +43,8 @@ def continuous(
     if components.support == "positive":  # from 0 no plain step leads anywhere
         start = centre * -torch.log1p(-levels).reshape(1, -1, 1, 1)
     table = [rows(weight), *map(rows, components.table())]
-    x, done = _plain(components, start, normal, tolerance, narrowest, waits, *table)
-    if not waits:
+    x, done = _plain(components, start, normal, tolerance, narrowest, *table)
+    if not on_host(done):
         x = torch.where(done, x, torch.nan)
     elif not bool(done.all()):
         left = (~done).flatten().nonzero().squeeze(-1)
@@ -70,7 +69,6 @@ def _plain(
     normal: Tensor,
     tolerance: float,
     narrowest: Tensor,
-    waits: bool,
     weight: Tensor,
     *table: Tensor,
 ) -> tuple[Tensor, Tensor]:
@@ -80,6 +78,7 @@ def _plain(
     """
     done = torch.zeros_like(x, dtype=torch.bool)
     least = _least(family)
+    waits = on_host(x)
     for _ in range(PLAIN_STEPS if waits else FIXED_STEPS):
         cdf, density = family.evaluate(x, table)
         at = torch.special.ndtri(_total(weight * cdf))
@@ -173,13 +172,14 @@ def _centre(weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Ten
     return mean, (between + within.square()).sqrt(), narrowest
 
 
-def count(weight: Tensor, components: Components, levels: Tensor, waits: bool = True) -> Tensor:
+def count(weight: Tensor, components: Components, levels: Tensor) -> Tensor:
     """Smallest count (B, Q, d) whose cumulative probability reaches each level.
 
     weight: (B, M, d, k). From the quantile of a normal outwards until it is bracketed, then false
-    position and halving in turn. Unless the host `waits` for numbers, as of a device, nan stands
-    where a fixed number of steps has not arrived.
+    position and halving in turn. Of a device nan stands where a fixed number of steps has not
+    arrived.
     """
+    waits = on_host(weight)
     goal = levels.reshape(1, -1, 1)
     mean, spread, _ = (value.squeeze(-1) for value in _centre(weight, components))
     widened = components.mapped(lambda p: p.unsqueeze(2))

@@ -1,18 +1,11 @@
 """Memory of regimes: hypotheses begin fresh, from the prior, or as regimes a stream has stored.
 
-A hypothesis is a start and an origin `z`: 0 is fresh, m = 1..M a stored regime. With `A[z]` the
-probability that a regime of origin z ends before the coming observation,
-
-    birth[m] = sum_z A[z] pi(m | z),    pi(0 | z) = 1 - q,    pi(m | z) = q n_m / sum_{k != z} n_k,
-    q = (1 + returns) / (2 + returns + fresh),    fresh = max(changes - returns - 1, 0),
-
-where `n_m` is how often regime m was seen. No regime is followed by itself; where none could
-follow, `pi(0 | z)` is 1. Each hypothesis has a `q` of its own: a hypothesis keeps the mean number
-of changes behind it, as for the hazard, and how many of them were `returns`. The first change of a
-stream says nothing of returns: nothing is stored before it. So a hazard is that of changes of
-either kind, and `1 - q` of it that of new regimes. A birth from a stored regime has its
-statistics, which `stream.memory` makes. With stored regimes that stay as they are this is exact;
-that they are learned from the stream itself makes it empirical Bayes.
+A hypothesis is a start and an origin `z`: 0 is fresh, m = 1..M a stored regime. A regime is
+followed by a fresh one with probability `1 - q`, by stored regime m with `q` times its share of how
+often those were seen that may follow: docs/mathematics.md, "Memory of regimes". Each hypothesis has
+a `q` of its own, by the mean number of changes behind it, as for the hazard, and how many of them
+were `returns`. So a hazard is that of changes of either kind, and `1 - q` of it that of new
+regimes. A birth from a stored regime has its statistics, which `stream.memory` makes.
 
 This is the eager filter's part, and where the numbers of a memory lie.
 """

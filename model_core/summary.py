@@ -135,7 +135,7 @@ def _columns(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Tensor:
     quantiles = mean[:, :0]
     if support != "binary" and levels:
         rising = to_device(torch.tensor(levels, dtype=torch.float64), weight.device)
-        quantiles = mixture.quantile(rising, PRECISION, waits=on_host(weight))
+        quantiles = mixture.quantile(rising, PRECISION)
         # Levels may be so close that rounding decides on their order.
         quantiles = quantiles.cummax(1).values.transpose(1, 2)
     numbers = (mean, mixture.covariance(), upper, lower, quantiles)

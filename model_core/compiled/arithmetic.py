@@ -363,13 +363,6 @@ def multiply(left: Floats, right: Floats, out: Floats) -> None:
 
 
 @compiled
-def divide(values: Floats, by: Floats) -> None:
-    """Divide a line by another."""
-    for i in range(whole(values)):
-        values[i] /= by[i]
-
-
-@compiled
 def add_product(left: Floats, right: Floats, out: Floats) -> None:
     """Add the products of two lines."""
     for i in range(whole(out)):

@@ -95,6 +95,10 @@ class _OneOf(Together):
     def drawn(self, generator: torch.Generator | None) -> Tensor:
         """A draw (B, M, k, d) of each of the k."""
 
+    @abstractmethod
+    def covariance(self) -> Tensor:
+        """Covariance (B, M, d, d) of all outputs; inf where a variance does not exist."""
+
     def within(self, log_weight: Tensor) -> Tensor:
         """Average of the covariances."""
         weight = log_weight.exp()[..., None, None]
@@ -137,7 +141,7 @@ class Choice(_Choice, _OneOf, _OfParts):
         return torch.logsumexp(self.log_choice + densities, -1)
 
     def covariance(self) -> Tensor:
-        """Covariance within plus covariance between; inf where a variance does not exist."""
+        """Covariance within plus covariance between."""
         choice = self.log_choice.exp().unsqueeze(-1)
         centred = self.parts.mean() - self.mean().unsqueeze(-2)
         between = torch.einsum("bmki,bmkj->bmij", choice * centred, centred)
@@ -202,7 +206,7 @@ class Either(_Either, _OneOf):
         return torch.logsumexp(self.log_choice + torch.cat((independent, together), -1), -1)
 
     def covariance(self) -> Tensor:
-        """Covariance within plus covariance between; inf where a variance does not exist."""
+        """Covariance within plus covariance between."""
         choice = self.log_choice.exp()
         mean = self.mean()
         means = torch.cat((self.alone.mean().unsqueeze(-2), self.together.loc), -2)

@@ -94,10 +94,6 @@ class Components(ABC):
         """
         return torch.exp(-self.log_density(self.mean())) / ROOT_2_PI
 
-    def covariance(self) -> Tensor:
-        """Covariance (B, M, d, d); inf on the diagonal where a variance does not exist."""
-        return torch.diag_embed(self.variance())
-
     def within(self, log_weight: Tensor) -> Tensor:
         """Average covariance (B, d, d) with weights (B, M), without one for each component.
 

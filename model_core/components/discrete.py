@@ -143,11 +143,6 @@ class Categorical(_Categorical, Components):
         p = self.log_probability.exp()
         return p * (1 - p)
 
-    def covariance(self) -> Tensor:
-        """Of the indicators (B, M, J, J)."""
-        p = self.log_probability.exp()
-        return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
-
     def within(self, log_weight: Tensor) -> Tensor:
         """With what is beside the diagonal."""
         p = self.log_probability.exp()

@@ -79,11 +79,6 @@ class Packed(NamedTuple):
         return Packed(self.y[chosen], offset, self.hazard[chosen], self.inputs[chosen])
 
 
-def at(parts: Sequence[Columns], row: int) -> Columns:
-    """One observation of each of several, as those of one."""
-    return joined([part.part(slice(row, row + 1)) for part in parts])
-
-
 def joined(parts: Sequence[Columns]) -> Columns:
     """Observations of several, one after the other."""
     y, x, elapsed, changepoint, outlier_rate, hazards, offset = zip(*parts, strict=True)

@@ -3,11 +3,8 @@
 A regime that had returned takes its place again. One that was fresh is pooled with the stored one
 that it is most probably the same as, if the log Bayes factor for that exceeds `SAME`; else it takes
 a free place, or that of the regime which was not seen for longest. The older id stays, and none is
-used again. What is stored are the statistics that a return begins with, so the labels behind it
-count for `LABELS` at most: regimes drift.
-
-Fresh regimes have a prior as wide as the stored ones lie apart, and never narrower than it was:
-with that of the warm-up alone a new level far off would fit the nearest stored regime better.
+used again. The labels behind what is stored count for `LABELS` at most, since regimes drift; and
+fresh regimes have a prior as wide as the stored ones lie apart: docs/mathematics.md, section 16.
 """
 
 from __future__ import annotations

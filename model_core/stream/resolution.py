@@ -1,21 +1,12 @@
 """Resolution of labels: in value, the step of a grid, and how it is filled; in time, repeats.
 
-A density knows no grid. Of labels that are whole numbers with a spread of half a one, some that
-happen to be the same look like a new regime of no spread at all: the density of the same label
-grows without a bound as the spread falls. Filters of such series therefore see each label spread
-evenly over its step, as if it had not been rounded (dithering; L. Schuchman, "Dither signals and
-their effect on quantization noise", 1964): a spread below that of the step is no news then.
-
-What is added is no random number but the next of a sequence that fills the step evenly (of M.
-Roberts, 2018: multiples of the powers of 1 / phi, where phi^(d + 1) = phi + 1; by squares where
-there are several), by the position of the label: the same labels always give the same numbers.
-
-An output of a vector that rests, at one value nearly all the time, is spread as well, over what its
-scale lets expect of a regime. A regime would else learn that it has no spread, with ever more of
-the evidence that the next regime has to learn again: changes of all other outputs would be hidden.
-
-Nor does a density know of copies: a gauge that is read more often than it is updated looks like one
-regime without spread after the other. A label that a held series only repeats counts as missing.
+A density knows no grid and no copies: labels that happen to be the same, or are one label that was
+read again, look like a regime without spread. Filters therefore see a label of a grid spread evenly
+over its step, as if it had not been rounded; an output of a vector that rests, at one value nearly
+all the time, spread over what its scale lets expect; and a label that a held series only repeats as
+missing. What is added is no random number but the next of a sequence that fills the step evenly (of
+M. Roberts, 2018), by the position of the label: the same labels always give the same numbers. See
+docs/mathematics.md, section 11, for rules and reasons.
 """
 
 from __future__ import annotations

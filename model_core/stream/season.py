@@ -125,7 +125,7 @@ def observe(state: Floats, labels: Sequence[Sequence[float]]) -> bool:
     """Take in the next labels (T, d; nan: missing), at most `left` of them, in place.
 
     Returns whether a season was found or given up, so that a filter of the labels without their
-    season should begin anew; `recent` has what it can begin with.
+    season should begin anew.
     """
     # Numbers are read one by one: most observations end here.
     first = int(state.item(SEEN))
@@ -245,15 +245,6 @@ def valid(state: Floats) -> bool:
         and all((np.abs(profile) <= largest).all() for profile in profiles)
         and not (np.abs(state[:, NUMBERS : NUMBERS + _capacity(state)]) > LARGEST).any()
     )
-
-
-def recent(state: Floats, count: int) -> Floats:
-    """Up to `count` of the last labels (T, d) without their season, oldest first; nan: missing.
-
-    Labels from before a season was given up are left out.
-    """
-    count = min(count, int(state[0, USABLE]))
-    return (_labels(state, count) - _seasons(state, _last(state, count), LAYERS)).T
 
 
 def offsets(state: Floats, count: int) -> Floats:

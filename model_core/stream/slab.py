@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core import anomaly, codec, correction, readout, summary
+from model_core import anomaly, correction, readout, summary
 from model_core import compiled as places
 from model_core import filter as moca
 from model_core.codec import StreamRow
@@ -245,8 +245,8 @@ class Slab:
         self._make_room = room.make_room
         self.levels = [*levels]
         self._levels = with_normal(levels)
-        self._layout = Layout(model, max_hypotheses, device, regimes)
-        shapes = [(self._layout.height, self._layout.width), (self._layout.head,)]
+        self.layout = Layout(model, max_hypotheses, device, regimes)
+        shapes = [(self.layout.height, self.layout.width), (self.layout.head,)]
         self._chunks = Chunks(shapes, room.chunk_bytes, room.expected, device)
         # States of `anomaly` and `correction` lie on the host, under the same numbers.
         self._ranked = anomaly.outputs(model)
@@ -296,11 +296,6 @@ class Slab:
     def trim(self, eager: bool = True) -> int:
         """Give back memory that no series needs; returns its bytes. eager: all of it."""
         return self._chunks.trim(eager) + self._beside.trim(eager)
-
-    @property
-    def layout(self) -> Layout:
-        """Where the numbers of a row lie."""
-        return self._layout
 
     def begin(
         self,
@@ -366,7 +361,7 @@ class Slab:
     def regimes(self, row: int) -> list[KnownRegime]:
         """Regimes that a series remembers, by id, each with the probability that it is on."""
         own = self.row(row)
-        return memory.remembered(self._layout, own.lines, own.head)
+        return memory.remembered(self.layout, own.lines, own.head)
 
     def in_regimes(self, row: int) -> Mixture:
         """The next label (M, d) of a series in each regime that it remembers, by id.
@@ -385,14 +380,14 @@ class Slab:
 
     def next_regime(self, row: int) -> int:
         """The id that the next regime which a series remembers will have; 1 without a memory."""
-        if not self._layout.regimes:
+        if not self.layout.regimes:
             return 1
-        return int(self.row(row).head[self._layout.numbers + NEXT_ID])
+        return int(self.row(row).head[self.layout.numbers + NEXT_ID])
 
     def number_regimes(self, row: int, ids: Mapping[int, int], following: int) -> None:
         """Give the regimes of a series other ids; following: of the next."""
         own = self.row(row)
-        memory.number(self._layout, own.head, ids, following)
+        memory.number(self.layout, own.head, ids, following)
         self.put(row, own)
 
     def put(self, row: int, own: StreamRow) -> None:
@@ -421,34 +416,19 @@ class Slab:
             held = [array[first : first + len(rows)] for array in chunk.arrays]
         else:
             held = self._chunks.read(rows)
-        return self._layout.state(*held), self._layout.prior(*held)
-
-    def decoded(self, row: int, blob: bytes) -> StreamRow:
-        """What `encoded` made bytes of; row: one with its location and scale.
-
-        Raises BadState.
-        """
-        return codec.decode(self._layout, self.row(row), blob)
-
-    def encoded(self, own: StreamRow, seasons: Floats | None = None) -> bytes:
-        """Bytes of one series, with its state of seasons."""
-        return codec.encode(self._layout, own, seasons)
-
-    def resized(self, own: StreamRow, slots: int) -> StreamRow:
-        """A row of a slab of other size, `slots` of each row, as one of this."""
-        return own._replace(lines=self._layout.resized(own.lines[None], slots)[0])
+        return self.layout.state(*held), self.layout.prior(*held)
 
     def belief(self, row: int) -> Probabilities:
         """Surviving hypotheses of one series."""
         (lines,) = to_arrays([self._chunks.lines([row], TOTALS_AT_START)])
-        own = lines[..., : self._layout.slots]
+        own = lines[..., : self.layout.slots]
         (belief,) = beliefs.probabilities(own[:, LOG_PROB], own[:, RUN_LENGTH].astype(np.int64))
         return belief
 
     def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> StreamRow:
         """Override a row's belief by probabilities of run lengths; returns the row, copied."""
         own = self.row(row)
-        beliefs.restate(own.lines, self._layout.slots, stated)
+        beliefs.restate(own.lines, self.layout.slots, stated)
         self.put(row, own)
         return own
 
@@ -456,7 +436,7 @@ class Slab:
         self, locations: Sequence[list[float]], scales: Sequence[list[float]]
     ) -> list[Array]:
         moments = (np.array(values, dtype=np.float64) for values in (locations, scales))
-        return [self._placed(part) for part in self._layout.begin(*moments)]
+        return [self._placed(part) for part in self.layout.begin(*moments)]
 
     def _placed(self, numbers: Floats) -> Array:
         """Numbers of the host where the rows are."""
@@ -518,7 +498,7 @@ class Slab:
 
     def room(self, count: int) -> Floats:
         """Room (count, 2, S) for the beliefs after so many steps, see `stepped`."""
-        return np.empty((count, 2, self._layout.slots))
+        return np.empty((count, 2, self.layout.slots))
 
     def tried(self, row: int, seen: Columns) -> Step:
         """Step of a row by one observation; the row stays as it is."""
@@ -754,7 +734,7 @@ class Slab:
                 for i in now:
                     if at in pasts[i].overrides:
                         self.restate(rows[i], pasts[i].overrides[at])
-                seen = columns.at([pasts[i].seen for i in now], at)
+                seen = columns.joined([pasts[i].seen.part(slice(at, at + 1)) for i in now])
                 own = [rows[i] for i in now]
                 own_watched = [watched[i]() for i in now]
                 for i, line in zip(now, self._replayed(own, seen, own_watched), strict=True):
@@ -975,10 +955,10 @@ class Slab:
         inputs: of the coming steps. Returns the numbers (B, ...) of the memories; None: the rows
         have none.
         """
-        if not self._layout.regimes:
+        if not self.layout.regimes:
             return None
-        memories = np.empty((len(rows), size(self._layout.regimes)))
-        at = self._layout.numbers
+        memories = np.empty((len(rows), size(self.layout.regimes)))
+        at = self.layout.numbers
         settled = inputs[:, places.SETTLED]
         for chunk, lying, chosen in self._chunks.groups(rows):
             (heads,) = to_arrays([chunk.arrays[1][lying, at:]])
@@ -987,7 +967,7 @@ class Slab:
                 numbered = np.arange(len(rows))[chosen][due].tolist()
                 for i in {rows[i]: i for i in reversed(numbered)}.values():
                     own = self.row(rows[i])
-                    memory.settle(self.model, self._layout, own.lines, own.head, settled[i])
+                    memory.settle(self.model, self.layout, own.lines, own.head, settled[i])
                     self.put(rows[i], own)
                 (heads,) = to_arrays([chunk.arrays[1][lying, at:]])
             memories[chosen] = heads
@@ -1013,12 +993,12 @@ class Slab:
         """Step distinct rows by torch; the table of `readout`, and predictives."""
         with torch.inference_mode():
             lying = self._chunks.read(rows)
-            prior = self._layout.prior(*lying)
+            prior = self.layout.prior(*lying)
             observed = columns.inputs_of(self.model, packed, self.device)
-            state, info = moca.step(self.model, self._layout.state(*lying), prior, observed)
+            state, info = moca.step(self.model, self.layout.state(*lying), prior, observed)
             after = self._packed(state, prior)
             table = readout.table(
-                self._layout, *after, packed.inputs, packed.hazard, RECENT_RUN_LENGTHS, info
+                self.layout, *after, packed.inputs, packed.hazard, RECENT_RUN_LENGTHS, info
             )
             self._chunks.write(rows, after)
             fine = table[:, OK_COLUMN] > 0
@@ -1035,7 +1015,7 @@ class Slab:
 
     def _packed(self, state: FilterState, prior: Prior) -> tuple[Array, Array]:
         """Lines and heads of states that torch stepped, where the rows are."""
-        lines, heads = self._layout.packed(state, prior)
+        lines, heads = self.layout.packed(state, prior)
         return (lines.numpy(), heads.numpy()) if self.device == "cpu" else (lines, heads)
 
     def _advance(
@@ -1059,7 +1039,7 @@ class Slab:
         levels = self._levels if levels is None else levels
         wanted = summarised and levels.size > 0
         table, predicted = self._kernel.advance(
-            Rows(self._layout.slots, lines, heads, self._layout.regimes),
+            Rows(self.layout.slots, lines, heads, self.layout.regimes),
             rows,
             np.ascontiguousarray(inputs),
             np.ascontiguousarray(hazard),

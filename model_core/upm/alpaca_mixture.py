@@ -1,12 +1,9 @@
 """ALPaCA with a mixture prior: each regime is of one of M typical regimes, which a fleet taught.
 
-A regime draws its type `m` with probability `pi_m`, then its weights and noise from the prior of
-that type (`N(K_m, sigma^2 P_m)` on features that all types share). Given the labels of the regime
-the posterior is a mixture of M of ALPaCA's, each updated alone as a hypothesis is, with weights
-
-    p(y) = sum_m pi_m prod_o p_m(y_o),    pi_m' = w pi_m p_m(y) / p(y) + (1 - w) pi_m,
-
-for an inlier responsibility `w` of the label. With M = 1 it is ALPaCA.
+A regime draws its type with the prior probability of that, then its weights and noise from the
+prior of that type, on features that all types share: docs/mathematics.md, "A mixture prior". The
+posterior is a mixture of M of ALPaCA's, each updated alone, as a hypothesis is. With M = 1 it is
+ALPaCA.
 """
 
 from __future__ import annotations

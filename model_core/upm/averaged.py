@@ -1,54 +1,13 @@
 """The default model: a level, an autoregression or a line in each regime, with noise of outliers.
 
-Each output of each regime follows one of six experts `j`, regressions on features `f`: a level
-`f = (1, 0)`, an autoregression on the stream's lag `f = (1, lag)`, a line `f = (1, age / 10)` in
-the time since the regime's first label, two levels whose noise is longer above or below, and the
-stream's trend `f = (1, trend)`, a forecast by smoothing that no regime begins anew. The noise of a
-label is usual, heavy or wild, `c` = 1, 9 or 100 (`SCALES`), with shares `omega` that the stream
-learns:
+Its formulas and why they are so: docs/mathematics.md, first section. Each output of each regime
+follows one of six experts `j` (`EXPERTS`), regressions `k' f` on features `f` with the precision
+`Lambda` of `k`, in those of the noise, whose scale is `c sigma_j^2` with `c` one of `SCALES`. What
+an expert makes of a label and learns of it is in `maths.regression`; shares `omega` of the scales,
+the lag and the trend are learned by the stream, in its context.
 
-    y | j, c ~ N(k_j' f_j, c sigma_j^2),    P(c) = omega_c,
-    k | sigma^2 ~ N((location, 0), sigma^2 Lambda^-1),    sigma^2 ~ InverseGamma(alpha, beta),
-    Lambda = diag(kappa, autoregression, slope or smoothness),
-
-with (location, scale) for (location, 0) under the trend, which is in the stream's units.
-
-So a label's density under an expert is a mixture of Student-t of `2 alpha` degrees of freedom,
-
-    p_j(y) = sum_c omega_c p_jc(y),    p_jc = t(k' f, beta / alpha (c + v)),    v = f' Lambda^-1 f,
-
-under a regime the average of the experts with weights `pi` (Bayesian model averaging: Hoeting et
-al. 1999, *Statistical Science* 14). With the responsibilities `r_c = omega_c p_jc(y) / p_j(y)` of
-the scales, the error `e = y - k' f` and the expected precision of the label's noise
-`w = sum_c r_c / c` (iteratively reweighted least squares: Lange, Little & Taylor 1989, *JASA* 84),
-
-    Lambda' = Lambda + w f f',    k' = k + w Lambda'^-1 f e,    alpha' = alpha + 1/2,
-    beta' = beta + w e^2 / (2 (1 + w v)),    pi_j' = pi_j p_j(y) / sum_i pi_i p_i(y).
-
-That keeps the mean and the precision, whose sums of squares lose nothing in long runs. Outputs
-share alpha. Where the noise is longer on one side, p_jc is a `components.SkewedT` and the precision
-is that of the label's side: w is as many times as large. Durations, sizes and rates are often so,
-and what is usual on their long side would else be taken for a change.
-
-Averaged over hypotheses and experts given the label, `r` teaches the stream's shares, and its lag,
-with the forecast `m` of all hypotheses:
-
-    omega = (20 omega_0 + sum r) / (20 + labels),    lag' = y - r_100 (y - m).
-
-So an outlier is no lever on the next forecast. The trend is Holt's exponential smoothing (1957,
-reprinted 2004, *International Journal of Forecasting* 20) of the lags, see `maths.regression`. It
-follows a long season, a curve that is no line, which would else be one change after another until
-its period is known.
-
-Answers are averaged with a random walk, which has no vote on changes, by how each has forecast the
-stream; see `walk`.
-
-One label in 1,000 is an outlier, of no regime: an error code, a failed reading. However far it
-lies, its noise is not a scale of the regime's, and it would else be a regime of one label. `w` is
-times the inlier responsibility of the regime, which alpha, pi, the shares and the lag learn by,
-too. An outlier is no lag. Of a missing output nothing is learned, but that beta grows with alpha.
-No expert is believed farther than `REACH` scales outside the range of the lags: one that was
-learned from labels close together may lead anywhere when they jump.
+The mean and the precision are kept: their sums of squares lose nothing in long runs. Answers are
+averaged with a random walk, which has no vote on changes; see `walk`.
 """
 
 from __future__ import annotations

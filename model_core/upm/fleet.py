@@ -1,22 +1,12 @@
 """`averaged` with a regression on learned features among its experts.
 
 An encoder, which a fleet's history has taught, makes features `f` of inputs and of the labels
-before. One more expert of each regime is a Bayesian linear regression on them. With `z` a label in
-the stream's own units, less its location and over its scale, and the noise's scales `c`,
-
-    z_o | c ~ N(k_o' f, c sigma_o^2),    k_o | sigma_o^2 ~ N(k_o0, sigma_o^2 P_0),
-    sigma_o^2 ~ InverseGamma(alpha_o, beta_o),
-
-for each output `o`, whose prior is learned, too: ALPaCA with noise of an unknown variance. With the
-expected precision `w` of a label's noise, as in `averaged`, and the error `e = z - k' f`,
-
-    P' = P - w P f f' P / (1 + w f' P f),        k' = k + w P f e / (1 + w f' P f),
-    beta' = beta + w e^2 / (2 (1 + w f' P f)),   alpha' = alpha + 1/2.
-
-It has the prior weight `chance`, all others together the rest. So where a fleet has taught nothing
-of use, forecasts are those of `averaged` after the few labels that show it, output by output.
-`P` is the same for all outputs, and learns the average of their precisions, that of a missing one
-0.
+before. One more expert of each regime is a Bayesian linear regression on them, with weights `k` and
+their covariance `P` in those of the noise, of labels less their location and over their scale:
+docs/mathematics.md, `fleet`. It has the prior weight `chance`, all others together the rest. So
+where a fleet has taught nothing of use, forecasts are those of `averaged` after the few labels that
+show it, output by output. `P` is the same for all outputs, and learns the average of their
+precisions, that of a missing one 0.
 """
 
 from __future__ import annotations

@@ -1,60 +1,17 @@
 """Several outputs: independent, or with a covariance, by their evidence in each regime.
 
-Each regime follows one of two. Either its outputs are independent, each as in `averaged`. Or all
-have a mean and a covariance, as in `multivariate`, with the scales `c` of the noise that `averaged`
-has,
+Formulas, and what was tried instead: docs/mathematics.md, `joint`. In each regime outputs are
+independent, each as in `averaged`; or all have a mean `m` and a covariance, as in `multivariate`,
+with the scales of the noise that `averaged` has: labels less `a u + b s` are around `f m`, with `u`
+the lag, `s` the trend's forecast of `averaged` and `f = 1 - a - b`. `a` and `b` are two numbers of
+the stream, as are its correlations: `psi` of a fresh regime is `2 beta D R D`, with the scales `D`
+and the correlations `R` of the errors of all hypotheses' forecast. They hold for all hypotheses
+alike, so statistics have `psi` less `2 beta D (R - I) D`, which is added where they forecast.
 
-    y - a u - b s | c ~ N(f m, c Sigma),    m | Sigma ~ N(m_0, Sigma / kappa_0),
-    Sigma ~ InverseWishart(psi, nu),
-
-whose shares are the average of the outputs'. `u` and `s` are the lag and the trend's forecast of
-`averaged`, and `f = 1 - a - b`: labels keep a share `a` of the lag's distance from the mean, and a
-share `b` of the trend's. So the predictive is a mixture of Student-t of all outputs, `nu - d + 1`
-degrees of freedom, location `f m + a u + b s` and scale matrices `psi (c + v) / (nu - d + 1)`,
-`v = f^2 / kappa`. With `w = sum_c r_c / c` and errors `e`,
-
-    kappa' = kappa + w f^2,    m' = m + w f e / kappa',
-    psi' = psi + w e e' / (1 + w v),    nu' = nu + 1.
-
-`a` and `b` are two numbers of the stream, which learns them by least squares: it regresses labels'
-distances from what is believed of `m` on those of lag and trend, and believes `b` to be three
-standard errors smaller. Both are at least 0, together at most `maths.context.MEMORY`. Without them
-a stream that swings by itself has a change in each swing; without `b` one with a season or a drift.
-
-Outputs that were alike will be so in the next regime, too. `psi` of a fresh regime is therefore no
-diagonal, whose zeros each regime would have to unlearn, which hides changes: it is
-
-    psi_0 = 2 beta D R D,    R_op = c_op / sqrt(c_oo c_pp),    c = n I + sum_t z_t z_t',
-
-with the scales `D` and the errors `z` of all hypotheses' forecast, as below: the stream learns its
-correlations, `n = 5` and 5 more for each output beyond eight. They hold for all hypotheses alike,
-so statistics have `psi` less `2 beta D (R - I) D`, which is added where they forecast. `R` of the
-errors so far is taken for known (empirical Bayes).
-
-With few outputs `nu` leaves each of them the `2 alpha` degrees of freedom that it has in
-`averaged`. Beyond eight there are two more for each further output, and `beta` for the same
-expected `Sigma`. Else a regime's first labels, which say nothing of most directions, take the noise
-of these for smaller with each label, and the next regime explains the next label better.
-
-A vector autoregression in place of the mean forecasts some vectors better. But it forecasts the
-labels after a shift as well as a new regime does, and has so much to learn in each that shifts of
-four standard deviations in all of six correlated outputs are not found.
-
-Of a label that some outputs are missing from, the others tell. Their density is the marginal one,
-and the covariance learns from what is expected of the missing ones: `e` is the error that the
-others lead to, and to `psi'` is added the noise's scale matrix of what is missing given the others,
-without which `psi` would shrink (Dempster, Laird & Rubin 1977, *JRSS B* 39).
-
-What counts towards changes. Each hypothesis takes its errors for independent in time. Where those
-of all hypotheses' forecast are not, no model of these is right, and long stretches of errors of one
-sign are taken for changes. So a label's log likelihood counts for run lengths (not for forecasts)
-only by the share of independent observations among dependent ones (Bayley & Hammersley 1946,
-*Supplement to the JRSS* 8),
-
-    share = (1 - r) / (1 + r),    r = max(0, largest over outputs of b_o / a_o),
-
-with `a`, `b` sums of squares and of products of neighbours of the errors, in their running
-standard deviation and within `maths.context.FAR` of it.
+Of a label that some outputs are missing from, the others tell: their density is the marginal one.
+The covariance learns from what is expected of the missing ones, to which the noise's scale matrix
+of these, given the others, is added; without it `psi` would shrink (Dempster, Laird & Rubin 1977,
+*JRSS B* 39).
 """
 
 from __future__ import annotations

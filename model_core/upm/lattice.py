@@ -1,15 +1,9 @@
 """Bayesian linear regression under every start at once, in `O(T^2 n)`: a lattice recursion.
 
-Blocks (`regression.absorb`) move a covariance for each start, which costs `n^2` for each pair of
-start and observation. Predicting one observation from a window needs less: for the window
-`s+1..t-1` with posterior covariance `P`, keep `g = P phi_t`, which looks forward, and
-`h = P phi_s`, which looks back. With `d = phi_s' P phi_t`, absorbing the observation at either end
-is a step of order one,
-
-    g'  = g - h d w_s / (1 + w_s phi_s' h),    h' = h - g d w_t / (1 + w_t phi_t' g),
-
-and the same steps carry the residuals of both: a generalised Levinson, or lattice, recursion for
-the covariance `I + F P_0 F'`.
+To move a covariance `P` for each start costs `n^2` for each pair of start and observation. For the
+window `s+1..t-1` it is enough to keep `P phi_t`, which looks forward, and `P phi_s`, which looks
+back, with the residuals of both: absorbing the observation at either end is a step of order one.
+Derived in docs/mathematics.md, "All starts at once".
 """
 
 from __future__ import annotations

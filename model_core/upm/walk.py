@@ -1,19 +1,11 @@
 """A random walk with momentum, which forecasts are averaged with; it has no vote on changes.
 
 The label to come is expected at `l + phi c`: the last label `l` and the change `c` that led to it,
-times the autoregression `phi` of changes, with noise of a Student-t of `TAILS` degrees of freedom.
-Its squared scale `q / n` and `phi = b / a` are learned by iteratively reweighted least squares
-(Lange, Little & Taylor 1989, *JASA* 84), and forgotten: with `e` the error, `z` the same in scales,
-`d = y - l` and `g = (TAILS + 1) / (TAILS + z^2)`,
-
-    q' = F q + g e^2,   n' = F n + 1,   a' = G a + (1 - G) + g c^2 n / q,   b' = G b + g c d n / q,
-    c' = min(g, 1) d,
-
-so the change that leads to an outlier does not go on, and no forecast runs away. The walk's weight
-`v` in the answer is what Bayes' rule makes of it beside the hypotheses' mixture, with a fixed share
-(Herbster & Warmuth 1998, *Machine Learning* 32):
-
-    v' = (1 - SHARE) v p_walk(y) / (v p_walk(y) + (1 - v) p(y)) + SHARE / 2.
+times the autoregression `phi = b / a` of changes, with noise of a Student-t of `TAILS` degrees of
+freedom and squared scale `q / n`. They are learned and forgotten as `maths.walk.learned` has it, by
+iteratively reweighted least squares; the change that leads to an outlier does not go on, and no
+forecast runs away. The walk's weight `v` in the answer is what Bayes' rule makes of it beside the
+hypotheses' mixture, with a fixed share (Herbster & Warmuth 1998, *Machine Learning* 32).
 
 Why not a part of each regime: it explains any step and any drift, so it would hide their changes.
 The state of a stream is (B, 2 + 5 d), in its units: `v`, `n`; `l`, `c`, `q`, `a`, `b`.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from model_core import codec, readout, transfer
 from model_core import filter as moca
-from model_core import readout, transfer
 from model_core import segments as seg
 from model_core.compiled import LABEL
 from model_core.filter import Inputs
@@ -53,7 +53,7 @@ def test_steps_and_answers(name, device):
             numbers = [info.log_score, info.changepoint_probability, mixture.mean()]
             if model.label not in ("class", "binary"):
                 numbers += [mixture.covariance(), mixture.cdf(now.y)]
-                numbers += [mixture.quantile(levels.to(device), 1e-4, waits=False)]
+                numbers += [mixture.quantile(levels.to(device), 1e-4)]
         given = np.zeros((3, LABEL)), inputs(batch, t).hazard.numpy()
         table = readout.table(layout, *held, *given, 5, info)
         on_host = [part.numpy() for part in transfer.to_host(held)]
@@ -77,12 +77,13 @@ def test_steps_and_answers(name, device):
     (row,) = slab.begin(unit, unit)
     beside = slab.read([row])[2:]
     slab.write([row], [lines[:1], heads[:1], *beside])
-    blob = slab.encoded(slab.row(row))
+    blob = codec.encode(slab.layout, slab.row(row))
     here = Slab(one.model, ROOM, [0.5])
     (other,) = here.begin(unit, unit)
-    here.put(other, here.decoded(other, blob))
-    slab.put(row, slab.decoded(row, blob))
-    assert here.encoded(here.row(other)) == slab.encoded(slab.row(row)) == blob
+    here.put(other, codec.decode(here.layout, here.row(other), blob))
+    slab.put(row, codec.decode(slab.layout, slab.row(row), blob))
+    assert codec.encode(here.layout, here.row(other)) == blob
+    assert codec.encode(slab.layout, slab.row(row)) == blob
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_core import artifact
+from model_core import artifact, codec
 from model_core.errors import BadArtifact
 from model_core.stream.slab import Slab
 from tests.model_core.cases import belief_of, run, series
@@ -58,9 +58,9 @@ def test_it_is_served_as_the_page_says(load):
     rows = slab.begin([[0.0]] * 2, [[1.0]] * 2)
     lines, heads = (part.numpy() for part in slab.layout.packed(state, case.prior()))
     slab.put(rows[0], slab.row(rows[0])._replace(lines=lines[0], head=heads[0]))
-    blob = slab.encoded(slab.row(rows[0]))
-    slab.put(rows[1], slab.decoded(rows[1], blob))
-    assert slab.encoded(slab.row(rows[1])) == blob
+    blob = codec.encode(slab.layout, slab.row(rows[0]))
+    slab.put(rows[1], codec.decode(slab.layout, slab.row(rows[1]), blob))
+    assert codec.encode(slab.layout, slab.row(rows[1])) == blob
     for change in ({"noise": 0}, {"memory": 0}, {"length": None}, {"hazard": 2}):
         with pytest.raises(BadArtifact, match=next(iter(change))):
             load(**change)

@@ -67,6 +67,12 @@ def brute_force_evidence(rows):
     return most
 
 
+def recent(state, count):
+    """Up to so many of the last labels, less their season as it is known now."""
+    known = season.offsets(state, count)
+    return season._labels(state, len(known)).T - known
+
+
 def test_evidence_is_that_of_the_harmonics():
     y = sine(np.random.default_rng(0), 5 * DAY, sd=2.0)
     rows = periodicity._whitened(y, DAY)
@@ -160,7 +166,7 @@ def test_a_season_is_found_within_six_periods_and_forecast(make):
 def test_what_a_filter_begins_with_has_no_season():
     y = sine(np.random.default_rng(5), 300)
     state, _ = passed(y)
-    rest = season.recent(state, 100)[:, 0]
+    rest = recent(state, 100)[:, 0]
     assert rest.shape == (100,)
     assert rest.std() == pytest.approx(0.5, rel=0.2)
     known = season.offsets(state, 100)
@@ -232,7 +238,7 @@ def test_steps_outliers_and_missing_labels_do_not_hide_a_season():
     y[rng.random(len(y)) < 0.2] = np.nan
     state, _ = passed(y)
     assert season.periods(state) == [DAY]
-    assert np.isnan(season.recent(state, 200)).sum() == np.isnan(y[-200:]).sum()
+    assert np.isnan(recent(state, 200)).sum() == np.isnan(y[-200:]).sum()
     nothing, begun = passed(np.full(100, np.nan))
     assert (begun, season.offset(nothing)) == ([], [])
 
@@ -247,7 +253,7 @@ def test_a_season_that_ends_is_given_up():
     assert begun[1] < 26 * DAY
     # Labels from before that are none of what a filter begins with.
     short, begun = passed(y[: begun[1] + 1])
-    assert len(season.recent(short, 500)) <= season.BLOCK
+    assert len(recent(short, 500)) <= season.BLOCK
 
 
 def test_labels_between_looks_at_the_seasons_are_taken_at_once():
@@ -286,7 +292,7 @@ def test_the_state_is_all_that_there_is_and_of_fixed_size():
     long, _ = passed(np.tile(y[: 4 * DAY], 10), capacity=300)
     assert long.nbytes < state.nbytes == season.blank().nbytes
     assert season.valid(long)
-    assert len(season.recent(long, 5000)) == 300
+    assert len(recent(long, 5000)) == 300
     season.blank(1, 12)
     for capacity in (9, 100):
         with pytest.raises(ValueError, match="multiple of 3"):

@@ -247,7 +247,7 @@ class Engine:
         slab = stream.slab
         if slab is None or checkpoint is None:
             return
-        own = slab.decoded(stream.row, checkpoint)
+        own = codec.decode(slab.layout, slab.row(stream.row), checkpoint)
         if own.seq != stream.live().checkpoint:
             raise UnreadablePart(f"its checkpoint is at seq {own.seq}")
         slab.put(stream.row, own)
@@ -364,7 +364,8 @@ class Engine:
         for slab, group in by_slab((stream, None) for stream in due):
             rows = slab.each([stream.row for stream, _ in group])
             for (stream, _), own in zip(group, rows, strict=True):
-                stream.commit_checkpoint(slab.encoded(own, stream.season_state))
+                blob = codec.encode(slab.layout, own, stream.season_state)
+                stream.commit_checkpoint(blob)
 
     def changes(self, of_partition: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
         """What the next commits write of streams of partitions; afterwards nothing waits.
@@ -398,7 +399,8 @@ class Engine:
         own = old.row(row)
         stream.leave()
         stream.slab = self.slab(head)
-        stream.row = stream.slab.add(stream.slab.resized(own, old.layout.slots))
+        (lines,) = stream.slab.layout.resized(own.lines[None], old.layout.slots)
+        stream.row = stream.slab.add(own._replace(lines=lines))
         if head.seq:
             # Within the commit: the stored head may name a checkpoint of this very seq.
             self.commit_state(stream)
@@ -407,7 +409,8 @@ class Engine:
         """Have a checkpoint committed of a state that observations alone do not lead to."""
         assert stream.slab is not None
         own = stream.slab.row(stream.row)
-        stream.commit_checkpoint(stream.slab.encoded(own, stream.season_state))
+        blob = codec.encode(stream.slab.layout, own, stream.season_state)
+        stream.commit_checkpoint(blob)
 
     @cached_property
     def _found_room(self) -> Room:

@@ -10,6 +10,7 @@ import random
 import msgspec
 import pytest
 
+from model_core import codec
 from service.wire import (
     Configure,
     Delete,
@@ -272,7 +273,7 @@ def test_contents_that_do_not_connect_are_refused(bench, blob):
     held = bench.worker.engine.streams[bench.partition("a"), "a"]
     own = held.slab.row(held.row)
     own.ranks[0] = 1e9  # a sketch of so many values would be read far beyond its row
-    impossible = held.slab.encoded(own)
+    impossible = codec.encode(held.slab.layout, own)
     for change in (
         lambda s: s.records.pop(40),
         lambda s: setattr(s, "checkpoint", s.checkpoint[:-9] + bytes(9)),
