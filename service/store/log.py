@@ -110,8 +110,8 @@ Effect = tuple[Argument, ...]  # see `Commit`
 class Pushed(NamedTuple):
     """What is written of streams of which only tail and position move, together.
 
-    tails: what is pushed to the tail of each, each after its length (u32). positions: of each, all
-    of one length.
+    tails: what is pushed to the tail of each. positions: of each. Both are lists in msgpack, as of
+    `stored_records.packed`.
     """
 
     streams: Sequence[str] = ()

@@ -462,9 +462,11 @@ def encode_position(head: Head) -> bytes:
 
 
 def stored_positions(places: Iterable[int], rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows (B,) of `POSITION` as they are stored, each with its checksum; places: of each."""
+    """Rows (B,) of `POSITION` as elements of `packed`, each with its checksum; places: of each."""
     bodies = np.ascontiguousarray(rows).view(f"V{rows.itemsize}")
     table = np.empty(len(rows), _STORED_POSITION)
+    table["raw"] = _RAW
+    table["length"] = CHECKSUM_SIZE + rows.itemsize
     table["mark"] = CHECKSUM_MARK[0]
     table["crc"] = list(map(crc32, bodies.tolist(), places))
     table["body"] = bodies
@@ -506,7 +508,7 @@ def stored_blocks(
     counts: NDArray[np.int64],
     rows: Sequence[bytes],
 ) -> list[bytes]:
-    """Return one block for each of several tails, with its checksum, after its length (u32).
+    """Return one block for each of several tails, with its checksum, as elements of `packed`.
 
     places: of the checksums. rows: those of each, joined. Each is two parts, of which these are the
     second.
@@ -517,12 +519,18 @@ def stored_blocks(
     headers["count"] = counts
     own: list[bytes] = headers.view(f"V{_HEADER}").tolist()
     table = np.empty(len(firsts), _STORED_BLOCK)
+    table["raw"] = _RAW
     table["length"] = np.array(list(map(len, rows))) + CHECKSUM_SIZE + _HEADER
     table["mark"] = CHECKSUM_MARK[0]
     table["crc"] = list(map(crc32, rows, map(crc32, own, places)))
     table["header"] = headers.view(f"V{_HEADER}")
     heads: list[bytes] = table.view(f"V{table.itemsize}").tolist()
     return list(chain.from_iterable(zip(heads, rows, strict=True)))
+
+
+def packed(count: int, *elements: bytes) -> bytes:
+    """Return the list in msgpack of so many elements, which are packed; joined or not."""
+    return b"".join((b"\xdd", count.to_bytes(4, "big"), *elements))
 
 
 def split_block(body: bytes) -> tuple[int, list[bytes]]:
@@ -619,8 +627,11 @@ def decode_columns(body: bytes) -> list[Record]:
 CHECKSUM_MARK = b"\xc1"
 CHECKSUM_SIZE = 5  # of what precedes the body
 _SUM = [("mark", "u1"), ("crc", "<u4")]
-_STORED_POSITION = np.dtype([*_SUM, ("body", f"V{POSITION.itemsize}")])
-_STORED_BLOCK = np.dtype([("length", "<u4"), *_SUM, ("header", f"V{_HEADER}")])
+# Strings of a list in msgpack, as the server's scripts read them: it has to be raw 32.
+_RAW = 0xDB
+_ELEMENT = [("raw", "u1"), ("length", ">u4"), *_SUM]
+_STORED_POSITION = np.dtype([*_ELEMENT, ("body", f"V{POSITION.itemsize}")])
+_STORED_BLOCK = np.dtype([*_ELEMENT, ("header", f"V{_HEADER}")])
 
 
 class Damaged(ValueError):

@@ -7,9 +7,9 @@
 -- KEYS, of each partition: lease, meta, log, heads, tails of streams that only moved, then the keys
 --       of the effects
 -- ARGV, of each partition: number of its keys, number of the arguments that follow, token, expected
---       offset, new offset, observations done, number of tails, elements for them, each after its
---       length (u32), and positions of their streams, all of one length; then each effect as
---       operation, number of its key after the log, number of arguments, arguments
+--       offset, new offset, observations done, number of tails, elements for them and positions of
+--       their streams, two lists in msgpack; then each effect as operation, number of its key after
+--       the log, number of arguments, arguments
 -- Of thousands of streams the server would take most of its time to read arguments one by one.
 -- Answers for each partition OK, ALREADY, FENCED or "INVALID: why".
 local call = redis.call
@@ -162,6 +162,12 @@ local function run(operation, key, arguments, first, last)
   until first > last
 end
 
+-- A list in msgpack; empty where it is none.
+local function listed(packed)
+  local good, list, more = pcall(cmsgpack.unpack, packed)
+  return good and more == nil and type(list) == 'table' and list or {}
+end
+
 -- Commit a partition whose keys follow KEYS[base], and whose arguments are ARGV[from] to ARGV[to].
 local function commit(base, from, to)
   local lease, meta, log = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
@@ -218,20 +224,16 @@ local function commit(base, from, to)
   if log_type ~= 'stream' and log_type ~= 'none' then return 'INVALID: the log is a ' .. log_type end
 
   local heads, streams = KEYS[base + 4], tonumber(ARGV[from + 4])
-  local tails, positions = ARGV[from + 5], ARGV[from + 6]
-  local elements, fields = {}, {}
-  local begin, size = 1, #positions / streams
+  local elements, positions = listed(ARGV[from + 5]), listed(ARGV[from + 6])
+  if #elements ~= streams or #positions ~= streams then
+    return 'INVALID: ' .. #elements .. ' elements and ' .. #positions .. ' positions of ' .. streams
+  end
+  local fields = {}
   local name = streams > 0 and string.match(KEYS[base + 5], ':tail:()')
   for i = 1, streams do
-    local a, b, c, d = string.byte(tails, begin, begin + 3)
-    if not d then return 'INVALID: an element without its length' end
-    local last = begin + 3 + a + 256 * (b + 256 * (c + 256 * d))
-    elements[i] = string.sub(tails, begin + 4, last)
-    begin = last + 1
     fields[2 * i - 1] = string.sub(KEYS[base + 4 + i], name) .. '\0'
-    fields[2 * i] = string.sub(positions, (i - 1) * size + 1, i * size)
+    fields[2 * i] = positions[i]
   end
-  if begin ~= #tails + 1 then return 'INVALID: elements of other lengths' end
   local kind = streams > 0 and call('TYPE', heads).ok or 'none'
   if kind ~= 'hash' and kind ~= 'none' then return 'INVALID: the heads are a ' .. kind end
 

@@ -712,8 +712,11 @@ def _pushed(asleep: Sequence[Stream], rows: Rows) -> dict[int, Pushed]:
     for partition, streams in groupby(asleep, attrgetter("partition")):
         names = [stream.name for stream in streams]
         end = first + len(names)
-        tail = b"".join(tails[2 * first : 2 * end])
-        pushed[partition] = Pushed(names, tail, positions[first:end].tobytes())
+        pushed[partition] = Pushed(
+            names,
+            stored_records.packed(len(names), *tails[2 * first : 2 * end]),
+            stored_records.packed(len(names), positions[first:end].tobytes()),
+        )
         first = end
     return pushed
 

@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as Unreachable
 from service.store import keys
 from service.store import log as logs
 from service.store.log import DONE, REMEMBER_MS, START, Appended, Appender, Log, Offset, Pushed
+from service.wire.stored_records import packed
 from tests.service.store.conftest import TTL_MS, P
 from tests.waiting import until, until_async
 
@@ -387,8 +388,15 @@ def test_a_repeated_commit_answers_already_and_writes_nothing(redis_client, log,
 
 
 def pushed_to(**elements):
-    tails = [len(element).to_bytes(4, "little") + element for element in elements.values()]
-    return Pushed([*elements], b"".join(tails), "".join(f"{n:>8}" for n in elements).encode())
+    return Pushed(
+        [*elements], strings(elements.values()), strings(f"{n:>8}".encode() for n in elements)
+    )
+
+
+def strings(elements):
+    """A list of them in msgpack, each as raw 32."""
+    listed = [b"\xdb" + len(element).to_bytes(4, "big") + element for element in elements]
+    return packed(len(listed), *listed)
 
 
 @pytest.mark.parametrize("most", [1, 2, 4096], ids=["each alone", "in pairs", "at once"])
@@ -515,6 +523,8 @@ def test_tails_and_positions_are_written_of_all_streams_or_nothing_is_done(
         pushed._replace(tails=pushed.tails[:-1]),
         pushed._replace(tails=pushed.tails + b"x"),
         pushed._replace(tails=pushed.tails[:2]),
+        pushed._replace(positions=pushed.positions + b"x"),
+        pushed._replace(positions=pushed_to(a=b"x").positions),
     ):
         commit = make(lease, entries[1], expected=entries[0])
         (answer,) = log.commit([commit._replace(pushed=wrong)])

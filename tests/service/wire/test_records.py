@@ -16,6 +16,7 @@ from service.wire.stored_records import (
     checksummed_at,
     enter_numbers,
     numbers_of,
+    packed,
     stored_blocks,
     stored_positions,
 )
@@ -64,13 +65,26 @@ def test_what_is_read_is_what_was_written(fields):
     assert (numbers_of(head) is None) == bool(fields)
 
 
+def strings_of(packed):
+    """Strings of a list in msgpack, each as raw 32."""
+    strings = []
+    at = 5
+    while at < len(packed):
+        assert packed[at] == 0xDB
+        end = at + 5 + int.from_bytes(packed[at + 1 : at + 5], "big")
+        strings.append(packed[at + 5 : end])
+        at = end
+    assert packed[:5] == b"\xdd" + len(strings).to_bytes(4, "big")
+    return strings
+
+
 def test_many_at_once_are_encoded_as_each_alone():
     rng = random.Random(2)
     heads = [ordinary(rng) for _ in range(200)]
     rows = np.array([numbers_of(head) for head in heads], POSITION)
     stored = stored_positions(range(200), rows)
     each = [checksummed_at(at, encode_position(head)) for at, head in enumerate(heads)]
-    assert stored.tobytes() == b"".join(each)
+    assert strings_of(packed(200, stored.tobytes())) == each
 
 
 def test_many_blocks_are_stored_as_each_alone():
@@ -79,11 +93,11 @@ def test_many_blocks_are_stored_as_each_alone():
     rows = [[rng.randbytes(rng.randrange(300)) for _ in range(rng.randrange(1, 4))] for _ in firsts]
     joined = [b"".join(own) for own in rows]
     counts = np.array([*map(len, rows)])
-    stored = b"".join(stored_blocks(range(50), np.array(firsts), counts, joined))
+    stored = packed(50, *stored_blocks(range(50), np.array(firsts), counts, joined))
     each = [
         checksummed_at(n, block_of(*own)) for n, own in enumerate(zip(firsts, rows, strict=True))
     ]
-    assert stored == b"".join(len(block).to_bytes(4, "little") + block for block in each)
+    assert strings_of(stored) == each
 
 
 def test_numbers_are_entered_as_they_were_read():
