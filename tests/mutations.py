@@ -383,8 +383,8 @@ MUTATIONS = [
     Mutation(
         "table: what a stream slept through is not in its head",
         "service/worker/streams/stream.py",
-        "self._touched = self._touched or self.moved > 0",
-        "self._touched = self._touched or self.moved > 1",
+        "self._touched = self._touched or moved > 0",
+        "self._touched = self._touched or moved > 1",
         "tests/service/worker/streams/test_table.py",
     ),
     Mutation(

@@ -98,6 +98,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> tuple[tuple[Any, ...], Haz
         head.checkpoint,
         head.checkpoint_ms or head.created_ms,
         0,
+        0,
         stream.place,
         stream.tail.place,
     )
@@ -597,6 +598,7 @@ def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
     groups["sums"] = _added(groups["sums"], summed, number)
     sizes = np.array(list(map(len, encoded)))
     own["slept_bytes"] += np.add.reduceat(sizes, ends - number) + ENTRY_BYTES * number
+    own["moved"] += number
     position = own["position"]
     position["last_label"] = wave.y[ends - 1]
     position["updated_ms"] = accepted_ms

@@ -243,13 +243,6 @@ class Tail:
             self.rows[at] = row
             self.relaid = True
         self.new = NOTHING
-        self.forget_sealed()
-
-    def forget_sealed(self) -> int:
-        """Forget the chunks that the last commit wrote, which has ended; returns their bytes."""
-        freed = _bytes_of(self.sealing.values())
-        self.sealing = NOTHING
-        return freed
 
     def seal(self, head: Head) -> list[Effect]:
         """Seal complete chunks, drop those past the retained history, trim the rows.

@@ -30,6 +30,7 @@ from service.settings import Settings
 from service.store.streams import Store, Stored, UnreadablePart, head_of, state_of
 from service.wire import LEVELS, Head
 from service.worker.streams.answers import WAITING_BYTES
+from service.worker.streams.history import NOTHING
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.step_inputs import past_of, recall_errors
 from service.worker.streams.stream import Changes, Stream, StreamKey, Table, changes_of, parted
@@ -69,6 +70,7 @@ class Engine:
         self.busy: Container[int] = ()  # partitions of jobs under way
         self.applying: Set[StreamKey] = set()  # streams of the batch under way
         self.committing: Set[StreamKey] = set()  # streams that may not be stored yet
+        self._sealing: list[Stream] = []  # those that keep chunks which the last commit writes
 
     # --- loading and forgetting ---------------------------------------------------------------
 
@@ -370,9 +372,13 @@ class Engine:
     def changes(self, of_partition: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
         """What the next commits write of streams of partitions; afterwards nothing waits.
 
+        The last ones have ended.
         States that are due are among it, until they are too many: others are written by a later
         commit of their stream. Those with a memory of regimes are replayed from no earlier one.
         """
+        for stream in self._sealing:
+            stream.tail.sealing = NOTHING
+            self._changed.add((stream.partition, stream.name))
         asleep, rows, others = parted(self.table, of_partition)
         every = self.settings.checkpoint_every
         room = STATES_BYTES
@@ -386,7 +392,9 @@ class Engine:
                 due.append(stream)
                 room -= slab.row_bytes
         self.checkpoint(due)
-        return changes_of(asleep, rows, others)
+        changes = changes_of(asleep, rows, others)
+        self._sealing = [s for s in chain.from_iterable(others.values()) if s.tail.sealing]
+        return changes
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""

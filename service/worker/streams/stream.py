@@ -68,6 +68,7 @@ ROW = np.dtype(
         ("checkpoint", "<i8"),  # seq of the last one, and when it was made, else the stream
         ("checkpoint_ms", "<i8"),
         ("slept_bytes", "<i8"),  # of tail and keyed outcomes, since they were last counted
+        ("moved", "<i8"),  # observations since the last commit
         ("position_place", "<u4"),  # of checksums: of its position, and of its tail
         ("tail_place", "<u4"),
     ]
@@ -206,7 +207,6 @@ class Stream:
     unserved: Exception | None = None  # why there is no model for what is stored
     # While it is asleep: its row of the table of streams at rest; -1: it is awake.
     at: int = -1
-    moved: int = 0  # observations since the last commit that it slept through
     host_bytes: int = STREAM_BYTES
     counted_bytes: int = 0  # of these, which are in the total of its worker
     used_s: float = dataclasses.field(init=False)  # last, by the monotonic clock
@@ -261,9 +261,14 @@ class Stream:
     def _read_through(self, table: Table) -> None:
         """Have the head as its row has it, whose observations it counts as its own."""
         assert self._head is not None
-        enter_numbers(self._head, table.rows["position"][self.at].item())
-        self._touched = self._touched or self.moved > 0
-        self.moved = 0
+        row = table.rows[self.at]
+        enter_numbers(self._head, row["position"].item())
+        moved = int(row["moved"])
+        tail = self.tail
+        if not (self._touched or tail.new):  # else it has not moved alone: see `parted`
+            tail.stored = len(tail.rows) - moved
+        self._touched = self._touched or moved > 0
+        row["moved"] = 0
 
     @property
     def seq(self) -> int:
@@ -292,7 +297,8 @@ class Stream:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be committed."""
-        return not (self._touched or self._effects or self.moved)
+        moved = self._table is not None and self._table.rows["moved"][self.at]
+        return not (self._touched or self._effects or moved)
 
     def live(self) -> Head:
         """Head of a stream known to exist."""
@@ -555,12 +561,6 @@ class Stream:
         phase = self.tail.phase
         return (self.seq + phase) // every > (head.checkpoint + phase) // every
 
-    def forget_sealed(self) -> None:
-        """Forget the chunks that the last commit of a stream that is asleep wrote."""
-        table = self._table
-        assert table is not None
-        table.rows["slept_bytes"][self.at] -= self.tail.forget_sealed()
-
     def due(self, checkpoint_every: int) -> int:
         """Position at which a commit writes more than the position and the tail."""
         head = self._head
@@ -617,7 +617,6 @@ def put_rows(
     at = 0
     for stream, first, count in zip(streams, firsts, counts, strict=True):
         end = at + count
-        stream.moved += count
         tail = stream.tail
         if tail.new:  # one that is not complete yet comes before them
             tail.new |= enumerate(rows[at:end], first)
@@ -649,16 +648,19 @@ def parted(
     asleep = [
         stream
         for stream in chain.from_iterable(of_partition.values())
-        if stream.moved and stream.at >= 0 and not stream._touched and not stream.tail.new
+        if stream.at >= 0 and not stream._touched and not stream.tail.new
     ]
-    rows = table.of([stream.at for stream in asleep])
-    early = rows["position"]["seq"] < rows["due"]
+    places = np.array([stream.at for stream in asleep], dtype=np.int64)
+    rows = table.of(places)
+    early = (rows["moved"] > 0) & (rows["position"]["seq"] < rows["due"])
     if not early.all():
         asleep = list(compress(asleep, early.tolist()))
         rows = rows.compress(early)
-    places = {stream.at for stream in asleep}
+        places = places[early]
+    table.rows["moved"][places] = 0
+    taken = set(places.tolist())
     others = {
-        partition: [stream for stream in streams if stream.at not in places]
+        partition: [stream for stream in streams if stream.at not in taken]
         for partition, streams in of_partition.items()
     }
     return asleep, rows, others
@@ -702,10 +704,16 @@ def _pushed(asleep: Sequence[Stream], rows: Rows) -> dict[int, Pushed]:
     """Tails and positions of streams of which only these move, by partition."""
     # Made at once: a call of numpy takes as long for one as for a hundred.
     position = rows["position"]
-    counts = np.array([stream.moved for stream in asleep], dtype=np.int64)
+    counts = rows["moved"]
     positions = stored_records.stored_positions(rows["position_place"].tolist(), position)
     tails = stored_records.stored_blocks(
-        rows["tail_place"].tolist(), position["seq"] - counts, counts, _take_rows(asleep)
+        rows["tail_place"].tolist(),
+        position["seq"] - counts,
+        counts,
+        [
+            stream.tail.rows[-1] if count == 1 else b"".join(stream.tail.rows[-count:])
+            for stream, count in zip(asleep, counts.tolist(), strict=True)
+        ],
     )
     pushed = {}
     first = 0
@@ -719,21 +727,6 @@ def _pushed(asleep: Sequence[Stream], rows: Rows) -> dict[int, Pushed]:
         )
         first = end
     return pushed
-
-
-def _take_rows(streams: Iterable[Stream]) -> list[bytes]:
-    """Rows of streams of which only position and tail move, joined; then none are to be written."""
-    taken = []
-    for stream in streams:
-        count = stream.moved
-        tail = stream.tail
-        rows = tail.rows
-        taken.append(rows[-1] if count == 1 else b"".join(rows[-count:]))
-        stream.moved = 0
-        tail.stored += count
-        if tail.sealing:
-            stream.forget_sealed()
-    return taken
 
 
 def _put_effects(stream: Stream, effects: list[Effect], heads: list[Argument]) -> None:
