@@ -4,48 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import redis
 import redis.asyncio
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
-from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match
 
-from model_core.upm.builtin import BUILTIN
 from model_core.wording import did_you_mean
 from service import installed_version
 from service.api import openapi
-from service.api.auth import Authenticator, Rates
-from service.api.gateway.changes import ChangePages, IncidentPages
-from service.api.gateway.gateway import Gateway, Replies
+from service.api.context import begin
 from service.api.gateway.load_shedding import Overload
-from service.api.gateway.own_commands import Expiry, HindsightRequests
-from service.api.gateway.store_monitor import StoreMonitor
-from service.api.gateway.stream_pages import Ranking
-from service.api.http import (
-    Admission,
-    Context,
-    RequestMiddleware,
-    checked_stream,
-    problem,
-)
-from service.api.parsing.commands import CommandParser
-from service.api.parsing.observations import ObservationParser
-from service.api.parsing.series import SeriesRules
+from service.api.http import Admission, RequestMiddleware, checked_stream, problem
 from service.api.routes import CALLS, add_routes
-from service.api.sse import EventHub, ObservationHub
 from service.console.assets import SAFETY, missing
-from service.models.catalogue import Catalogue
 from service.observability import metrics
 from service.observability.access_log import OFF, AccessLog
 from service.observability.tracing import open_tracer
@@ -55,25 +34,10 @@ from service.problems import (
     ServiceError,
     StartupError,
 )
-from service.runtime.access_policy import describe, keys_required
 from service.settings import Settings
-from service.store.api_keys import AsyncKeyring, Keyring
-from service.store.connection import (
-    START_TIMEOUT_S,
-    START_WAIT_S,
-    connect,
-    connect_async,
-    patiently,
-)
-from service.store.feed import ChangeFeed, Feeds, IncidentFeed
-from service.store.health import check_server, fix_partitions
-from service.store.log import Appender
-from service.store.reads import AsyncStore
-from service.tasks import bounded, happened
 
 log = logging.getLogger(__name__)
 
-CLOSE_WAIT_S = 2.0
 CORS_REQUEST_HEADERS = [
     "Authorization",
     "Content-Encoding",
@@ -106,7 +70,8 @@ def create_app(settings: Settings) -> FastAPI:
             stack.push_async_callback(_close_logs, app)
             app.state.starting = asyncio.current_task()
             try:
-                app.state.context = await _start(settings, app.state, stack)
+                overload = app.state.overload
+                app.state.context = await begin(settings, overload, app.state.gathered, stack)
             except (StartupError, redis.RedisError) as error:
                 app.state.refused = error
                 raise
@@ -153,126 +118,12 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _check_default_model(settings: Settings, catalogue: Catalogue) -> None:
-    """Warn if the default model is not usable; it may still be published."""
-    name, _, version = settings.default_model.partition("@")
-    usable = catalogue.usable(name)
-    there = version in usable if version else bool(usable) or name in BUILTIN
-    if not there:
-        log.warning(
-            "--default-model: model %r is not usable; until it is, creating a stream "
-            "requires an explicit `model`",
-            settings.default_model,
-        )
-
-
-async def _start(settings: Settings, state: State, stack: AsyncExitStack) -> Context:
-    """Connect, check the store, and start the background tasks."""
-    url = settings.redis_url or ""
-    required = keys_required(settings, await _checked(settings))
-    log.info("%s", describe(settings, required))
-    appends, reads, listening, counting = (connect_async(url) for _ in range(4))
-    stack.push_async_callback(_disconnect, appends, reads, listening, counting)
-    incarnation = secrets.token_hex(8)
-    store = AsyncStore(reads, settings.partitions)
-    overload: Overload = state.overload
-    gathered: metrics.Gathered = state.gathered
-    replies = Replies(listening, store, incarnation, settings.partitions, overload, gathered)
-    monitor = StoreMonitor(store, settings)
-    appender = Appender(appends, incarnation, settings.max_pending)
-    catalogue = Catalogue(settings.models_dir)
-    _check_default_model(settings, catalogue)
-    gateway = Gateway(settings, appender, replies, monitor, catalogue, overload, gathered)
-    authenticator = Authenticator(
-        AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required
-    )
-    stack.push_async_callback(gateway.close)
-    hindsight = HindsightRequests(gateway)
-    stack.push_async_callback(hindsight.close)
-    event_hub = EventHub(Feeds(reads, settings.partitions), settings)
-    observation_hub = ObservationHub(store, settings)
-    expiry = Expiry(store, gateway)
-    await monitor.look_for_windows()  # in force from the first observation on
-    gateway.start(
-        authenticator.watch(),
-        expiry.watch(),
-        event_hub.watch(),
-        observation_hub.watch(),
-        overload.watch(),
-    )
-    if not await happened(replies.subscribed, START_WAIT_S):
-        # Not fatal: outcomes are also read from the store.
-        log.warning("replies: no subscription within %g s; starting without it", START_WAIT_S)
-    thread = ThreadPoolExecutor(1, "bodies")
-    stack.callback(thread.shutdown, wait=False, cancel_futures=True)
-    ranker = ThreadPoolExecutor(1, "changes")
-    stack.callback(ranker.shutdown, wait=False, cancel_futures=True)
-    command_parser = CommandParser(settings)
-    feed = ChangeFeed(event_hub.feeds)
-    incidents = IncidentFeed(store, feed, ranker)
-    changes = ChangePages(feed, store, incidents, not settings.no_console, ranker)
-    return Context(
-        settings=settings,
-        observation_parser=ObservationParser(settings),
-        command_parser=command_parser,
-        gateway=gateway,
-        replies=replies,
-        hindsight=hindsight,
-        store=store,
-        monitor=monitor,
-        catalogue=catalogue,
-        authenticator=authenticator,
-        event_hub=event_hub,
-        changes=changes,
-        incidents=IncidentPages(incidents, changes),
-        ranking=Ranking(store, changes, ranker),
-        observation_hub=observation_hub,
-        series_rules=SeriesRules(settings.prometheus_rules, command_parser),
-        thread=thread,
-    )
-
-
-async def _disconnect(*clients: redis.asyncio.Redis) -> None:
-    """Close connections to the store, for at most CLOSE_WAIT_S."""
-    closing = asyncio.gather(*(client.aclose() for client in clients), return_exceptions=True)
-    try:
-        failed = [error for error in await bounded(closing, CLOSE_WAIT_S) if error is not None]
-    except TimeoutError as timeout:
-        failed = [timeout]
-    for error in failed:
-        log.warning("could not close a connection to the store: %s", error)
-
-
 async def _close_logs(app: FastAPI) -> None:
     app.state.gathered.enter()
     if app.state.access_log is not None:
         app.state.access_log.close()
     if app.state.tracer is not None:
         await asyncio.to_thread(app.state.tracer.close)
-
-
-async def _checked(settings: Settings) -> bool:
-    """Check the store in a thread, which a stop that comes meanwhile does not wait for long."""
-    stopped = threading.Event()
-    try:
-        return await asyncio.to_thread(check_store, settings, stopped)
-    finally:
-        stopped.set()
-
-
-def check_store(settings: Settings, stopped: threading.Event | None = None) -> bool:
-    """Check the store, waiting a while for one that is still starting; whether it has keys.
-
-    Raises StartupError, and RedisError when it cannot be reached.
-    """
-
-    def ask() -> bool:
-        with connect(settings.redis_url or "", START_TIMEOUT_S) as client:
-            check_server(client)
-            fix_partitions(client, settings.partitions)
-            return Keyring(client).any()
-
-    return patiently(ask, START_WAIT_S, stopped)
 
 
 async def _service_error(request: Request, error: Exception) -> Response:

@@ -24,7 +24,7 @@ from collections.abc import (
 from concurrent.futures import Executor
 from functools import cache
 from random import Random
-from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Header, Path
@@ -36,19 +36,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.auth import Authenticator
-from service.api.gateway.changes import ChangePages, IncidentPages
-from service.api.gateway.gateway import Gateway, Replies
+from service.api.context import Context
 from service.api.gateway.load_shedding import Overload
-from service.api.gateway.own_commands import HindsightRequests
-from service.api.gateway.store_monitor import StoreMonitor
-from service.api.gateway.stream_pages import Ranking
 from service.api.parsing.bodies import ARROW, JSON, LIGHT_BYTES, NDJSON, field_errors
-from service.api.parsing.commands import CommandParser
-from service.api.parsing.observations import ObservationParser, check_parameters
-from service.api.parsing.series import SeriesRules
-from service.api.sse import EventHub, ObservationHub
-from service.models.catalogue import Catalogue
+from service.api.parsing.observations import check_parameters
 from service.observability import metrics
 from service.observability.tracing import RequestTrace
 from service.problems import (
@@ -66,8 +57,6 @@ from service.problems import (
 )
 from service.schema import rendering
 from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream, is_stream
-from service.settings import Settings
-from service.store.reads import AsyncStore
 from service.tasks import apart
 from service.wire import Command, Observe, Outcome
 
@@ -124,28 +113,6 @@ _encode = msgspec.json.Encoder().encode
 load_shed = cache(metrics.LOAD_SHED.labels)
 request_duration = cache(metrics.REQUEST_DURATION.labels)
 _random_bits = Random().getrandbits  # ids are no secrets, and have to be cheap
-
-
-class Context(NamedTuple):
-    """Shared objects of one API process, for its routes."""
-
-    settings: Settings
-    observation_parser: ObservationParser
-    command_parser: CommandParser
-    gateway: Gateway
-    replies: Replies
-    hindsight: HindsightRequests
-    store: AsyncStore
-    monitor: StoreMonitor
-    catalogue: Catalogue
-    authenticator: Authenticator
-    event_hub: EventHub
-    changes: ChangePages
-    incidents: IncidentPages
-    ranking: Ranking
-    observation_hub: ObservationHub
-    series_rules: SeriesRules
-    thread: Executor  # one thread, for bodies that are not light
 
 
 def context_of(request: Request) -> Context:

@@ -30,11 +30,11 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from service import wire
+from service.api.context import Context
 from service.api.gateway.gateway import PendingCommand
 from service.api.http import (
     CLOSE,
     Admission,
-    Context,
     Route,
     answer_response,
     checked_key,

@@ -92,7 +92,8 @@ def webhook_timeout_s(settings: Settings) -> float:
 def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = None) -> None:
     """Run one API process with an existing Redis or Valkey."""
     begin("api", settings, parent_fd)
-    from service.api.app import check_store, create_app
+    from service.api.app import create_app
+    from service.api.context import check_store
     from service.api.server import Server
 
     with store_errors():

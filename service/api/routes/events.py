@@ -16,14 +16,8 @@ from moca_client import responses
 from moca_client.tables import change_lines
 from service import problems, wire
 from service.api import openapi
-from service.api.http import (
-    Context,
-    LastEventId,
-    StreamPath,
-    context_of,
-    json_response,
-    submit_reruns,
-)
+from service.api.context import Context
+from service.api.http import LastEventId, StreamPath, context_of, json_response, submit_reruns
 from service.api.parsing.bodies import CSV
 from service.api.routes.calls import STORED, STREAM, Calls
 from service.api.routes.streams import head_of

@@ -21,10 +21,10 @@ from moca_client.responses import Answer, ItemAnswer
 from moca_client.tables import Columns
 from service import wire
 from service.api import openapi, tables
+from service.api.context import Context
 from service.api.gateway.gateway import Result, RowsResult
 from service.api.gateway.waves import submit_waves
 from service.api.http import (
-    Context,
     ListResponse,
     Rendered,
     answer_response,

@@ -10,14 +10,9 @@ from starlette.responses import Response
 
 from moca_client import responses
 from service import problems, wire
+from service.api.context import Context
 from service.api.gateway.reads import from_store
-from service.api.http import (
-    Context,
-    StreamPath,
-    context_of,
-    json_response,
-    submit,
-)
+from service.api.http import StreamPath, context_of, json_response, submit
 from service.api.routes.calls import READ, STORED, STREAM, UNFIT, Calls
 from service.api.routes.streams import head_of
 from service.schema import rendering

@@ -13,7 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from moca_client import AsyncClient
 from moca_client.responses import Status
-from service.api.http import Context, context_of, json_response, read_body
+from service.api.context import Context
+from service.api.http import context_of, json_response, read_body
 from service.api.routes.calls import Calls
 from service.api_keys import OPEN
 from service.console.assets import ASKED_AGAIN, SAFETY, page

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from moca_client import responses
 from service import problems, wire
 from service.api import openapi
+from service.api.context import Context
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.stream_pages import select
 from service.api.http import (
-    Context,
     EventPath,
     RegimePath,
     Rendered,

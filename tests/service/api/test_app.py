@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.api import app as app_module
+from service.api import context as wiring
 from service.api import sse
-from service.api.app import check_store, create_app
+from service.api.app import create_app
+from service.api.context import check_store
 from service.api.gateway.gateway import Replies
 from service.api.gateway.load_shedding import Overload
 from service.observability import metrics
@@ -129,8 +130,8 @@ async def test_a_default_model_that_is_not_there_is_said_at_the_start(settings, 
 def test_a_start_says_that_the_store_hangs_and_gives_up(
     settings, lonely_store, caplog, monkeypatch
 ):
-    monkeypatch.setattr(app_module, "START_TIMEOUT_S", 0.1)
-    times_s = iter([0.0, app_module.START_WAIT_S, app_module.START_WAIT_S + 0.1])
+    monkeypatch.setattr(wiring, "START_TIMEOUT_S", 0.1)
+    times_s = iter([0.0, wiring.START_WAIT_S, wiring.START_WAIT_S + 0.1])
     monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=times_s.__next__))
     chosen = settings.model_copy(update={"redis_url": lonely_store.url})
     with lonely_store.hanging(), pytest.raises(Exception, match="Timeout reading"):
@@ -162,7 +163,7 @@ async def test_an_application_starts_without_a_subscription_and_says_so(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Replies, "listen", deaf)
-    monkeypatch.setattr(app_module, "START_WAIT_S", 0.2)
+    monkeypatch.setattr(wiring, "START_WAIT_S", 0.2)
     async with start(settings) as client:
         assert (await client.get("/livez")).status_code == 200
         assert (await client.get("/readyz")).status_code == 503
@@ -200,7 +201,7 @@ async def test_what_listens_ends_in_whatever_turn_it_is_cancelled(settings, monk
 async def test_an_application_stops_while_the_store_hangs_or_is_away(
     settings, lonely_store, start, monkeypatch
 ):
-    monkeypatch.setattr(app_module, "CLOSE_WAIT_S", 0.2)
+    monkeypatch.setattr(wiring, "CLOSE_WAIT_S", 0.2)
     for fate in (lonely_store.hanging, lambda: contextlib.nullcontext(lonely_store.stop())):
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(start(settings, redis_url=lonely_store.url))
