@@ -108,9 +108,13 @@ class Authenticator:
         while True:
             try:
                 await self._renew()
-                await self._save_used()
+                if unsaved := self._unsaved:
+                    self._unsaved = {}
+                    await bounded(self._keyring.note_used(unsaved), TIMEOUT_S)
             except RedisUnavailable as error:
                 log.warning("keys: %s", error.detail)
+            except UNREACHABLE as error:
+                log.warning("could not save API-key last-used times: %s", error)
             await asyncio.sleep(self._cache_s / 2)
 
     def _identify(self, sent: bytes | None) -> Key:
@@ -146,16 +150,6 @@ class Authenticator:
             if self._keys and not self._open_access:
                 self._required = True  # and stays so, even if the keys are lost
         self._fresh_until = started + self._cache_s
-
-    async def _save_used(self) -> None:
-        if not self._unsaved:
-            return
-        unsaved = self._unsaved
-        self._unsaved = {}
-        try:
-            await bounded(self._keyring.note_used(unsaved), TIMEOUT_S)
-        except UNREACHABLE as error:
-            log.warning("could not save API-key last-used times: %s", error)
 
 
 class Rates:

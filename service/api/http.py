@@ -56,7 +56,14 @@ from service.problems import (
     UnsupportedMediaType,
 )
 from service.schema import rendering
-from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, check_stream, is_stream
+from service.schema.observations import (
+    KEY_RULE,
+    STREAM_ID,
+    STREAM_ID_RULE,
+    check_stream,
+    is_key,
+    is_stream,
+)
 from service.tasks import apart
 from service.wire import Command, Observe, Outcome
 
@@ -100,7 +107,6 @@ _WINDOWS = {
     b"x-gzip": 16 + zlib.MAX_WBITS,
     b"deflate": zlib.MAX_WBITS,
 }
-_key = re.compile(KEY.strip("^$")).fullmatch
 _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
 _other_types = {
     NDJSON: re.compile(rb"application/(x-)?ndjson\s*(;.*)?", re.IGNORECASE).fullmatch,
@@ -177,9 +183,13 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        added = self._begin(scope)
-        state = scope["state"]
-        method = _method_of(scope)
+        state = scope.setdefault("state", {})
+        state["context"] = self._state.context
+        state["headers"] = dict(reversed(scope["headers"]))  # the first of a name counts
+        request_id = request_id_of(header(scope, b"x-request-id"))
+        state["request_id"] = request_id.decode()
+        added = [(b"x-request-id", request_id), *([CLOSE] if self.admission.crowded else [])]
+        method = scope["method"] if scope["method"] in METHODS else "other"
         status = 0
         trace = self._tracer and self._tracer.request(method, header(scope, b"traceparent"))
         received = 0
@@ -215,15 +225,6 @@ class RequestMiddleware:
         finally:
             self._record(scope, method, status or 500, began, trace, (received, sent))
 
-    def _begin(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        """Put what all layers read into the request's state; return headers of any answer."""
-        state = scope.setdefault("state", {})
-        state["context"] = self._state.context
-        state["headers"] = dict(reversed(scope["headers"]))  # the first of a name counts
-        request_id = request_id_of(header(scope, b"x-request-id"))
-        state["request_id"] = request_id.decode()
-        return [(b"x-request-id", request_id), *([CLOSE] if self.admission.crowded else [])]
-
     def _refusal(self, scope: Scope) -> Overloaded | TooManyConnections | None:
         """Return why there is no room for a request, of which only the head is known; None: go on.
 
@@ -232,17 +233,12 @@ class RequestMiddleware:
         one.
         """
         error = self.admission.refusal(scope["method"])
-        if isinstance(error, Overloaded) and not self._posts_observations(scope):
-            return None
+        if isinstance(error, Overloaded):  # a post
+            match = _observations(scope["path"])
+            if match is None or (self._has_cors and header(scope, b"origin") is not None):
+                return None
+            scope["route"] = self._routes["observe_many" if match[1] is None else "observe"]
         return error
-
-    def _posts_observations(self, scope: Scope) -> bool:
-        """Whether a request posts observations, and passes no layer of CORS; sets its route."""
-        match = _observations(scope["path"]) if scope["method"] == "POST" else None
-        if match is None or (self._has_cors and header(scope, b"origin") is not None):
-            return False
-        scope["route"] = self._routes["observe_many" if match[1] is None else "observe"]
-        return True
 
     def _record(
         self,
@@ -272,12 +268,6 @@ class RequestMiddleware:
 def request_id_of(sent: bytes | None) -> bytes:
     """Return the id that a request brings, or a new one if it brings none or a bad one."""
     return sent if sent and _acceptable_id(sent) else b"%016x" % _random_bits(64)
-
-
-def _method_of(scope: Scope) -> str:
-    """Return a method as a label."""
-    method: str = scope["method"]
-    return method if method in METHODS else "other"
 
 
 def _refused(scope: Scope, error: Overloaded | TooManyConnections) -> Response:
@@ -375,9 +365,8 @@ def checked_key(value: bytes | None) -> str | None:
     if value is None:
         return None
     key = value.decode("latin-1")
-    if _key(key) is None:
-        detail = "expected 1 to 200 printable ASCII characters without spaces"
-        raise InvalidField.at("header.idempotency-key", detail)
+    if is_key(key) is None:
+        raise InvalidField.at("header.idempotency-key", f"expected {KEY_RULE}")
     return key
 
 

@@ -214,11 +214,6 @@ ITEMS_BODY = _observations({"type": "array", "items": _ITEM}, f"{_COLUMNS}; `str
 ITEMS_BODY["content"][NDJSON] = {"schema": {"description": "one line of the body", **_ITEM}}
 
 
-def security(scope: str) -> list[dict[str, list[str]]]:
-    """Return the security of a call: a key with a scope, or none while no key is required."""
-    return [{"key": [scope]}, {}]
-
-
 def problem_responses(errors: Collection[type[ServiceError]]) -> dict[int | str, dict[str, Any]]:
     """Return the problem responses of a call that raises these errors, by status."""
     by_status: dict[int, list[ServiceError]] = {}

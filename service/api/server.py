@@ -282,7 +282,10 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._ending:
             response.raw_headers.append(CLOSE)
-        self._write(response, self.server_state.default_headers)
+        lines = [STATUS_LINE[response.status_code]]
+        for name, value in (*self.server_state.default_headers, *response.raw_headers):
+            lines += (name, b": ", value, b"\r\n")
+        self.transport.write(b"".join((*lines, b"\r\n", response.body)))
         if self._ending:  # what came meanwhile would have no answer
             self.transport.close()
             return
@@ -323,12 +326,6 @@ class HttpProtocol(HttpToolsProtocol):
         """End to parse a request; its answer may be there or not."""
         self._between = True
         super().on_message_complete()
-
-    def _write(self, response: Response, default_headers: list[tuple[bytes, bytes]]) -> None:
-        lines = [STATUS_LINE[response.status_code]]
-        for name, value in (*default_headers, *response.raw_headers):
-            lines += (name, b": ", value, b"\r\n")
-        self.transport.write(b"".join((*lines, b"\r\n", response.body)))
 
 
 class Listener:

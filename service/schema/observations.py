@@ -42,13 +42,14 @@ LONGEST_ID = 200  # characters
 STREAM_ID = f"^[{STREAM_CHARACTERS}]{{1,{LONGEST_ID}}}$"
 STREAM_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
 UNKNOWN = "unknown field"
-KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
+KEY = r"^[!-~]{1,200}$"
+KEY_RULE = "1 to 200 printable ASCII characters without spaces"
 COMMAND_OBSERVATIONS = 512  # at most, of one command
 MAX_TIME = 40  # characters
 MAX_TABLE = 64  # entries of a hazard's table
 
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
-_key = re.compile(KEY.strip("^$")).fullmatch
+is_key = re.compile(KEY.strip("^$")).fullmatch
 _id_bytes = bytes(byte for byte in range(128) if _stream_id(chr(byte)))
 
 
@@ -199,8 +200,8 @@ class IdempotencyKey(str):
     @classmethod
     def read(cls, value: Any) -> IdempotencyKey:
         """Return a key."""
-        if not isinstance(value, str) or not _key(value):
-            raise ValueError("expected 1 to 200 printable ASCII characters without spaces")
+        if not isinstance(value, str) or not is_key(value):
+            raise ValueError(f"expected {KEY_RULE}")
         return cls(value)
 
 

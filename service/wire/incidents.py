@@ -36,7 +36,6 @@ class FoundChange(NamedTuple):
     step: seconds between two observations, as the states of the change were apart; 0: not known.
     """
 
-    partition: int
     raised: Raised  # its last state
     suspected: Entered
     confirmed: Entered | None
@@ -118,7 +117,7 @@ class ChangeIndex:
         lives = self._streams.setdefault((raised.stream, raised.generation), {})
         life = lives.get(raised.event.id)
         if life is None:
-            life = lives[raised.event.id] = _Life(entry.partition, raised)
+            life = lives[raised.event.id] = _Life(raised)
         life.add(raised)
         self._entries[entry.partition].append((entry.id, life))
 
@@ -127,7 +126,8 @@ class ChangeIndex:
         entries = self._entries[partition]
         while entries and (oldest is None or entries[0][0] < oldest):
             _, life = entries.popleft()
-            if life.forget():
+            life.retained -= 1
+            if not life.retained:
                 stream = life.last.stream, life.last.generation
                 del self._streams[stream][life.last.event.id]
                 if not self._streams[stream]:
@@ -148,20 +148,11 @@ class ChangeIndex:
 class _Life:
     """One change: its last entry, when the first ones were, and how many are retained."""
 
-    __slots__ = (
-        "_change",
-        "_confirmed",
-        "_partition",
-        "_places",
-        "_retained",
-        "_suspected",
-        "last",
-    )
-    last: Raised
+    __slots__ = ("_change", "_confirmed", "_places", "_suspected", "last", "retained")
 
-    def __init__(self, partition: int, first: Raised) -> None:
-        self._partition = partition
-        self._retained = 0
+    def __init__(self, first: Raised) -> None:
+        self.last = first
+        self.retained = 0
         self._suspected = _entered(first)
         self._confirmed: dict[int, Entered] = {}  # by `confirmed_at`, of the first with it
         self._places = {first.event.suspected_at: self._suspected.seconds}  # times of positions
@@ -169,7 +160,7 @@ class _Life:
 
     def add(self, raised: Raised) -> None:
         self.last = raised
-        self._retained += 1
+        self.retained += 1
         confirmed = raised.event.confirmed_at
         if confirmed is not None and confirmed not in self._confirmed:
             self._confirmed[confirmed] = _entered(raised)
@@ -177,11 +168,6 @@ class _Life:
         elif confirmed is not None and raised.event.refined_at is not None:
             self._places[raised.event.refined_at] = _entered(raised).seconds
         self._change = None
-
-    def forget(self) -> bool:
-        """Count one entry less; whether none is left."""
-        self._retained -= 1
-        return not self._retained
 
     def change(self) -> FoundChange:
         """Return its last state, computed once."""
@@ -192,7 +178,7 @@ class _Life:
             last = max(self._places)
             apart = max(self._places[last] - self._places[first], 0.0)
             step = apart / (last - first) if last > first else 0.0
-            self._change = FoundChange(self._partition, self.last, self._suspected, confirmed, step)
+            self._change = FoundChange(self.last, self._suspected, confirmed, step)
         return self._change
 
 
@@ -292,20 +278,18 @@ def find(
     ]
     steps = [change.step for change in confirmed if change.step > 0.0]
     usual = DAY_S / median(steps) if steps else 0.0
-    beginnings = [_beginning(change, fleet, usual) for change in confirmed]
+    beginnings = []
+    for change in confirmed:
+        member = fleet.members.get(change.stream)
+        per_day = usual if member is None or member.per_day is None else member.per_day
+        beginnings.append(change.beginning(DAY_S / per_day if per_day else 0.0))
     false_alarms = fleet.false_alarms_per_day(usual)
     grouped = incidents(beginnings, false_alarms)
-    return FoundIncidents(
-        [
-            FoundIncident(
-                [confirmed[i] for i in group], moment([beginnings[i] for i in group]), chance
-            )
-            for group, chance in zip(grouped.groups, grouped.chances, strict=True)
-        ],
-        grouped.per_day,
-        false_alarms,
-        fleet,
-    )
+    found = [
+        FoundIncident([confirmed[i] for i in group], moment([beginnings[i] for i in group]), chance)
+        for group, chance in zip(grouped.groups, grouped.chances, strict=True)
+    ]
+    return FoundIncidents(found, grouped.per_day, false_alarms, fleet)
 
 
 def shared(
@@ -326,9 +310,3 @@ def shared(
     lost = Tagged([*gone.values()])
     changed = Tagged([*present.values()]).beside(lost)
     return movers(changed, tagged.beside(lost) if gone else tagged)
-
-
-def _beginning(change: FoundChange, fleet: Fleet, usual: float) -> Beginning:
-    member = fleet.members.get(change.stream)
-    per_day = usual if member is None or member.per_day is None else member.per_day
-    return change.beginning(DAY_S / per_day if per_day else 0.0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -75,17 +74,14 @@ def load(blob: bytes) -> StreamSnapshot:
         unpacked = unpacker.decompress(body, limit)
         if not unpacker.eof:
             raise BadSnapshot("the snapshot is truncated, or its content is too large")
-        return _checked(_decode(unpacked))
+        snapshot = _decode(unpacked)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadSnapshot(f"cannot read the snapshot: {error}") from error
-
-
-def _checked(snapshot: StreamSnapshot) -> StreamSnapshot:
-    """Records must lead, one by one, from the checkpoint to the head."""
+    # Records must lead, one by one, from the checkpoint to the head.
     head = snapshot.head
     records = snapshot.records
     first = records[0].seq if records else head.seq
-    seqs: list[Any] = [record.seq for record in records]
+    seqs = [record.seq for record in records]
     if seqs != list(range(first, head.seq)) or first > head.checkpoint:
         raise BadSnapshot("the snapshot's records do not connect its checkpoint with its head")
     if head.deleted or bool(head.checkpoint) != (snapshot.checkpoint is not None):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -75,25 +75,16 @@ class ChangePages:
     async def page(self, query: ChangesQuery, now_s: float) -> ChangesPage:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
         changes = await self.all()  # the index goes on meanwhile
-        ranked = await apart(self._thread, _ranked, changes, query, now_s)
-        rows, unreadable = await self.described(ranked.page, query.around)
+        fitting, page, answer = await apart(self._thread, _ranked, changes, query, now_s)
+        answer.changes, unreadable = await self.described(page, query.around)
+        answer.unreadable = without(unreadable, "changes")
         found = await from_store(self._incidents.found(kinds_of(query.kind)), bound=False)
         incident_of = found.by_change()
-        for change, row in zip(ranked.page, rows, strict=True):
+        for change, row in zip(page, answer.changes, strict=True):
             row.incident = incident_of.get(change.raised.change_id)
-        movers = None
         if query.movers:
-            movers = await apart(self._thread, _movers, ranked.fitting, query, found.fleet)
-        left_out = without(unreadable, "changes")
-        return ChangesPage(
-            rows,
-            len(ranked.fitting),
-            ranked.streams,
-            ranked.timeline,
-            movers,
-            ranked.cursor,
-            left_out,
-        )
+            answer.movers = await apart(self._thread, _movers, fitting, query, found.fleet)
+        return answer
 
     async def described(
         self, changes: Sequence[FoundChange], around: int
@@ -111,45 +102,22 @@ class ChangePages:
                 if self._console:
                     row.link = rendering.console_link(change.stream, change.event.start)
                 present.append((row, head))
-        if around:
-            unreadable.update(await self._add_around(present, around))
-        return rows, sorted(unreadable)
-
-    async def _add_around(
-        self, present: Sequence[tuple[StreamChange, wire.Head]], around: int
-    ) -> set[str]:
-        """Add the values around changes of present streams; returns the unreadable streams."""
-        unreadable = set()
-        for row, head in present:
-            first = row.start - around
-            last = row.start + around
+        for row, head in present if around else ():
+            read = self._store.records(row.stream, head, row.start - around, row.start + around)
             try:
-                records = await from_store(self._store.records(row.stream, head, first, last))
+                row.around = rendering.around(row, await from_store(read))
             except CorruptState:
                 unreadable.add(row.stream)
-                continue
-            row.around = rendering.around(row, records)
-        return unreadable
+        return rows, sorted(unreadable)
 
 
 # --- which, and in which order ---------------------------------------------------------------
 
 
-class _Ranked(NamedTuple):
-    """A page of changes.
-
-    fitting: those of all pages. cursor: of the next page.
-    """
-
-    page: list[FoundChange]
-    fitting: list[FoundChange]
-    streams: int
-    cursor: str | None
-    timeline: Timeline | None
-
-
-def _ranked(changes: Sequence[FoundChange], query: ChangesQuery, now_s: float) -> _Ranked:
-    """Return a page of the changes that fit a query."""
+def _ranked(
+    changes: Sequence[FoundChange], query: ChangesQuery, now_s: float
+) -> tuple[list[FoundChange], list[FoundChange], ChangesPage]:
+    """Return the changes that fit a query, those of its page, and what is answered beside these."""
     fits = _filter(query, now_s)
     rank_of = _RANKS[query.sort]
     fitting = [change for change in changes if fits(change)]
@@ -157,7 +125,7 @@ def _ranked(changes: Sequence[FoundChange], query: ChangesQuery, now_s: float) -
     page, cursor = _pages.page(ranked, query.sort, query.cursor, query.limit)
     timeline = _timeline(fitting, query, now_s)
     streams = len({change.stream for change in fitting})
-    return _Ranked(page, fitting, streams, cursor, timeline)
+    return fitting, page, ChangesPage([], len(fitting), streams, timeline, cursor=cursor)
 
 
 def _movers(fitting: Sequence[FoundChange], query: ChangesQuery, fleet: Fleet) -> list[Mover]:

@@ -299,14 +299,6 @@ class Gateway:
         """Return the patience of a new request of several commands."""
         return RequestPatience(self._settings.request_deadline_s)
 
-    def admit(self, partition: int, command: wire.ObserveMany) -> None:
-        """Raise what `submit_rows` would raise now.
-
-        A request for several partitions asks for all of them before it submits anything, as
-        `begun`: its own commands are no backlog to it.
-        """
-        self._admit(partition, command, len(command.streams), False)
-
     async def submit(
         self, command: wire.Command, begun: bool = False, patience: RequestPatience | None = None
     ) -> wire.Outcome:
@@ -324,7 +316,7 @@ class Gateway:
     ) -> PendingCommand:
         """Have a command appended; once the future of its group is done, it is to be ended."""
         partition = self.partition(command.stream)
-        self._admit(partition, command, 1, begun)
+        self.admit(partition, command, 1, begun)
         group = self._group(partition, command, 1, patience)
         (pending,) = self._encode(group, command, ALONE, self._canary_version(command))
         self._under_way += group.size
@@ -352,7 +344,7 @@ class Gateway:
         error is that of its own row. `begun`: an earlier part of the request was accepted already.
         `patience`: the deadlines of a request that submits several times.
         """
-        self._admit(partition, command, len(command.streams), begun)
+        self.admit(partition, command, len(command.streams), begun)
         group = self._group(partition, command, len(command.streams), patience)
         in_flight: list[PendingCommand] = []
         self._under_way += group.size
@@ -498,14 +490,18 @@ class Gateway:
         ]
         return calendar.spans(times) or None
 
-    def _admit(
+    def admit(
         self,
         partition: int,
         first: wire.Command | wire.ObserveMany,
         count: int,
-        begun: bool,
+        begun: bool = False,
     ) -> None:
-        """Refuse commands of the kind of the first that this process has no room for."""
+        """Refuse commands of the kind of the first that this process has no room for.
+
+        A request for several partitions asks for all of them before it submits anything, as
+        `begun`: its own commands are no backlog to it.
+        """
         if self._stopping:
             raise RedisUnavailable(f"{STOPPING}; nothing was accepted")
         waiting = self._under_way

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from service import wire
 from service.api.gateway.gateway import Gateway
@@ -55,22 +55,18 @@ class Expiry:
             log.info("could not expire stream %s: %s", stream, error.detail)
 
 
-class _HindsightRequest(NamedTuple):
-    task: asyncio.Task[HindsightStatus]
-    since: float
-
-
 class HindsightRequests:
     """Segmentations that this process asked workers for: one at a time for each stream."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._under_way: dict[str, _HindsightRequest] = {}
+        # The request of a stream, and since when it is under way.
+        self._under_way: dict[str, tuple[asyncio.Task[HindsightStatus], float]] = {}
         self._in_logs = asyncio.Semaphore(HINDSIGHT_IN_LOGS)
 
     async def close(self) -> None:
         """Forget the requests under way; what is in a log is computed."""
-        await end(*(request.task for request in self._under_way.values()))
+        await end(*(task for task, _ in self._under_way.values()))
 
     async def compute(self, stream: str, wait: bool = True) -> HindsightStatus:
         """Have a stream's segmentation computed; returns how that went, or `pending`.
@@ -83,10 +79,11 @@ class HindsightRequests:
                 return "pending"
             task = asyncio.get_running_loop().create_task(self._submit(stream))
             task.add_done_callback(lambda _: self._under_way.pop(stream))
-            request = self._under_way[stream] = _HindsightRequest(task, time.monotonic())
-        left_s = request.since + HINDSIGHT_WAIT_S - time.monotonic() if wait else 0.0
-        done, _ = await asyncio.wait([request.task], timeout=max(0.0, left_s))
-        return request.task.result() if done else "pending"
+            request = self._under_way[stream] = task, time.monotonic()
+        task, since = request
+        left_s = since + HINDSIGHT_WAIT_S - time.monotonic() if wait else 0.0
+        done, _ = await asyncio.wait([task], timeout=max(0.0, left_s))
+        return task.result() if done else "pending"
 
     async def _submit(self, stream: str) -> HindsightStatus:
         try:

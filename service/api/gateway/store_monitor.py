@@ -47,7 +47,11 @@ class StoreMonitor:
                 continue
             await self.look_for_canaries()
             await self.look_for_windows()
-            await self.look_closer()
+            with contextlib.suppress(*UNREACHABLE):
+                condition = await bounded(self._store.condition(), TIMEOUT_S)
+                metrics.OLDEST_PENDING.set(condition.oldest_pending_s)
+                metrics.REDIS_APPEND_ONLY.set(condition.append_only)
+                metrics.REDIS_APPEND_ONLY_FAILING.set(condition.append_only_failing)
             # With thousands of partitions a poll is expensive: it gets at most a share of the time.
             # The pause is bounded, as a very slow poll was waiting, not working.
             pause_s = (time.monotonic() - began) / SHARE
@@ -101,11 +105,3 @@ class StoreMonitor:
         if unreadable:
             log.error("cannot read the windows %s: set them again", ", ".join(unreadable))
         return self.calendar
-
-    async def look_closer(self) -> None:
-        """Update the metrics of the store's condition, if it responds."""
-        with contextlib.suppress(*UNREACHABLE):
-            condition = await bounded(self._store.condition(), TIMEOUT_S)
-            metrics.OLDEST_PENDING.set(condition.oldest_pending_s)
-            metrics.REDIS_APPEND_ONLY.set(condition.append_only)
-            metrics.REDIS_APPEND_ONLY_FAILING.set(condition.append_only_failing)

@@ -81,14 +81,6 @@ async def select(
     return SelectedPage(rows, cursor, unreadable)
 
 
-class RankedPage(NamedTuple):
-    """Ids of a page, in order, the number of streams on all pages, and the next cursor."""
-
-    names: list[str]
-    total: int
-    cursor: str | None
-
-
 class Ranking:
     """Chooses the streams of a page: of those that contain a text, the first by a value."""
 
@@ -100,10 +92,11 @@ class Ranking:
         self._values: dict[bytes, tuple[float, float]] = {}
         self._reading = asyncio.Lock()
 
-    async def page(self, query: OverviewQuery) -> RankedPage:
-        """Return a page; raises InvalidField for a cursor that is none, and for too many streams.
+    async def page(self, query: OverviewQuery) -> tuple[list[str], int, str | None]:
+        """Return the ids of a page, the number of streams on all pages, and the next cursor.
 
-        With `sort=changed_probability` values are up to FRESH_S old.
+        Raises InvalidField for a cursor that is none, and for too many streams. With
+        `sort=changed_probability` values are up to FRESH_S old.
         """
         total = await from_store(self._store.count(query.prefix))
         if total > MOST_RANKED:
@@ -115,17 +108,16 @@ class Ranking:
         contained = query.contains.encode()
         rows = await from_store(self._store.partition_names(query.prefix, MOST_RANKED))
         names = [name for row in rows for name in row if contained in name]
-        values = await self._by(query.sort, names)
+        values: Mapping[bytes, float] = {}
+        if query.sort == "change":
+            latest = await self._changes.latest()
+            values = {name.encode(): time_s for name, time_s in latest.items()}
+        elif query.sort == "changed_probability":
+            values = await self._changed(names)
         # Bytes of UTF-8 have the order of the code points.
         ranked = (((-values.get(name, -math.inf), name), name) for name in names)
         page, cursor = _pages.page(ranked, query.sort, query.cursor, query.limit)
-        return RankedPage(list(map(keys.text_of, page)), len(names), cursor)
-
-    async def _by(self, sort: str, names: Sequence[bytes]) -> Mapping[bytes, float]:
-        if sort == "change":
-            latest = await self._changes.latest()
-            return {name.encode(): time_s for name, time_s in latest.items()}
-        return await self._changed(names) if sort == "changed_probability" else {}
+        return list(map(keys.text_of, page)), len(names), cursor
 
     async def _changed(self, names: Sequence[bytes]) -> Mapping[bytes, float]:
         """Return P(changed) of streams that have one."""

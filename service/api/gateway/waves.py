@@ -38,7 +38,7 @@ async def submit_waves(
         await asyncio.sleep(0)
     for partition, command in commands.items():
         try:
-            gateway.admit(partition, command)
+            gateway.admit(partition, command, len(command.streams))
         except ServiceError as error:
             refusals[partition] = error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from math import nan
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -121,8 +122,11 @@ class Items:
     times: list[str | None] = field(default_factory=list)
     others: dict[int, GoodItem | BadItem] = field(default_factory=dict)
 
-    def take_numbers(self, forms: Sequence[NumberItem]) -> bool:
-        """Take items that are numbers; False: a stream has no id, and none is taken."""
+    def take_numbers(self, body: bytes) -> bool:
+        """Take the items of a list, where all are numbers; False: one is not, and none is taken."""
+        forms = _valid(_number_items, body)
+        if forms is None:
+            return False
         streams = [form.stream for form in forms]
         if not are_streams(streams):
             return False
@@ -177,7 +181,12 @@ class ObservationParser:
         if len(body) <= LIGHT_BYTES:
             forms = _valid(_observations, body)
         if forms is None:
-            forms = self._decoded_parts(_observation, _observations, self._split(body), "body[{}]")
+            parts = self._split(body)
+            batches = ((at, parts[at : at + AT_ONCE]) for at in range(0, len(parts), AT_ONCE))
+            forms = chain.from_iterable(
+                self._decoded_batch(_observation, _observations, batch, "body[{}]", first)
+                for first, batch in batches
+            )
         observations: list[wire.Observation] = []
         positions: list[Position | None] = []
         errors: list[FieldError] = []
@@ -204,7 +213,7 @@ class ObservationParser:
         if len(body) > SHORT_BYTES:
             return None
         items = Items()
-        if not _take_numbers(items, body):
+        if not items.take_numbers(body):
             try:
                 for i, form in enumerate(_valid(_items, body) or ()):
                     items.take(self._good(form, "body[{}]", i))
@@ -226,7 +235,7 @@ class ObservationParser:
         parts = self._split(body)
         for first in range(0, len(parts), AT_ONCE):
             batch = parts[first : first + AT_ONCE]
-            if not _take_numbers(items, b"[" + b",".join(batch) + b"]"):
+            if not items.take_numbers(b"[" + b",".join(batch) + b"]"):
                 batch_forms = self._decoded_batch(_item, _items, batch, "body[{}]", first)
                 self._take_forms(items, batch, batch_forms, "body[{}]", first)
         return items
@@ -282,14 +291,6 @@ class ObservationParser:
         lines = [line for line in body.split(b"\n") if line.strip()]
         self._check_count(len(lines))
         return lines
-
-    def _decoded_parts(
-        self, one: Decode[F], several: Callable[[bytes], list[F]], parts: Sequence[Any], name: str
-    ) -> Iterator[F | InvalidField]:
-        """Decode the objects of a list that was cut into parts, or say what is wrong with it."""
-        for first in range(0, len(parts), AT_ONCE):
-            batch = parts[first : first + AT_ONCE]
-            yield from self._decoded_batch(one, several, batch, name, first)
 
     def _decoded_batch(
         self,
@@ -400,12 +401,6 @@ def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
     if len(parameters) > MAX_PARAMETERS:
         detail = f"expected at most {MAX_PARAMETERS} parameters, got {len(parameters)}"
         raise InvalidField.at("query", detail)
-
-
-def _take_numbers(items: Items, body: bytes) -> bool:
-    """Add the items of a list to others, if all are numbers; returns whether they are."""
-    forms = _valid(_number_items, body)
-    return forms is not None and items.take_numbers(forms)
 
 
 def _bad_item(part: bytes, error: InvalidField) -> BadItem:

@@ -139,7 +139,8 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
     _check("scopes", len(scopes), max_points)
     metrics = [metric for scope in scopes for metric in scope.metrics]
     _check("metrics", len(metrics), max_points)
-    samples = sum(map(_points_in, metrics))
+    kinds = ("gauge", "sum", *OTHERS)
+    samples = sum(len(getattr(metric, kind).data_points) for metric in metrics for kind in kinds)
     _check("data points", samples, max_points)
     write = RemoteWrite([], [], samples, 0, 0)
     for resource in request.resource_metrics:
@@ -161,10 +162,6 @@ def parse(body: bytes, media: str, max_points: int) -> RemoteWrite:
 def _check(what: str, count: int, most: int) -> None:
     if count > most:
         raise _schema.too_large(most, what, count)
-
-
-def _points_in(metric: Any) -> int:
-    return sum([len(getattr(metric, kind).data_points) for kind in ("gauge", "sum", *OTHERS)])
 
 
 def _of_json(body: bytes, max_points: int) -> Any:

@@ -110,7 +110,7 @@ class ApiCall(NamedTuple):
         if self.body is not None:
             extra["requestBody"] = self.body
         if self.needs != OPEN:
-            extra["security"] = openapi.security(self.needs)
+            extra["security"] = [{"key": [self.needs]}, {}]  # none while no key is required
         answers = openapi.problem_responses(self.raises)
         if self.answer is not None:
             answers[200] = openapi.answer(self.answer)

@@ -64,11 +64,15 @@ def streams_in(content: bytes, name: str) -> FileStreams:
         raise misfit(str(error)) from None
     _check("streams", len(series), MOST_STREAMS)
     # Inputs are answered with each of the streams, though a file has them once.
-    _check("numbers", sum(map(_numbers, series.values())), MOST_CELLS)
+    columns = [len(one.y) * (len(one.y_names) + len(one.x_names)) for one in series.values()]
+    _check("numbers", sum(columns), MOST_CELLS)
     for stream in series:
         if not is_stream(stream):
             raise misfit(f"stream {stream!r}: expected {STREAM_ID_RULE}")
-    streams = {stream: _columns(one) for stream, one in series.items()}
+    streams = {}
+    for stream, one in series.items():
+        labels = list(map(one.label, range(len(one.y))))
+        streams[stream] = FileStream(labels, one.x, one.axis and one.axis.rfc3339)
     return FileStreams(streams, notices_of(series.values()))
 
 
@@ -86,12 +90,3 @@ def _series(table: Table, name: str) -> dict[str, Series]:
     if len(series) < len(columns):
         raise misfit("two columns would be one stream: rename one, in letters and digits")
     return series
-
-
-def _numbers(series: Series) -> int:
-    return len(series.y) * (len(series.y_names) + len(series.x_names))
-
-
-def _columns(series: Series) -> FileStream:
-    labels = list(map(series.label, range(len(series.y))))
-    return FileStream(labels, series.x, None if series.axis is None else series.axis.rfc3339)

@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 
 from moca_client import AsyncClient
 from moca_client.responses import Status
-from service.api.context import Context
 from service.api.http import context_of, json_response, read_body
 from service.api.routes.calls import Calls
 from service.api_keys import OPEN
@@ -21,7 +20,6 @@ from service.console.assets import ASKED_AGAIN, SAFETY, page
 from service.observability import metrics
 from service.problems import InternalError, InvalidField, NotInstalled, NotReady
 from service.schema.queries import ReadyQuery
-from service.store.reads import Health
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context as McpContext
@@ -49,7 +47,19 @@ async def readyz(request: Request, query: Annotated[ReadyQuery, Query()]) -> Res
     """Readiness probe: every stream can be served; else the reasons."""
     context = context_of(request)
     bearable = context.settings.partitions - 1 if query.partitions == "any" else 0
-    reasons = _reasons(context, await context.monitor.look(), bearable)
+    health = await context.monitor.look()
+    if health is None:
+        raise NotReady("store unreachable", reasons=["store unreachable"])
+    reasons = []
+    if len(health.unowned) > bearable:
+        some = ", ".join(map(str, health.unowned[:NAMED]))
+        more = ", ..." if len(health.unowned) > NAMED else ""
+        total = context.settings.partitions
+        reasons.append(f"{len(health.unowned)} of {total} partitions have no worker: {some}{more}")
+    if not context.replies.subscribed.is_set():
+        reasons.append("not subscribed to replies")
+    if context.gateway.failure is not None:
+        reasons.append(f"a task of this process ended: {context.gateway.failure!r}")
     if reasons:
         raise NotReady("; ".join(reasons), reasons=reasons)
     return json_response(Status("ready"))
@@ -61,22 +71,6 @@ async def show_metrics(request: Request) -> Response:
     request.app.state.gathered.enter()
     content, media_type = await asyncio.to_thread(metrics.exposition, accept)
     return Response(content, headers={"Content-Type": media_type})
-
-
-def _reasons(context: Context, health: Health | None, bearable: int) -> list[str]:
-    if health is None:
-        return ["store unreachable"]
-    reasons = []
-    if len(health.unowned) > bearable:
-        some = ", ".join(map(str, health.unowned[:NAMED]))
-        more = ", ..." if len(health.unowned) > NAMED else ""
-        total = context.settings.partitions
-        reasons.append(f"{len(health.unowned)} of {total} partitions have no worker: {some}{more}")
-    if not context.replies.subscribed.is_set():
-        reasons.append("not subscribed to replies")
-    if context.gateway.failure is not None:
-        reasons.append(f"a task of this process ended: {context.gateway.failure!r}")
-    return reasons
 
 
 async def show_console(request: Request) -> Response:
