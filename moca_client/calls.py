@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from functools import cache
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import httpx
@@ -32,9 +32,6 @@ from moca_client.errors import (
 from moca_client.responses import Answer, ChangesPage, IncidentsPage
 from moca_client.retry import KEY_MEMORY_S, Backoff, Call, Calls, Pause, Repeat, Request
 from moca_client.times import rfc3339
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
 
 JSON = {"Content-Type": "application/json"}
 Detail = Literal["summary", "full"]  # of answers to observations
@@ -166,12 +163,6 @@ def observation(value: Observed) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     return {"y": value}
-
-
-def is_list(value: Observed | Sequence[Observed]) -> TypeIs[Sequence[Observed]]:
-    """Whether a value is several observations: a sequence, an array or a column of a frame."""
-    listed = isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
-    return listed or hasattr(value, "to_list") or hasattr(value, "columns")
 
 
 def observations(values: Iterable[Observed]) -> list[dict[str, Any]]:
@@ -386,16 +377,12 @@ def observe(
     return change("POST", path, kind, body, Repeat.KEYED, key, options)
 
 
-def observed(
-    stream: str,
-    observations_: Observed | Sequence[Observed],
-    options: Mapping[str, Any],
-    key: str | None,
-) -> Call[Any]:
-    """Post what `observe` takes: one observation, or several."""
-    if is_list(observations_):
-        return observe(stream, observations(observations_), list[Answer], options, key)
-    return observe(stream, observation(observations_), Answer, options, key)
+def observed(stream: str, value: Any, options: Mapping[str, Any], key: str | None) -> Call[Any]:
+    """Post one observation, or several: a sequence, an array or a column of a frame."""
+    listed = isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
+    if listed or hasattr(value, "to_list") or hasattr(value, "columns"):
+        return observe(stream, observations(value), list[Answer], options, key)
+    return observe(stream, observation(value), Answer, options, key)
 
 
 def observe_many(keyed: Sequence[Mapping[str, Any]], options: AnswerOptions) -> Call[list[Result]]:

@@ -40,6 +40,8 @@ from moca_client.retry import Backoff, Call
 
 log = logging.getLogger("moca_client.outbox")
 RESERVED = ("stream", "key", "seq")
+# Of an answer that the history has.
+RECORDED = ("predictive", "time", "changed_probability", "evidence", "anomaly", "regime")
 STOP_S = 0.5  # for which a closed outbox waits for a request under way
 BATCH_BYTES = 1 << 20
 FAULT_TRIES = 5  # of an item that the service fails at, before it is set aside
@@ -152,38 +154,31 @@ class OutboxStore:
         """Return an item's idempotency key: the same after any restart."""
         return f"{self.id}-{item.id}" + (f".{item.renewed}" if item.renewed else "")
 
-    def add(self, stream: str, body: bytes) -> int:
-        """Add an item at the end; OutboxFull when there is no room."""
+    def add(self, stream: str, body: bytes, source: tuple[str, int] | None = None) -> int:
+        """Add an item at the end and return its id; OutboxFull when there is no room.
+
+        source: name and offset of where it is from, which are kept with it, for good; 0: its offset
+        was had before.
+        """
         with self._lock:
-            self._check_room()
-            with self._transaction() as db:
+            if source is not None:
+                name = f"offset {source[0]}"
+                row = self._db.execute("SELECT value FROM box WHERE name = ?", (name,)).fetchone()
+                if row is not None and source[1] <= int(row[0]):
+                    return 0
+            if self.waiting_count + self.aside_count >= self._max:
+                raise OutboxFull(
+                    f"the outbox is full: {self.waiting_count} observations waiting, "
+                    f"{self.aside_count} set aside; max_items is {self._max}"
+                )
+            with self._transaction(durable=source is not None) as db:
                 insert = "INSERT INTO items (stream, body) VALUES (?, ?)"
                 number = db.execute(insert, (stream, body)).lastrowid
+                if source is not None:
+                    db.execute("INSERT OR REPLACE INTO box VALUES (?, ?)", (name, str(source[1])))
             self.waiting_count += 1
         assert number is not None
         return number
-
-    def add_once(self, stream: str, body: bytes, source: str, offset: int) -> bool:
-        """Add an item, and with it the offset of its source, for good; False: it was had before."""
-        name = f"offset {source}"
-        with self._lock:
-            row = self._db.execute("SELECT value FROM box WHERE name = ?", (name,)).fetchone()
-            if row is not None and offset <= int(row[0]):
-                return False
-            self._check_room()
-            with self._transaction(durable=True) as db:
-                db.execute("INSERT INTO items (stream, body) VALUES (?, ?)", (stream, body))
-                db.execute("INSERT OR REPLACE INTO box VALUES (?, ?)", (name, str(offset)))
-            self.waiting_count += 1
-        return True
-
-    def _check_room(self) -> None:
-        held = self.waiting_count + self.aside_count
-        if held >= self._max:
-            raise OutboxFull(
-                f"the outbox is full: {self.waiting_count} observations waiting, "
-                f"{self.aside_count} set aside; max_items is {self._max}"
-            )
 
     def waiting(self, blocked: Collection[str], limit: int, max_bytes: int) -> list[OutboxItem]:
         """Return the oldest items of streams that are not blocked."""
@@ -260,39 +255,30 @@ class OutboxStore:
             failed.append(Failed(number, stream, json.loads(body), problem))
         return failed
 
-    def put_back(self, ids: Collection[int]) -> list[int]:
-        """Have items that were set aside sent again, as new ones at the end; returns their ids.
+    def remove(self, ids: Collection[int], again: bool = False) -> list[int]:
+        """Forget items that were set aside; returns their ids.
 
-        At their old places they would shift the positions of items that are under way.
+        again: send them as new ones at the end, whose ids are returned. At their old places they
+        would shift the positions of items that are under way.
         """
+        select = (
+            "SELECT id FROM items WHERE problem IS NOT NULL"
+            " AND id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        )
         copy = "INSERT INTO items (stream, body) SELECT stream, body FROM items WHERE id = ?"
         with self._transaction() as db:
-            there = _present(db, ids)
-            made = [int(db.execute(copy, (number,)).lastrowid or 0) for number in there]
+            there = [number for (number,) in db.execute(select, (json.dumps(list(ids)),))]
+            made = there
+            if again:
+                made = [int(db.execute(copy, (number,)).lastrowid or 0) for number in there]
+                self.waiting_count += len(there)
             db.executemany("DELETE FROM items WHERE id = ?", [(number,) for number in there])
-            self.waiting_count += len(there)
             self.aside_count -= len(there)
         return made
-
-    def discard(self, ids: Collection[int]) -> int:
-        """Forget items that were set aside; returns how many."""
-        with self._transaction() as db:
-            there = _present(db, ids)
-            db.executemany("DELETE FROM items WHERE id = ?", [(number,) for number in there])
-            self.aside_count -= len(there)
-        return len(there)
 
 
 def _put(db: sqlite3.Connection, stream: str, position: int) -> None:
     db.execute("INSERT OR REPLACE INTO streams VALUES (?, ?)", (stream, position))
-
-
-def _present(db: sqlite3.Connection, ids: Collection[int]) -> list[int]:
-    select = (
-        "SELECT id FROM items WHERE problem IS NOT NULL"
-        " AND id IN (SELECT value FROM json_each(?)) ORDER BY id"
-    )
-    return [number for (number,) in db.execute(select, (json.dumps(list(ids)),))]
 
 
 def _reason(error: Exception) -> str:
@@ -448,37 +434,26 @@ class Sender:
 
     def _deliver_recorded(self, item: OutboxItem) -> bool:
         """Deliver the history's record of an item, if an earlier try was applied."""
-        answer = self._recorded(item)
-        if answer is None:
-            return False
-        self._notify(Delivered(item.id, item.stream, answer))
-        self._store.applied([item], answer.seq + 1)
-        return True
-
-    def _recorded(self, item: OutboxItem) -> Answer | None:
-        """Return the history's record of an item; None when it was not applied."""
         assert item.seq is not None
         try:
             query = {"start": item.seq, "limit": 1}
             path = path_of(item.stream, "/history")
             page = self._call(calls.get(path, HistoryPage, query))
         except errors.NotFound:
-            return None
+            return False
         if page.seq <= item.seq:
-            return None
+            return False
         answer = Answer(item.stream, item.seq, page.model, duplicate=True)
+        # Where it is no longer retained: the stream has no other writer.
         for record in page.observations:
             if record.seq == item.seq:
                 if not _same(msgspec.json.decode(item.body), record):
-                    return None
-                answer.predictive = record.predictive
-                answer.time = record.time
-                answer.changed_probability = record.changed_probability
-                answer.evidence = record.evidence
-                answer.anomaly = record.anomaly
-                answer.regime = record.regime
-                return answer
-        return answer  # no longer retained; the stream has no other writer
+                    return False
+                for name in RECORDED:
+                    setattr(answer, name, getattr(record, name))
+        self._notify(Delivered(item.id, item.stream, answer))
+        self._store.applied([item], answer.seq + 1)
+        return True
 
     def _failed(self, batch: Sequence[OutboxItem], error: ClientError) -> None:
         """A request failed as a whole: smaller, later, or not at all."""
@@ -601,10 +576,10 @@ class Outbox:
         _check_text("source", source)
         body = _encoded(stream, observation)
         position = _whole(offset)
-        added = self._store.add_once(stream, body, source, position)
+        added = self._store.add(stream, body, (source, position))
         if added:
             self._wake.set()
-        return added
+        return bool(added)
 
     @property
     def pending(self) -> int:
@@ -625,14 +600,14 @@ class Outbox:
     def retry_failed(self, tickets: Collection[int]) -> list[int]:
         """Send what was set aside again, as new observations; returns their new tickets."""
         self._check_open()
-        made = self._store.put_back(tickets)
+        made = self._store.remove(tickets, again=True)
         self._wake.set()
         return made
 
     def discard_failed(self, tickets: Collection[int]) -> int:
         """Forget what was set aside; returns how many were."""
         self._check_open()
-        return self._store.discard(tickets)
+        return len(self._store.remove(tickets))
 
     def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until nothing waits any more; False when it took too long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,8 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from moca_client.replayed import Beliefs, Replayed
 from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM, drawn_outputs
+
+if TYPE_CHECKING:
+    from moca_client.replay import Beliefs, Replayed
 
 WIDTH = 11.0  # inches of a picture
 # Inches around and between the panels: to find out what texts need takes as long as to draw.
@@ -80,7 +82,10 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
     change, and where it confirms one.
     """
     outputs = len(replayed.series.y_names)
-    drawn = drawn_outputs(outputs, changed_outputs(replayed))
+    latest = sorted(replayed.confirmed, key=lambda event: -event.start)
+    explanations = [event.explanation for event in latest]
+    changed = [explained.output for explained in explanations if explained is not None]
+    drawn = drawn_outputs(outputs, changed)
     heights = [2.6 if len(drawn) == 1 else 1.8] * len(drawn) + [2.1, 1.2]
     x = positions(replayed)
     rows, dates = _dates(replayed, x)
@@ -119,12 +124,6 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
         panels[len(drawn) - 1].annotate(text, (0.005, 0.03), xycoords="axes fraction", fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
-
-
-def changed_outputs(replayed: Replayed) -> list[int | None]:
-    """Return the outputs that confirmed changes are explained by, the last one first."""
-    latest = sorted(replayed.confirmed, key=lambda event: -event.start)
-    return [event.explanation.output for event in latest if event.explanation is not None]
 
 
 def positions(replayed: Replayed) -> Floats:
@@ -288,7 +287,9 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
             norm=LogNorm(FLOOR, 1.0),
             cmap=HEAT_MAP,
         )
-        if _doubtful(grid):
+        # Whether there is more to see than the line of the most probable run length.
+        off = np.abs(np.arange(len(grid))[:, None] - grid.argmax(axis=0)) > 1
+        if ((grid >= DOUBT) & off).any(axis=0).mean() >= DOUBTFUL:
             scale = panel.inset_axes((1.01, 0, 0.014, 1))
             bar = figure.colorbar(mesh, cax=scale, format="{x:g}")
             bar.minorticks_off()
@@ -300,12 +301,6 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
     panel.set_ylabel("run length (observations)")
     if np.isfinite(lengths).any():
         panel.legend(loc="upper left", frameon=False, fontsize=8, borderaxespad=0.2)
-
-
-def _doubtful(grid: Floats) -> bool:
-    """Whether a heat map shows more than the line of the most probable run length."""
-    off = np.abs(np.arange(len(grid))[:, None] - grid.argmax(axis=0)) > 1
-    return bool(((grid >= DOUBT) & off).any(axis=0).mean() >= DOUBTFUL)
 
 
 def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:

@@ -122,9 +122,20 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 def read_table(file: Path) -> Table:
     """Read the columns of `file` (Parquet by its suffix, CSV otherwise); raises SeriesError."""
-    if file.suffix.lower() in {".parquet", ".pq"}:
-        return _read_parquet(file)
-    return read_csv(file.read_bytes(), str(file))
+    if file.suffix.lower() not in {".parquet", ".pq"}:
+        return read_csv(file.read_bytes(), str(file))
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SeriesError(
+            f"reading {file} needs pyarrow: pip install 'moca-client[replay]'"
+        ) from error
+    try:
+        table = parquet.read_table(file)
+    except pa.ArrowInvalid as error:
+        raise SeriesError(f"{file} is not a Parquet file: {error}") from error
+    return Table({name: table.column(name).to_pylist() for name in table.column_names}, str(file))
 
 
 def read_series(file: Path, roles: ColumnRoles = ANY) -> Series:
@@ -219,7 +230,16 @@ def rows_by(table: Table, by: str) -> dict[str, list[int]]:
 
 def series_of(table: Table, roles: ColumnRoles = ANY) -> Series:
     """Return the series of a table; raises SeriesError."""
-    y_names, x_names, time = _chosen(table, roles)
+    if not table.columns or not len(next(iter(table.columns.values()))):
+        raise SeriesError(f"{table.source} has no rows")
+    for name in [*(roles.y or []), *(roles.x or []), *([roles.time] if roles.time else [])]:
+        if name not in table.columns:
+            raise SeriesError(
+                f"{table.source} has no column {name!r}; its columns: {listed(table.columns)}"
+            )
+    x_names = list(roles.x) if roles.x is not None else numbered(table.columns, "x")
+    time = roles.time or _time_column(table, roles, {*(roles.y or []), *x_names})
+    y_names = list(roles.y) if roles.y else _find_labels(table, {*x_names, time})
     axis = None if time is None else _axis(table, time, roles.time_format)
     rows = zip(*[_numbers(table, name) for name in y_names], strict=True)
     series = Series(
@@ -259,21 +279,6 @@ def notices_of(streams: Iterable[Series]) -> list[str]:
             )
             break
     return notices
-
-
-def _chosen(table: Table, roles: ColumnRoles) -> tuple[list[str], list[str], str | None]:
-    """Return the columns of labels, inputs and times: those named, else those found."""
-    source = table.source
-    if not table.columns or not len(next(iter(table.columns.values()))):
-        raise SeriesError(f"{source} has no rows")
-    for name in [*(roles.y or []), *(roles.x or []), *([roles.time] if roles.time else [])]:
-        if name not in table.columns:
-            raise SeriesError(
-                f"{source} has no column {name!r}; its columns: {listed(table.columns)}"
-            )
-    x = list(roles.x) if roles.x is not None else numbered(table.columns, "x")
-    time = roles.time or _time_column(table, roles, {*(roles.y or []), *x})
-    return list(roles.y) if roles.y else _find_labels(table, {*x, time}), x, time
 
 
 def read_csv(content: bytes, source: str) -> Table:
@@ -372,21 +377,6 @@ def _delimiter(sample: str) -> str:
         if len(counts) == 1 and counts != {0}:
             return delimiter
     return max(",;\t", key=(lines or [""])[0].count)
-
-
-def _read_parquet(file: Path) -> Table:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise SeriesError(
-            f"reading {file} needs pyarrow: pip install 'moca-client[replay]'"
-        ) from error
-    try:
-        table = parquet.read_table(file)
-    except pa.ArrowInvalid as error:
-        raise SeriesError(f"{file} is not a Parquet file: {error}") from error
-    return Table({name: table.column(name).to_pylist() for name in table.column_names}, str(file))
 
 
 def is_missing(cell: Any) -> bool:

@@ -421,16 +421,16 @@ def test_a_stream_that_no_request_can_name_would_hold_all_up_and_is_refused(stre
 
 def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path):
     store = OutboxStore(tmp_path / "box", 3)
-    assert store.add_once("s", b"{}", "topic", 5)
-    assert not store.add_once("s", b"{}", "topic", 5)
-    assert not store.add_once("s", b"{}", "topic", 4)
-    assert store.add_once("s", b"{}", "other", 5)
+    assert store.add("s", b"{}", ("topic", 5))
+    assert not store.add("s", b"{}", ("topic", 5))
+    assert not store.add("s", b"{}", ("topic", 4))
+    assert store.add("s", b"{}", ("other", 5))
     assert [item.body for item in store.waiting([], 9, 1)] == [b"{}"]  # one, however large
     assert len(store.waiting([], 9, 4)) == 2
     refusal = problem_of(422, {"title": "unfit"}, {"x-request-id": "r1"})
     store.set_aside(store.waiting([], 1, 100)[0], refusal)
     store.add("s", b"{}")
-    for add in (lambda: store.add("s", b"{}"), lambda: store.add_once("s", b"{}", "topic", 6)):
+    for add in (lambda: store.add("s", b"{}"), lambda: store.add("s", b"{}", ("topic", 6))):
         with pytest.raises(OutboxFull):  # what was set aside counts
             add()
     store.close()
@@ -440,8 +440,8 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
     assert (aside.ticket, aside.stream, aside.observation) == (1, "s", {})
     assert str(aside.problem) == "422 unfit"
     assert aside.problem.request_id == "r1"
-    assert not store.add_once("s", b"{}", "topic", 5)
-    assert store.add_once("s", b"{}", "topic", 6)
+    assert not store.add("s", b"{}", ("topic", 5))
+    assert store.add("s", b"{}", ("topic", 6))
     store.close()
 
 

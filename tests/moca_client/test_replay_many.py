@@ -7,8 +7,7 @@ import pytest
 
 from moca_client.console import table
 from moca_client.errors import problem_of
-from moca_client.replay import ReplayError, changes_table, replay
-from moca_client.replayed import by_largest_change
+from moca_client.replay import ReplayError, by_largest_change, changes_table, replay
 from moca_client.responses import (
     Changepoints,
     Event,
