@@ -82,6 +82,8 @@ PROBLEMS = {
     504: "accepted, but not answered in time: it is applied at most once",
 }
 BINARY = {"schema": {"type": "string", "format": "binary"}}
+PLAIN = {"schema": {"type": "string"}}
+ANYTHING = {"schema": {"type": "object"}}
 WRITE_BODY: dict[str, Any] = {
     "required": True,
     "description": "a message `prometheus.WriteRequest` or `io.prometheus.write.v2.Request`, "
@@ -101,34 +103,28 @@ WRITTEN: dict[str, Any] = {
 METRICS_BODY: dict[str, Any] = {
     "required": True,
     "description": "an `ExportMetricsServiceRequest`",
-    "content": {
-        JSON: {"schema": {"type": "object"}},
-        PROTOBUF: BINARY,
-    },
+    "content": {JSON: ANYTHING, PROTOBUF: BINARY},
 }
 METRICS_TAKEN: dict[str, Any] = {
     "description": "an `ExportMetricsServiceResponse`, in the media type of the request: "
     "`partialSuccess` has `rejectedDataPoints` and `errorMessage`, if there are any",
-    "content": {
-        JSON: {"schema": {"type": "object"}},
-        PROTOBUF: BINARY,
-    },
+    "content": {JSON: ANYTHING, PROTOBUF: BINARY},
 }
-CSV_BODY: dict[str, Any] = {"required": True, "content": {CSV: {"schema": {"type": "string"}}}}
+CSV_BODY: dict[str, Any] = {"required": True, "content": {CSV: PLAIN}}
+BLOB_BODY: dict[str, Any] = {"required": True, "content": {BYTES: BINARY}}
+BLOB: dict[str, Any] = {"description": "the snapshot", "content": {BYTES: BINARY}}
 METRICS: dict[str, Any] = {
     "description": "Prometheus's text format",
-    "content": {"text/plain": {"schema": {"type": "string"}}},
+    "content": {"text/plain": PLAIN},
 }
-BLOB: dict[str, Any] = {"description": "the snapshot", "content": {BYTES: BINARY}}
-BLOB_BODY: dict[str, Any] = {"required": True, "content": {BYTES: BINARY}}
-
 EVENT_MESSAGES: dict[str, Any] = {
     "description": "a stream of messages, until the connection is closed",
-    "content": {
-        "text/event-stream": {
-            "schema": {"type": "string"},
-        }
-    },
+    "content": {"text/event-stream": PLAIN},
+}
+COLUMNS: dict[str, Any] = {
+    "description": "with `format=columns`: a list for each column, all of one length",
+    "type": "object",
+    "additionalProperties": {"type": "array"},
 }
 
 
@@ -146,15 +142,8 @@ def answer(kind: Any, description: str = "Successful Response") -> dict[str, Any
 def answer_or_table(kind: Any) -> dict[str, Any]:
     """Return the description of a JSON answer that is also there as CSV."""
     described = answer(kind)
-    described["content"][CSV] = {"schema": {"type": "string"}}
+    described["content"][CSV] = PLAIN
     return described
-
-
-COLUMNS: dict[str, Any] = {
-    "description": "with `format=columns`: a list for each column, all of one length",
-    "type": "object",
-    "additionalProperties": {"type": "array"},
-}
 
 
 def with_columns(described: dict[str, Any]) -> dict[str, Any]:
@@ -224,18 +213,10 @@ def problem_responses(errors: Collection[type[ServiceError]]) -> dict[int | str,
 
 
 def _response(status: int, examples: list[ServiceError]) -> dict[str, Any]:
-    content = {
-        "schema": {"$ref": f"#/components/schemas/{Problem.__name__}"},
-        "examples": {
-            error.slug: {"summary": error.title, "value": error.document()} for error in examples
-        },
-    }
-    headers = {name: text for error in examples for name, text in error.headers().items()}
-    response: dict[str, Any] = {
-        "description": PROBLEMS[status],
-        "content": {PROBLEM_JSON: content},
-    }
-    if headers:
+    shown = {error.slug: {"summary": error.title, "value": error.document()} for error in examples}
+    content = {PROBLEM_JSON: {"schema": ref(Problem), "examples": shown}}
+    response: dict[str, Any] = {"description": PROBLEMS[status], "content": content}
+    if headers := {name: text for error in examples for name, text in error.headers().items()}:
         response["headers"] = {
             name: {"schema": {"type": "string"}, "example": text} for name, text in headers.items()
         }
@@ -249,7 +230,7 @@ ITEM_ANSWERS = with_columns(
             JSON: {
                 "schema": {"type": "array", "items": {"anyOf": [ref(ItemAnswer), ref(Problem)]}}
             },
-            NDJSON: {"schema": {"type": "string"}},
+            NDJSON: PLAIN,
         },
     }
 )

@@ -29,6 +29,8 @@ LEVEL = Field(ge=1e-6, le=0.999999)  # of a quantile: one far out takes a thousa
 MAX_BELIEFS = 500
 MAX_NAME = 64  # characters of a regime's name
 BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
+SinceLast = Annotated[Elapsed, Field(description="time from the last observation to this one")]
+Excluded = Annotated[StrictBool, Field(description="false: they count again")]
 Seed = Annotated[StrictInt, Field(ge=0, lt=2**63), WHOLE]
 
 
@@ -51,7 +53,7 @@ class PredictionForm(
     )
     seed: Seed | None = Field(None, description="seed of the samples; default: a new one")
     components: StrictBool = Field(False, description="whether to return the mixture components")
-    elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")
+    elapsed: SinceLast = 1.0
     horizon: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(
         None,
         description="forecast horizon in steps, for models without an input",
@@ -80,7 +82,7 @@ class ActionForm(
     seed: Seed | None = Field(
         None, description="seed of the samples; default: a new one, returned in the answer"
     )
-    elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")
+    elapsed: SinceLast = 1.0
 
 
 class HypothesisForm(Form):
@@ -196,13 +198,13 @@ class ExclusionForm(
         description="`seq` of the first that is none of them; default: the start of the next "
         "confirmed change, or all so far",
     )
-    excluded: StrictBool = Field(True, description="false: they count again")
+    excluded: Excluded = True
 
 
 class IncidentExclusionForm(Form, json_schema_extra={"examples": [{"excluded": True}]}):
     """Whether the changes of an incident are excluded from learning."""
 
-    excluded: StrictBool = Field(True, description="false: they count again")
+    excluded: Excluded = True
 
 
 class WindowForm(

@@ -32,8 +32,23 @@ Prefixes = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
 ]
 Level = Annotated[float, LEVEL]
-Around = Annotated[int, Field(ge=0, le=100)]
-AROUND = "adds `around`: the values of so many observations on both sides of a start"
+Least = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Prefix = Annotated[str, Field(max_length=200, description="only ids with this prefix")]
+Contains = Annotated[
+    str, Field(max_length=200, description="only ids with this text anywhere in them")
+]
+SortedCursor = Annotated[
+    Annotated[str, Field(max_length=1000)] | None,
+    Field(description="`cursor` of the previous page, with the same `sort`"),
+]
+Around = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=100,
+        description="adds `around`: the values of so many observations on both sides of a start",
+    ),
+]
 
 
 class DetailQuery(Form):
@@ -81,9 +96,7 @@ class ObserveQuery(Form):
 class StreamsQuery(Form):
     """Query of the list of streams."""
 
-    prefix: Annotated[str, Field(max_length=200)] = Field(
-        "", description="only ids with this prefix"
-    )
+    prefix: Prefix = ""
     cursor: Annotated[str, Field(max_length=200)] | None = Field(
         None, description="`cursor` of the previous page"
     )
@@ -94,21 +107,15 @@ class StreamsQuery(Form):
 class OverviewQuery(Form):
     """Query of the overview of streams."""
 
-    prefix: Annotated[str, Field(max_length=200)] = Field(
-        "", description="only ids with this prefix"
-    )
-    contains: Annotated[str, Field(max_length=200)] = Field(
-        "", description="only ids with this text anywhere in them"
-    )
+    prefix: Prefix = ""
+    contains: Contains = ""
     sort: Literal["id", "changed_probability", "change"] = Field(
         "id",
         description="what comes first: ids in order, the largest `changed_probability` (up to 3 s "
         "old), the newest confirmed change that the event feed retains. With `contains` or a "
         "`sort` other than `id`: of at most 50,000 streams with the `prefix`",
     )
-    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
-        None, description="`cursor` of the previous page, with the same `sort`"
-    )
+    cursor: SortedCursor = None
     limit: Annotated[int, Field(ge=1, le=100)] = Field(50, description="streams per page")
     labels: Annotated[int, Field(ge=0, le=64)] = Field(
         40, description="number of last labels to return for each stream"
@@ -253,16 +260,12 @@ class FoundQuery(SelectionQuery):
         None, description=f"those from this time on: {WHEN}; default: everything retained"
     )
     until: When | None = Field(None, description=f"those before this time: {WHEN}")
-    contains: Annotated[str, Field(max_length=200)] = Field(
-        "", description="only ids with this text anywhere in them"
-    )
-    min_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+    contains: Contains = ""
+    min_size: Least | None = Field(
         None, description="smallest size, up or down, in standard deviations"
     )
     limit: Annotated[int, Field(ge=1, le=500)] = Field(100, description="rows per page")
-    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
-        None, description="`cursor` of the previous page, with the same `sort`"
-    )
+    cursor: SortedCursor = None
 
 
 class ChangesQuery(FoundQuery):
@@ -272,9 +275,7 @@ class ChangesQuery(FoundQuery):
     """
 
     state: States = Field([], description=STATES)
-    min_evidence: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, description="smallest `evidence`"
-    )
+    min_evidence: Least | None = Field(None, description="smallest `evidence`")
     sort: Literal["time", "size", "evidence"] = Field(
         "time", description="what comes first: the newest, the largest, the clearest"
     )
@@ -286,7 +287,7 @@ class ChangesQuery(FoundQuery):
         description="adds `movers`: what the streams of all these changes share, of the streams "
         "that `prefix`, `contains`, `model` and `match` let through",
     )
-    around: Around = Field(0, description=AROUND)
+    around: Around = 0
     format: Literal["json", "csv"] = Field(
         "json", description="`csv`: a table; the header `Link` leads to the next page"
     )
@@ -334,7 +335,7 @@ class IncidentKindsQuery(Form):
 class IncidentQuery(IncidentKindsQuery):
     """Query of one incident."""
 
-    around: Around = Field(0, description=AROUND)
+    around: Around = 0
 
 
 # Series of GET /v1/prometheus/results, with their help.

@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 import httpx
 import msgspec
 from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from moca_client.errors import retry_after_s
 from moca_client.responses import MESSAGES, Incident
@@ -171,13 +172,8 @@ def native_body(notice: Notice | IncidentNotice) -> bytes:
     """Return our own JSON."""
     if isinstance(notice, Notice):
         kind = f"{MESSAGES[notice.raised.event.kind]}.{notice.raised.event.state}"
-        return _encode(
-            {
-                "type": kind,
-                "timestamp": rendering.instant(notice.raised.at_ms),
-                "data": _data(notice),
-            }
-        )
+        at = rendering.instant(notice.raised.at_ms)
+        return _encode({"type": kind, "timestamp": at, "data": _data(notice)})
     data = to_builtins(notice.incident)
     data["changes"] = [_data(change) for change in notice.changes]
     data["link"] = notice.link or None
@@ -187,17 +183,9 @@ def native_body(notice: Notice | IncidentNotice) -> bytes:
 
 
 def _data(notice: Notice) -> dict[str, Any]:
-    raised = notice.raised
-    state = rendering.event_state(raised)
-    return {
-        "stream": state.stream,
-        "model": state.model,
-        "event": state.event,
-        "time": state.time,
-        "at": state.at,
-        "summary": notice.line,
-        "link": notice.link or None,
-    }
+    data = asdict(rendering.event_state(notice.raised))
+    del data["cursor"]
+    return data | {"summary": notice.line, "link": notice.link or None}
 
 
 def alert_body(notice: Notice | IncidentNotice, now_ms: int, resolve_s: float) -> bytes:

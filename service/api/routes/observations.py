@@ -22,8 +22,7 @@ from moca_client.tables import Columns
 from service import wire
 from service.api import openapi, tables
 from service.api.context import Context
-from service.api.gateway.gateway import Result, RowsResult
-from service.api.gateway.waves import submit_waves
+from service.api.gateway.gateway import Result, RowsResult, submit_waves
 from service.api.http import (
     ListResponse,
     Rendered,
