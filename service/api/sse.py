@@ -11,9 +11,9 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from prometheus_client import Gauge
@@ -372,13 +372,6 @@ class Subscription(Consumer):
 # --- observations of one stream -------------------------------------------------------------------
 
 
-class ObservationPage(NamedTuple):
-    """Messages with observations, and the `seq` of the one to come after them."""
-
-    chunk: bytes
-    stop: int
-
-
 class ObservationHub(Hub):
     """The heads of all streams with live subscribers in this process, as stored.
 
@@ -464,7 +457,7 @@ class Follower(Consumer):
         self._state = state
         self._full = full
         self._sent_head: wire.Head | None = None  # the head of the last summary sent
-        self._first: ObservationPage | None = None  # read by `ready`, and not sent yet
+        self._first: tuple[bytes, int] | None = None  # read by `ready`, and not sent yet
         # A consumer that disconnects before its first message resumes here as well.
         self._place = cursor_of(at - 1, head.generation)
         hub.follow(stream)
@@ -529,8 +522,11 @@ class Follower(Consumer):
     def _differs(self) -> str:
         return differs(self._head, self._generation, self._at)
 
-    async def _page(self, head: wire.Head) -> ObservationPage:
-        """Return the next page; raises RedisUnavailable and CorruptState."""
+    async def _page(self, head: wire.Head) -> tuple[bytes, int]:
+        """Return messages with observations, and the `seq` of the one to come after them.
+
+        Raises RedisUnavailable and CorruptState.
+        """
         # Observations no longer retained are one gap.
         first = max(self._at, min(first_of(self._stream, head.oldest), head.seq - 1))
         stop = min(head.seq, first + PAGE)
@@ -540,8 +536,22 @@ class Follower(Consumer):
         self._see()
         now = self._head
         if now is None or now.deleted or now.generation != head.generation:
-            return ObservationPage(b"", self._at)
-        return _messages(head.generation, records, self._at, stop, self._full)
+            return b"", self._at
+        parts: list[bytes] = []
+        size = 0
+        at = self._at
+        for record in records:
+            if size > PAGE_BYTES:
+                return b"".join(parts), at
+            if record.seq > at:
+                parts.append(_gap(at, record.seq, head.generation))
+            id_ = cursor_of(record.seq, head.generation)
+            parts.append(message("observation", rendering.record(record, self._full), id_))
+            size += len(parts[-1])
+            at = record.seq + 1
+        if at < stop:
+            parts.append(_gap(at, stop, head.generation))
+        return b"".join(parts), stop
 
 
 def differs(head: wire.Head | None, generation: int, at: int) -> str:
@@ -558,27 +568,6 @@ def differs(head: wire.Head | None, generation: int, at: int) -> str:
 def cursor_of(seq: int, generation: int) -> str:
     """Return the id of an observation's message; the second part is the stream's generation."""
     return f"{seq}@{generation}"
-
-
-def _messages(
-    generation: int, records: Sequence[wire.Record], start: int, stop: int, full: bool
-) -> ObservationPage:
-    """Messages of the records of [start, stop), and of the gaps among them."""
-    parts: list[bytes] = []
-    size = 0
-    at = start
-    for record in records:
-        if size > PAGE_BYTES:
-            return ObservationPage(b"".join(parts), at)
-        if record.seq > at:
-            parts.append(_gap(at, record.seq, generation))
-        id_ = cursor_of(record.seq, generation)
-        parts.append(message("observation", rendering.record(record, full), id_))
-        size += len(parts[-1])
-        at = record.seq + 1
-    if at < stop:
-        parts.append(_gap(at, stop, generation))
-    return ObservationPage(b"".join(parts), stop)
 
 
 def _gap(start: int, end: int, generation: int) -> bytes:

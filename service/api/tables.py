@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -88,20 +88,14 @@ def rendered(columns: Columns, form: str) -> bytes:
 # --- observations ---------------------------------------------------------------------------------
 
 
-class TableLimits(NamedTuple):
-    """Limits on the table of a body: a cell may take no byte of it, and a hundred in memory."""
-
-    rows: int
-    columns: int
-
-
-def forms_of(body: bytes, limits: TableLimits, names: Collection[str]) -> bytes:
+def forms_of(body: bytes, names: Collection[str], most_rows: int, most_columns: int) -> bytes:
     """Return the rows of an Arrow body as a JSON list of observations.
 
+    A cell may take no byte of the body, and a hundred in memory: so rows and columns are limited.
     names: of columns beside those of labels and inputs, `y`, `x` or `y1, y2, ...`, `x1, x2, ...`.
     Missing cells, nan among them, are left out. Raises MalformedBody, InvalidField, NotInstalled.
     """
-    columns = _read(body, limits, names)
+    columns = _read(body, names, most_rows, most_columns)
     vectors = {letter: numbered(columns, letter) for letter in ("y", "x")}
     rows: list[dict[str, Any]] = [{} for _ in range(len(next(iter(columns.values()), [])))]
     for name in names:
@@ -115,17 +109,17 @@ def forms_of(body: bytes, limits: TableLimits, names: Collection[str]) -> bytes:
     return _encode(rows)
 
 
-def _read(body: bytes, limits: TableLimits, names: Collection[str]) -> Columns:
+def _read(body: bytes, names: Collection[str], most_rows: int, most_columns: int) -> Columns:
     """Read a table: columns of numbers, and those of `names`; nan and null are None."""
     pa = pyarrow()
     try:
-        _check_messages(pa, body, limits.rows)
+        _check_messages(pa, body, most_rows)
         table = pa.ipc.open_stream(body).read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise MalformedBody(f"body: invalid Arrow stream: {error}") from None
-    if table.num_columns > limits.columns:
-        raise misfit(f"expected at most {limits.columns} columns, got {table.num_columns}")
+    if table.num_columns > most_columns:
+        raise misfit(f"expected at most {most_columns} columns, got {table.num_columns}")
     known = {*numbered(table.column_names, "y"), *numbered(table.column_names, "x"), *names}
     if unknown := [name for name in table.column_names if name not in known]:
         listed = ", ".join(("y or y1, y2, ...", "x or x1, x2, ...", *names))

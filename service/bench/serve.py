@@ -46,6 +46,7 @@ REQUEST_S = 120.0
 REPLAY_LIMIT_S = 600.0
 SINGLE = "single observations"
 ECHO = "echo"
+ECHO_APP = "service.bench.echo:app"
 MOCA = "from service.commands.main import main; main()"
 STORES = ("valkey-server", "redis-server")
 PROC = Path("/proc")  # without it, CPU time is not reported
@@ -169,8 +170,8 @@ class BenchServer(NamedTuple):
 def echo_server() -> Iterator[BenchServer]:
     """Run the bare echo endpoint."""
     port = _free_port()
-    program = "from service.bench.echo import main; main()"
-    with _running("the echo", [program, str(port)], port, "/openapi.json") as server:
+    program = ["-m", "uvicorn", ECHO_APP, "--port", str(port), "--log-level", "error"]
+    with _running("the echo", [*program, "--no-access-log"], port, "/openapi.json") as server:
         yield server
 
 
@@ -179,7 +180,7 @@ def moca_server(workers: int) -> Iterator[BenchServer]:
     """Run `moca serve` with its embedded store in a folder that is removed afterwards."""
     port = _free_port()
     with tempfile.TemporaryDirectory(prefix="moca-bench-") as folder:
-        command = [MOCA, "serve", "--host", "127.0.0.1", "--port", str(port)]
+        command = ["-c", MOCA, "serve", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--workers", str(workers), "--data-dir", str(Path(folder) / "data")]
         with _running("moca serve", command, port, "/readyz") as server:
             yield server
@@ -194,10 +195,10 @@ def _free_port() -> int:
 
 @contextmanager
 def _running(name: str, program: list[str], port: int, probe: str) -> Iterator[BenchServer]:
-    """Run a Python program with its arguments from when it is ready, which `probe` answers."""
+    """Run Python with these arguments from when its program is ready, which `probe` answers."""
     # Without settings: a MOCA_REDIS_URL must not lead the load to a real store.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MOCA_")}
-    command = [sys.executable, "-c", *program]
+    command = [sys.executable, *program]
     # Output goes to a file: a pipe that nobody reads would stop a talkative server.
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
@@ -282,9 +283,9 @@ def _role(pid: int) -> str:
         return words[words.index("service.commands.main") + 1]
     if name in STORES:
         return "store"
-    if len(words) > 3 and words[1] == "-c":
-        return "echo" if "service.bench.echo" in words[2] else "serve"
-    return name
+    if ECHO_APP in words:
+        return ECHO
+    return "serve" if len(words) > 3 and words[1] == "-c" else name
 
 
 # --- load ----------------------------------------------------------------------------------------

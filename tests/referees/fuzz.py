@@ -122,10 +122,9 @@ def read_otlp(body: bytes) -> None:
 
 def read_arrow(body: bytes) -> None:
     """Read a table as a list of observations."""
-    limits = tables.TableLimits(1000, 20)
     names = ("seq", "time", "elapsed", "stream", "key")
     try:
-        _parser.items(tables.forms_of(body, limits, names), lines=False)
+        _parser.items(tables.forms_of(body, names, 1000, 20), lines=False)
     except ServiceError as error:
         check(error)
 

@@ -72,12 +72,11 @@ class CommandParser:
         """Return a prediction request."""
         points = form.x or []
         errors = self._inputs(points, "x", MAX_POINTS)
-        if form.horizon is not None and form.x is not None:
-            errors.append(FieldError("body.horizon", "not allowed together with x"))
-        if form.horizon is not None and form.components:
-            errors.append(FieldError("body.horizon", "not allowed together with components"))
-        if form.horizon is not None and form.horizon > MAX_HORIZON:
-            errors.append(FieldError("body.horizon", f"expected at most {MAX_HORIZON}"))
+        if form.horizon is not None:
+            others = [name for name in ("x", "components") if getattr(form, name)]
+            wrong = [f"not allowed together with {name}" for name in others]
+            wrong += [f"expected at most {MAX_HORIZON}"] if form.horizon > MAX_HORIZON else []
+            errors += [FieldError("body.horizon", detail) for detail in wrong]
         errors += self._draws(form.samples, max(len(points), form.horizon or 1))
         _raise(errors)
         given = form.model_dump() | {"seed": _seed(form.seed), "horizon": form.horizon or 0}

@@ -44,7 +44,7 @@ from service.api.parsing.observations import (
     observe_query,
 )
 from service.api.routes.calls import CHANGE, STREAM, UNFIT, Calls
-from service.api.tables import Document, TableLimits
+from service.api.tables import Document
 from service.problems import (
     PROBLEM_JSON,
     ApiBusy,
@@ -184,9 +184,10 @@ def template_of(query: bytes, stream: str = "") -> tuple[wire.Observe, str]:
 async def _forms(context: Context, body: bytes, names: Sequence[str]) -> bytes:
     """Return an Arrow body as JSON, read in the thread; names: of columns beside `y` and `x`."""
     settings = context.settings
-    # Columns for a label, an input and others.
-    limits = TableLimits(settings.max_observations, 2 * settings.max_dimension + 2 * len(OWN))
-    return await apart(context.thread, partial(tables.forms_of, body, limits, names))
+    columns = 2 * settings.max_dimension + 2 * len(OWN)  # for a label, an input and others
+    return await apart(
+        context.thread, tables.forms_of, body, names, settings.max_observations, columns
+    )
 
 
 async def _table(context: Context, columns: Callable[[], Columns], layout: str) -> Response:

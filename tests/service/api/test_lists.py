@@ -364,11 +364,12 @@ async def test_pages_by_probability_are_those_of_a_sort_of_all(store, reads, mon
             chosen, names, cursor = Ranking(reads, None, thread), [], None
             while True:
                 asked = {"prefix": prefix, "contains": contains, "limit": 7, "cursor": cursor}
-                page = await chosen.page(OverviewQuery(sort="changed_probability", **asked))
-                assert page.total == len(expected)
-                assert len(page.names) == 7 or page.cursor is None
-                names += page.names
-                if (cursor := page.cursor) is None:
+                query = OverviewQuery(sort="changed_probability", **asked)
+                page, total, cursor = await chosen.page(query)
+                assert total == len(expected)
+                assert len(page) == 7 or cursor is None
+                names += page
+                if cursor is None:
                     break
         assert names == expected
 

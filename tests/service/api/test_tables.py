@@ -11,7 +11,6 @@ import pytest
 
 from service.api import tables
 from service.api.parsing.bodies import ARROW
-from service.api.tables import TableLimits
 from service.problems import InvalidField, MalformedBody, ServiceError
 from tests.service.api.calls import packed
 from tests.service.api.conftest import BAD_LABEL, located, slug
@@ -20,12 +19,12 @@ pa = pytest.importorskip("pyarrow")
 POST = "/v1/streams/s/observations"
 MANY = "/v1/observations"
 BODY = {"Content-Type": ARROW}
-LIMITS = TableLimits(10, 20)
+LIMITS = (10, 20)  # rows and columns
 NAMES = ("stream", "time", "seq")
 
 
 def forms(**columns):
-    return json.loads(tables.forms_of(packed(pa.table(columns)), LIMITS, NAMES))
+    return json.loads(tables.forms_of(packed(pa.table(columns)), NAMES, *LIMITS))
 
 
 def read(response):
@@ -186,45 +185,45 @@ def test_cells_become_what_json_says():
 )
 def test_tables_that_are_none_of_observations(table, why):
     with pytest.raises(InvalidField, match="body: ") as error:
-        tables.forms_of(packed(pa.table(table)), LIMITS, NAMES)
+        tables.forms_of(packed(pa.table(table)), NAMES, *LIMITS)
     assert why in str(error.value)
 
 
 def test_a_long_text_of_a_dictionary_is_refused_before_it_is_repeated():
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 10), pa.array(["x" * 100_000]))
     with pytest.raises(InvalidField, match="at most 1000 characters in a cell, got 100000"):
-        tables.forms_of(packed(pa.table({"stream": texts})), LIMITS, NAMES)
+        tables.forms_of(packed(pa.table({"stream": texts})), NAMES, *LIMITS)
 
 
 def test_a_dictionary_is_looked_at_with_few_batches():
     batch = pa.record_batch({"stream": pa.array(["a"]).dictionary_encode(), "y": [1.0]})
     few = packed(pa.Table.from_batches([batch] * tables.BATCHES))
-    limits = TableLimits(100, 20)
-    assert len(json.loads(tables.forms_of(few, limits, NAMES))) == tables.BATCHES
+    limits = (100, 20)
+    assert len(json.loads(tables.forms_of(few, NAMES, *limits))) == tables.BATCHES
     many = packed(pa.Table.from_batches([batch] * (tables.BATCHES + 1)))
     with pytest.raises(InvalidField, match="at most 20 batches with dictionaries, got 21"):
-        tables.forms_of(many, limits, NAMES)
+        tables.forms_of(many, NAMES, *limits)
     plain = packed(pa.Table.from_batches([batch.drop_columns(["stream"])] * 100))
-    assert len(json.loads(tables.forms_of(plain, limits, NAMES))) == 100
+    assert len(json.loads(tables.forms_of(plain, NAMES, *limits))) == 100
 
 
 def test_a_zone_that_is_no_text_is_refused():
     whole = packed(pa.table({"time": pa.array([0], pa.timestamp("us", "Europe/Berlin"))}))
     with pytest.raises(ServiceError):
-        tables.forms_of(whole.replace(b"Europe/Berlin", b"Europe/B\xffrlin"), LIMITS, NAMES)
+        tables.forms_of(whole.replace(b"Europe/Berlin", b"Europe/B\xffrlin"), NAMES, *LIMITS)
 
 
 def test_packed_buffers_are_refused_unread(monkeypatch):
     monkeypatch.setattr(pa.ipc, "open_stream", lambda body: pytest.fail("it was read"))
     bomb = packed(pa.table({"y": [0.0] * 9}), compression="zstd")
     with pytest.raises(MalformedBody, match="expected buffers without compression"):
-        tables.forms_of(bomb, LIMITS, NAMES)
+        tables.forms_of(bomb, NAMES, *LIMITS)
     nothing = pa.DictionaryArray.from_arrays(pa.array([0]), pa.nulls(10**9))
     with pytest.raises(MalformedBody, match="a dictionary of 1000000000 values"):
-        tables.forms_of(packed(pa.table({"y": nothing})), LIMITS, NAMES)
+        tables.forms_of(packed(pa.table({"y": nothing})), NAMES, *LIMITS)
     many = packed(pa.table({"y": pa.nulls(10**9)}))  # a few hundred bytes
     with pytest.raises(InvalidField, match="at most 10 observations per request, got 1000000000"):
-        tables.forms_of(many, LIMITS, NAMES)
+        tables.forms_of(many, NAMES, *LIMITS)
 
 
 def test_texts_may_be_views_as_polars_sends_them():
@@ -244,7 +243,7 @@ def test_texts_may_be_views_as_polars_sends_them():
 def test_a_name_that_is_there_twice():
     table = pa.table([[1.0], [2.0]], names=["y", "y"])
     with pytest.raises(InvalidField, match="column 'y' is there twice"):
-        tables.forms_of(packed(table), LIMITS, NAMES)
+        tables.forms_of(packed(table), NAMES, *LIMITS)
 
 
 # Found by fuzzing: a column `time` of months, a type that pyarrow reads and has no arrays of.
@@ -253,7 +252,7 @@ MONTHS = Path(__file__).parents[2] / "referees" / "corpus" / "arrow" / "months"
 
 def test_a_type_that_pyarrow_has_no_arrays_of_is_refused():
     with pytest.raises(InvalidField, match="expected numbers, times or text, got month_interval"):
-        tables.forms_of(MONTHS.read_bytes(), LIMITS, NAMES)
+        tables.forms_of(MONTHS.read_bytes(), NAMES, *LIMITS)
 
 
 def test_damaged_bodies_are_refused_and_nothing_worse():
@@ -266,10 +265,10 @@ def test_damaged_bodies_are_refused_and_nothing_worse():
         for _ in range(rng.randint(1, 4)):
             body[rng.randrange(len(body))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
         try:
-            tables.forms_of(bytes(body), LIMITS, NAMES)
+            tables.forms_of(bytes(body), NAMES, *LIMITS)
         except ServiceError:
             refused += 1
     assert refused > 2000
     for body in (b"", b"[]", struct.pack("<iI", -1, 2**31), whole[:-9]):
         with pytest.raises(MalformedBody, match="invalid Arrow stream"):
-            tables.forms_of(body, LIMITS, NAMES)
+            tables.forms_of(body, NAMES, *LIMITS)
