@@ -132,14 +132,23 @@ class Methods:
     """The methods of both clients, but for `observe`: its result is by what is posted."""
 
     _retry_for_s: float
-    _answered: Callable[..., Callable[..., Any]]  # make methods of their descriptions
-    _iterated: Callable[..., Callable[..., Any]]
+    _answered: Callable[..., Callable[..., Any]]  # makes a method of its description
+    _pages: Callable[..., Any]
+    _messages: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
         """Make the methods of a client."""
+
+        def iterated(describe: Callable[..., Any]) -> Callable[..., Any]:
+            def method(self: Methods, *arguments: Any, **options: Any) -> Any:
+                source = describe(self, *arguments, **options)
+                return self._pages(source) if isinstance(source, Pages) else self._messages(source)
+
+            return method
+
         for name, method in vars(Methods).items():
             if isinstance(method, Answered | Iterated):
-                make = cls._answered if isinstance(method, Answered) else cls._iterated
+                make = cls._answered if isinstance(method, Answered) else iterated
                 made: Any = wraps(method.describe)(make(method.describe))
                 made.__signature__ = signature(made).replace(return_annotation=Signature.empty)
                 setattr(cls, name, made)
@@ -637,15 +646,6 @@ class Client(Methods):
 
         return method
 
-    @staticmethod
-    def _iterated(describe: Callable[..., Any]) -> Callable[..., Any]:
-        def method(self: Client, *arguments: Any, **options: Any) -> Any:
-            described = describe(self, *arguments, **options)
-            pages = isinstance(described, Pages)
-            return self._pages(described) if pages else self._messages(described)
-
-        return method
-
     def _request(self, request: Request) -> httpx.Response:
         return self._http.request(**request.arguments)
 
@@ -794,15 +794,6 @@ class AsyncClient(Methods):
             described = describe(self, *arguments, **options)
             one = isinstance(described, Call)
             return await (self.call(described) if one else self.run(described))
-
-        return method
-
-    @staticmethod
-    def _iterated(describe: Callable[..., Any]) -> Callable[..., Any]:
-        def method(self: AsyncClient, *arguments: Any, **options: Any) -> Any:
-            described = describe(self, *arguments, **options)
-            pages = isinstance(described, Pages)
-            return self._pages(described) if pages else self._messages(described)
 
         return method
 

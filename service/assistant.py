@@ -17,17 +17,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import Field
 
-from moca_client import AsyncClient, ClientError, calls
+from moca_client import AsyncClient, ClientError, calls, responses
 from moca_client.errors import UnknownStream
-from moca_client.responses import (
-    Event,
-    Incident,
-    Numbers,
-    Prediction,
-    StreamChange,
-    StreamPage,
-    StreamSummary,
-)
 from moca_client.tables import describe_evidence, describe_season, describe_start
 from model_core.wording import did_you_mean
 from service import installed_version
@@ -120,7 +111,7 @@ class Tools:
                     yield client
                 except UnknownStream as error:
                     query = {"prefix": stream[:1], "limit": NAMES}
-                    page = await client.call(calls.get("/v1/streams", StreamPage, query))
+                    page = await client.call(calls.get("/v1/streams", responses.StreamPage, query))
                     names = [row.stream for row in page.streams]
                     raise ToolError(f"{error}{did_you_mean(stream, names, 3)}") from error
         except ClientError as error:
@@ -192,7 +183,9 @@ class Tools:
             return f"The stream {stream} has {what}. Its changes: {states}."
         return "\n".join([*_explained(stream, wanted[0]), *together])
 
-    async def _together(self, client: AsyncClient, stream: str, change: Event) -> list[str]:
+    async def _together(
+        self, client: AsyncClient, stream: str, change: responses.Event
+    ) -> list[str]:
         """Return of which incident a change is part, in a line; none: of none."""
         if change.state != "confirmed":
             return []
@@ -282,7 +275,7 @@ def _since(since: str) -> str:
     return "of all times" if since == ALL else f"since {since}"
 
 
-def _incident_line(incident: Incident) -> str:
+def _incident_line(incident: responses.Incident) -> str:
     left = incident.streams - len(incident.names)
     more = f" and {left} more" if left else ""
     return (
@@ -292,7 +285,7 @@ def _incident_line(incident: Incident) -> str:
     )
 
 
-def _change_line(change: StreamChange) -> str:
+def _change_line(change: responses.StreamChange) -> str:
     confirmed = f", confirmed {change.confirmed_time}" if change.confirmed_time else ""
     state = "" if change.state == "confirmed" else f" ({change.state})"
     began = change.start_time or f"by {change.suspected_time}"
@@ -301,7 +294,7 @@ def _change_line(change: StreamChange) -> str:
     )
 
 
-def _explained(stream: str, change: Event) -> Iterator[str]:
+def _explained(stream: str, change: responses.Event) -> Iterator[str]:
     """Yield what is known of a change, line by line."""
     yield f"{stream}, change {change.id}, {change.state}: {change.sentence}."
     if change.verdict is not None:
@@ -321,7 +314,7 @@ def _explained(stream: str, change: Event) -> Iterator[str]:
         yield f"Probability that it was the {change.explanation.kind}: {sure}."
 
 
-def _status(summary: StreamSummary) -> Iterator[str]:
+def _status(summary: responses.StreamSummary) -> Iterator[str]:
     """Yield the state of a stream, line by line."""
     tags = ", ".join(f"{name}={value}" for name, value in summary.settings.get("tags", {}).items())
     yield f"{summary.stream}: model {summary.model}" + (f", tags {tags}" if tags else "") + "."
@@ -356,7 +349,7 @@ def _evidence(evidence: float | None) -> str:
     return f"evidence that chance alone gives {describe_evidence(evidence)} observations"
 
 
-def _forecast_line(prediction: Prediction) -> str:
+def _forecast_line(prediction: responses.Prediction) -> str:
     ahead = f"- in {prediction.ahead}: "
     predictive = prediction.predictive
     if predictive is None:
@@ -368,7 +361,7 @@ def _forecast_line(prediction: Prediction) -> str:
     return f"{ahead}{_numbers(middle)}, 90 % from {_numbers(low)} to {_numbers(high)}"
 
 
-def _confirmed(events: Sequence[Event]) -> str:
+def _confirmed(events: Sequence[responses.Event]) -> str:
     starts = [event.start for event in events if event.state == "confirmed"]
     if not starts:
         return "no change"
@@ -386,7 +379,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _numbers(values: Numbers) -> str:
+def _numbers(values: responses.Numbers) -> str:
     if values is None:
         return "unknown"
     if isinstance(values, list):

@@ -17,13 +17,7 @@ from service.api.parsing.bodies import (
     too_long,
 )
 from service.problems import FieldError, InvalidField
-from service.schema.commands import (
-    ActionForm,
-    BeliefForm,
-    ExclusionForm,
-    PredictionForm,
-    WhatIfForm,
-)
+from service.schema import commands as forms
 from service.schema.observations import StreamForm
 from service.settings import Settings
 
@@ -68,7 +62,7 @@ class CommandParser:
             raise InvalidField(errors)
         return one_rule(form.model_dump(exclude_unset=True))
 
-    def prediction(self, stream: str, form: PredictionForm) -> wire.Predict:
+    def prediction(self, stream: str, form: forms.PredictionForm) -> wire.Predict:
         """Return a prediction request."""
         points = form.x or []
         errors = self._inputs(points, "x", MAX_POINTS)
@@ -82,7 +76,7 @@ class CommandParser:
         given = form.model_dump() | {"seed": _seed(form.seed), "horizon": form.horizon or 0}
         return wire.Predict(stream, **given)
 
-    def action(self, stream: str, form: ActionForm) -> wire.Act:
+    def action(self, stream: str, form: forms.ActionForm) -> wire.Act:
         """Return an action request."""
         errors = self._inputs(form.candidates, "candidates", MAX_POINTS)
         count = {"thompson": 1, "optimistic": form.samples, "greedy": 0}[form.strategy]
@@ -91,7 +85,7 @@ class CommandParser:
         seed = _seed(form.seed)
         return wire.Act(stream, form.candidates, form.strategy, max(count, 1), seed, form.elapsed)
 
-    def belief(self, stream: str, form: BeliefForm) -> wire.SetBelief:
+    def belief(self, stream: str, form: forms.BeliefForm) -> wire.SetBelief:
         """Return an override of the run-length belief."""
         if form.belief is None and form.changepoint is None:
             _raise([FieldError("body", "expected `belief`, `changepoint` or both")])
@@ -102,13 +96,13 @@ class CommandParser:
             pairs = [(hypothesis.run_length, hypothesis.probability) for hypothesis in form.belief]
         return wire.SetBelief(stream, pairs, form.changepoint, form.seq)
 
-    def exclusion(self, stream: str, form: ExclusionForm) -> wire.Exclude:
+    def exclusion(self, stream: str, form: forms.ExclusionForm) -> wire.Exclude:
         """Return a request to exclude observations from learning."""
         if (form.event is None) == (form.start is None):
             _raise([FieldError("body", "expected `event` or `start`, one of them")])
         return wire.Exclude(stream, **form.model_dump())
 
-    def what_if(self, stream: str, form: WhatIfForm) -> wire.WhatIf:
+    def what_if(self, stream: str, form: forms.WhatIfForm) -> wire.WhatIf:
         """Return a what-if request."""
         settings = self.settings(form.settings, "body.settings")
         return wire.WhatIf(stream, settings, form.series, form.beliefs)

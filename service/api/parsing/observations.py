@@ -18,19 +18,7 @@ from pydantic import ValidationError
 
 from model_core.wording import did_you_mean
 from service import wire
-from service.api.parsing.bodies import (
-    LIGHT_BYTES,
-    check_command,
-    check_json,
-    command_limits,
-    field_error,
-    field_errors,
-    finite_json,
-    malformed,
-    misfit,
-    split,
-    too_long,
-)
+from service.api.parsing import bodies
 from service.problems import MAX_ERRORS, FieldError, InvalidField
 from service.schema.observations import (
     COMMAND_OBSERVATIONS,
@@ -165,7 +153,7 @@ class ObservationParser:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._limits = command_limits()
+        self._limits = bodies.command_limits()
 
     def observations(self, body: bytes) -> Observations:
         """Read one observation or a list of them."""
@@ -178,7 +166,7 @@ class ObservationParser:
 
     def _list(self, body: bytes) -> Observations:
         forms: Iterable[ObservationForm | InvalidField] | None = None
-        if len(body) <= LIGHT_BYTES:
+        if len(body) <= bodies.LIGHT_BYTES:
             forms = _valid(_observations, body)
         if forms is None:
             parts = self._split(body)
@@ -280,7 +268,7 @@ class ObservationParser:
         return max(1, min(COMMAND_OBSERVATIONS, self._settings.max_pending, fit, answers_fit))
 
     def _split(self, body: bytes) -> list[msgspec.Raw]:
-        parts = split(body, self._settings.max_observations)
+        parts = bodies.split(body, self._settings.max_observations)
         self._check_count(len(parts))
         return parts
 
@@ -319,18 +307,18 @@ class ObservationParser:
     def _decoded(self, decode: Decode[F], body: bytes, loc: str) -> F:
         """Decode one object, or say what is wrong. Raises MalformedBody and InvalidField."""
         if len(body) > LONGEST:
-            check_command(body, self._limits, loc)
+            bodies.check_command(body, self._limits, loc)
         try:
             return decode(body)
         except msgspec.ValidationError as error:
-            check_json(finite_json(body), loc)
+            bodies.check_json(bodies.finite_json(body), loc)
             form = ItemForm if decode is _item else ObservationForm
             names = form.__struct_fields__
-            raise InvalidField([_meant(field_error(error, loc), loc, names)]) from None
+            raise InvalidField([_meant(bodies.field_error(error, loc), loc, names)]) from None
         except NOT_JSON as error:
-            finite = finite_json(body)
+            finite = bodies.finite_json(body)
             if finite == body:
-                raise malformed(f"Invalid JSON: {error}", loc) from None
+                raise bodies.malformed(f"Invalid JSON: {error}", loc) from None
         return self._decoded(decode, finite, loc)
 
     def _checked(self, form: ObservationForm, name: str, i: int = 0) -> wire.Observation:
@@ -358,7 +346,10 @@ class ObservationParser:
     def _misfit(self, form: ObservationForm, loc: str) -> InvalidField:
         y = form.y if isinstance(form.y, list) else None
         limit = self._settings.max_dimension
-        errors = [*too_long(form.x, limit, f"{loc}.x"), *too_long(y, limit, f"{loc}.y")]
+        errors = [
+            *bodies.too_long(form.x, limit, f"{loc}.x"),
+            *bodies.too_long(y, limit, f"{loc}.y"),
+        ]
         if form.pending and not (form.y is None or (y is not None and y.count(None) == len(y))):
             errors.append(FieldError(f"{loc}.pending", "expected no `y` with a pending label"))
         return InvalidField(errors)
@@ -367,7 +358,7 @@ class ObservationParser:
         limit = self._settings.max_observations
         if count > limit:
             detail = f"expected at most {limit} observations per request, got {count}"
-            raise misfit(detail)
+            raise bodies.misfit(detail)
 
 
 def list_digest(body: bytes, size: int) -> str:
@@ -393,7 +384,7 @@ def observe_query(parameters: Sequence[tuple[str, str]]) -> ObserveQuery:
     try:
         return ObserveQuery.model_validate(values)
     except ValidationError as error:
-        raise InvalidField(field_errors(error.errors(include_url=False), "query")) from None
+        raise InvalidField(bodies.field_errors(error.errors(include_url=False), "query")) from None
 
 
 def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
@@ -405,7 +396,7 @@ def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
 
 def _bad_item(part: bytes, error: InvalidField) -> BadItem:
     try:
-        stream = _stream_of(finite_json(part)).stream
+        stream = _stream_of(bodies.finite_json(part)).stream
     except msgspec.ValidationError:  # no object
         stream = None
     return BadItem(stream if isinstance(stream, str) else None, error)

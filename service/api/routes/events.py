@@ -22,16 +22,8 @@ from service.api.parsing.bodies import CSV
 from service.api.routes.calls import STORED, STREAM, Calls
 from service.api.routes.streams import head_of
 from service.api.sse import EventStream, Follower, Subscription, differs
+from service.schema import queries
 from service.schema.commands import IncidentExclusionForm
-from service.schema.queries import (
-    ChangesQuery,
-    EventsQuery,
-    IncidentKindsQuery,
-    IncidentQuery,
-    IncidentsQuery,
-    LiveQuery,
-    kinds_of,
-)
 from service.store.keys import partition_of
 from service.wire import Id, event_entries
 from service.wire.event_entries import BadCursor, Positions
@@ -50,7 +42,9 @@ calls = Calls("events")
     (problems.InvalidField,),
     described=openapi.answer_or_table(responses.ChangesPage),
 )
-async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]) -> Response:
+async def list_changes(
+    request: Request, query: Annotated[queries.ChangesQuery, Query()]
+) -> Response:
     """List changes of all streams: which, when, how big, how sure; page by page.
 
     They are those whose last states the event feed retains (`feed_events`), of streams deleted
@@ -74,7 +68,9 @@ async def list_changes(request: Request, query: Annotated[ChangesQuery, Query()]
     responses.IncidentsPage,
     (problems.InvalidField,),
 )
-async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Query()]) -> Response:
+async def list_incidents(
+    request: Request, query: Annotated[queries.IncidentsQuery, Query()]
+) -> Response:
     """List incidents: confirmed changes of several streams that began together, page by page.
 
     Changes are one incident if the intervals of their starts share a moment, and independent
@@ -92,7 +88,7 @@ async def list_incidents(request: Request, query: Annotated[IncidentsQuery, Quer
     (problems.InvalidField, problems.NotFound),
 )
 async def get_incident(
-    request: Request, incident: str, query: Annotated[IncidentQuery, Query()]
+    request: Request, incident: str, query: Annotated[queries.IncidentQuery, Query()]
 ) -> Response:
     """Return an incident with its changes: by its id, or that of any incident it has absorbed."""
     return json_response(await context_of(request).incidents.one(incident, query))
@@ -108,7 +104,7 @@ async def exclude_incident(
     request: Request,
     incident: str,
     form: IncidentExclusionForm,
-    query: Annotated[IncidentKindsQuery, Query()],
+    query: Annotated[queries.IncidentKindsQuery, Query()],
 ) -> Response:
     """Exclude the changes of an incident from learning: each of its streams is rerun without.
 
@@ -116,7 +112,7 @@ async def exclude_incident(
     named with the reason; the others are done.
     """
     context = context_of(request)
-    found = await context.incidents.found(incident, kinds_of(query.kind))
+    found = await context.incidents.found(incident, queries.kinds_of(query.kind))
     commands = [
         wire.Exclude(change.stream, form.excluded, event=change.event.id)
         for change in found.changes
@@ -136,7 +132,7 @@ async def exclude_incident(
 )
 async def events(
     request: Request,
-    query: Annotated[EventsQuery, Query()],
+    query: Annotated[queries.EventsQuery, Query()],
     last_event_id: LastEventId = "",
 ) -> Response:
     """Subscribe to events: changepoints, and anomalies if `kind` names them (server-sent events).
@@ -150,7 +146,9 @@ async def events(
     `GET /v1/incidents` has it then; it has no `id`.
     """
     context = context_of(request)
-    filter_ = query.filter(kinds_of(query.kind), frozenset(query.state), frozenset(query.stream))
+    filter_ = query.filter(
+        queries.kinds_of(query.kind), frozenset(query.state), frozenset(query.stream)
+    )
     resumed, whole = _resume(last_event_id, query.after, context)
     hub = context.event_hub
     total = context.settings.partitions
@@ -199,7 +197,7 @@ def _resume(
 async def follow_observations(
     request: Request,
     stream: StreamPath,
-    query: Annotated[LiveQuery, Query()],
+    query: Annotated[queries.LiveQuery, Query()],
     last_event_id: LastEventId = "",
 ) -> Response:
     """Subscribe to a stream's observations as they are applied (server-sent events).

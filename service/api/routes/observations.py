@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from moca_client.responses import Answer, ItemAnswer
 from moca_client.tables import Columns
-from service import wire
+from service import problems, wire
 from service.api import openapi, tables
 from service.api.context import Context
 from service.api.gateway.gateway import Result, RowsResult, submit_waves
@@ -45,20 +45,6 @@ from service.api.parsing.observations import (
 )
 from service.api.routes.calls import CHANGE, STREAM, UNFIT, Calls
 from service.api.tables import Document
-from service.problems import (
-    PROBLEM_JSON,
-    ApiBusy,
-    EarlierItemFailed,
-    InvalidField,
-    KeyReused,
-    NotAwaited,
-    NotInstalled,
-    NumericalFault,
-    SeqConflict,
-    ServiceError,
-    TimeBackwards,
-    WaitTooLong,
-)
 from service.schema import rendering
 from service.schema.queries import ObserveQuery
 from service.tasks import apart
@@ -82,12 +68,12 @@ calls = Calls("observations")
     (
         *CHANGE,
         *UNFIT,
-        ApiBusy,
-        KeyReused,
-        NumericalFault,
-        SeqConflict,
-        NotAwaited,
-        TimeBackwards,
+        problems.ApiBusy,
+        problems.KeyReused,
+        problems.NumericalFault,
+        problems.SeqConflict,
+        problems.NotAwaited,
+        problems.TimeBackwards,
     ),
     parameters=(openapi.STREAM, openapi.IDEMPOTENCY, *openapi.parameters(ObserveQuery)),
     body=openapi.OBSERVATIONS_BODY,
@@ -123,7 +109,7 @@ async def observe(request: Request) -> Response:
     "POST",
     "/v1/observations",
     None,
-    (ApiBusy, NotInstalled, WaitTooLong),
+    (problems.ApiBusy, problems.NotInstalled, problems.WaitTooLong),
     parameters=openapi.parameters(ObserveQuery),
     body=openapi.ITEMS_BODY,
     described=openapi.ITEM_ANSWERS,
@@ -134,7 +120,7 @@ async def observe_many(request: Request) -> Response:
     if key_of(request.scope) is not None:
         # Ignored, it would promise a safe retry that is none.
         detail = "not allowed for many streams: give each item its own `key`"
-        raise InvalidField.at("header.idempotency-key", detail)
+        raise problems.InvalidField.at("header.idempotency-key", detail)
     template, layout = template_of(request.scope["query_string"])
     body, kind = await read_json(request.scope, request.receive, others=(NDJSON, ARROW))
     lines = kind == NDJSON
@@ -234,9 +220,11 @@ class ListAnswers:
         if self._layout != "objects":
             columns = partial(tables.answer_columns, self._answers, self._full)
             document["answers"] = await apart(self._context.thread, columns)
-            return Rendered(_encoder.encode(document), status, PROBLEM_JSON, headers)
+            return Rendered(_encoder.encode(document), status, problems.PROBLEM_JSON, headers)
         before = _encoder.encode(document)[:-1] + b',"answers":['
-        return ListResponse(self._pieces, (before, b",", b"]}"), status, headers, PROBLEM_JSON)
+        return ListResponse(
+            self._pieces, (before, b",", b"]}"), status, headers, problems.PROBLEM_JSON
+        )
 
 
 async def _observe_list(
@@ -259,7 +247,7 @@ async def _observe_list(
         try:
             # The queue shields the append: a client that disconnects does not undo its request.
             outcome = await context.gateway.submit(command, first > 0, patience)
-        except ServiceError as error:
+        except problems.ServiceError as error:
             return await answers.stopped(error.status, error.document(), error.headers())
         answers.take(command, outcome)
         if outcome.status >= 400:
@@ -367,7 +355,7 @@ class Bulk:
 
     def _enter(self, group: list[int], result: Result) -> None:
         (stream,) = self._streams([group])
-        if isinstance(result, ServiceError):
+        if isinstance(result, problems.ServiceError):
             self._refuse(group, result)
             self._skip(stream)
             return
@@ -437,7 +425,7 @@ class Bulk:
         command.full, command.belief, command.components, command.quantiles = self._options
         return command
 
-    def _refuse(self, places: list[int], error: ServiceError) -> None:
+    def _refuse(self, places: list[int], error: problems.ServiceError) -> None:
         """Answer items of one stream."""
         for place in places:
             self._put(place, error.document())
@@ -446,7 +434,7 @@ class Bulk:
         """Answer groups of a stream that are not attempted; none are left."""
         detail = "not applied: an earlier item of the same stream failed"
         for group in self._groups.pop(stream, ()):
-            self._refuse(group, EarlierItemFailed(detail))
+            self._refuse(group, problems.EarlierItemFailed(detail))
 
     def _put(self, place: int, document: Document) -> None:
         stream = self._items.streams[place]

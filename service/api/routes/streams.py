@@ -28,15 +28,8 @@ from service.api.http import (
 )
 from service.api.parsing.bodies import BYTES
 from service.api.routes.calls import CHANGE, FEEDBACK, STORED, STREAM, UNFIT, Calls
+from service.schema import commands as forms
 from service.schema import rendering
-from service.schema.commands import (
-    BeliefForm,
-    ChangeForm,
-    ExclusionForm,
-    ModelForm,
-    RegimeForm,
-    VerdictForm,
-)
 from service.schema.observations import StreamForm
 from service.schema.queries import OverviewQuery, SnapshotQuery, StreamsQuery
 from service.wire import snapshot
@@ -84,7 +77,7 @@ async def get_stream(request: Request, stream: StreamPath) -> Response:
         problems.WarmingUp,
     ),
 )
-async def put_run_length(request: Request, stream: StreamPath, form: BeliefForm) -> Response:
+async def put_run_length(request: Request, stream: StreamPath, form: forms.BeliefForm) -> Response:
     """Override the run-length belief, or supervise the next observation."""
     return await submit(request, context_of(request).command_parser.belief(stream, form))
 
@@ -96,7 +89,7 @@ async def put_run_length(request: Request, stream: StreamPath, form: BeliefForm)
     (*CHANGE, problems.UnknownStream, problems.UnknownModel, problems.UnknownRegime),
 )
 async def name_regime(
-    request: Request, stream: StreamPath, regime: RegimePath, form: RegimeForm
+    request: Request, stream: StreamPath, regime: RegimePath, form: forms.RegimeForm
 ) -> Response:
     """Give a remembered regime a name, or take it away.
 
@@ -108,7 +101,7 @@ async def name_regime(
 @calls.declare(
     "POST", f"{STREAM}/model", responses.StreamSummary, (*CHANGE, *UNFIT, problems.UnknownStream)
 )
-async def move_stream(request: Request, stream: StreamPath, form: ModelForm) -> Response:
+async def move_stream(request: Request, stream: StreamPath, form: forms.ModelForm) -> Response:
     """Move a stream to another model by rerunning its retained history."""
     return await submit(request, wire.Move(stream, form.model))
 
@@ -117,14 +110,14 @@ async def move_stream(request: Request, stream: StreamPath, form: ModelForm) -> 
     "PUT", f"{STREAM}/changepoints/{{event}}", responses.Verdict, (*FEEDBACK, problems.UnknownEvent)
 )
 async def judge(
-    request: Request, stream: StreamPath, event: EventPath, form: VerdictForm
+    request: Request, stream: StreamPath, event: EventPath, form: forms.VerdictForm
 ) -> Response:
     """Give feedback on an event: confirm or reject a changepoint; the stream is rerun with it."""
     return await submit(request, wire.EventFeedback(stream, form.change, event))
 
 
 @calls.declare("POST", f"{STREAM}/changepoints", responses.Verdict, FEEDBACK)
-async def report_change(request: Request, stream: StreamPath, form: ChangeForm) -> Response:
+async def report_change(request: Request, stream: StreamPath, form: forms.ChangeForm) -> Response:
     """Report a missed changepoint; the stream is rerun with it."""
     return await submit(request, wire.EventFeedback(stream, True, start=form.start))
 
@@ -132,7 +125,7 @@ async def report_change(request: Request, stream: StreamPath, form: ChangeForm) 
 @calls.declare(
     "POST", f"{STREAM}/exclusions", responses.Exclusion, (*FEEDBACK, problems.UnknownEvent)
 )
-async def exclude(request: Request, stream: StreamPath, form: ExclusionForm) -> Response:
+async def exclude(request: Request, stream: StreamPath, form: forms.ExclusionForm) -> Response:
     """Exclude observations from learning; the stream is rerun without them.
 
     The regime before them goes on after them, as if their labels were missing. Confirmed changes
