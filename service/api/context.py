@@ -11,12 +11,11 @@ from contextlib import AsyncExitStack
 
 from model_core.upm.builtin import BUILTIN
 from service.api.auth import Authenticator, Rates
-from service.api.gateway.changes import ChangePages, IncidentPages
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import Expiry, HindsightRequests
+from service.api.gateway.pages import ChangePages, IncidentPages, Ranking
 from service.api.gateway.store_monitor import StoreMonitor
-from service.api.gateway.stream_pages import Ranking
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.series import SeriesRules

@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from moca_client.responses import MESSAGES
 from service import wire
 from service.api.auth import Authenticator
-from service.api.gateway.changes import IncidentPages
+from service.api.gateway.pages import IncidentPages
 from service.api.gateway.reads import from_store
 from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable, ServiceError, TooManyEventStreams

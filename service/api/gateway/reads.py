@@ -1,26 +1,19 @@
-"""Reads of committed state, bounded in time and number; pages of sorted rows."""
+"""Reads of committed state, bounded in time."""
 
 from __future__ import annotations
 
-import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from operator import itemgetter
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Awaitable
+from typing import TypeVar, cast
 
-import msgspec
-
-from service import wire
 from service.observability import metrics
-from service.problems import CorruptState, InvalidField, RedisUnavailable
+from service.problems import CorruptState, RedisUnavailable
 from service.store import streams
 from service.store.shards import UNREACHABLE
 from service.tasks import bounded
-from service.wire.event_entries import blob_of, text_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Place = TypeVar("Place")
 TIMEOUT_S = 5.0
 
 
@@ -45,39 +38,3 @@ def without(unreadable: list[str], where: str) -> list[str]:
         log.warning("%s: cannot read %s", where, ", ".join(unreadable))
         metrics.CORRUPT_STATES.inc()
     return unreadable
-
-
-class SortedPages(Generic[Place]):
-    """Pages of sorted rows. A cursor has the place of the last row, a tuple, and the order."""
-
-    def __init__(self, place: Any) -> None:
-        """place: the type of places, as msgspec takes it."""
-        self._decode: Callable[[bytes], tuple[str, Place]] = msgspec.msgpack.Decoder(
-            tuple[str, place]
-        ).decode
-
-    def page(
-        self, ranked: Iterable[tuple[Place, T]], sort: str, cursor: str | None, limit: int
-    ) -> tuple[list[T], str | None]:
-        """Return the first rows after a cursor, by their places, and the cursor of the next page.
-
-        Raises InvalidField for a cursor that is none of this order.
-        """
-        after = None if cursor is None else self._place(cursor, sort)
-        left = [row for row in ranked if after is None or cast(Any, row[0]) > after]
-        page = heapq.nsmallest(limit, left, key=itemgetter(0))
-        rows = [row for _, row in page]
-        if len(left) == len(page):
-            return rows, None
-        return rows, text_of(wire.encode((sort, page[-1][0])))
-
-    def _place(self, cursor: str, sort: str) -> Place:
-        try:
-            other, place = self._decode(blob_of(cursor))
-        except (ValueError, msgspec.MsgspecError):
-            detail = "expected the unmodified cursor of a page"
-        else:
-            if other == sort:
-                return place
-            detail = f"expected a cursor of sort={sort}, got one of sort={other}"
-        raise InvalidField.at("query.cursor", detail)

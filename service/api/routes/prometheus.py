@@ -22,8 +22,8 @@ from service import problems, wire
 from service.api import openapi
 from service.api.context import Context
 from service.api.gateway.gateway import Gateway, Result, RowsResult, submit_waves
+from service.api.gateway.pages import SelectedStream, select
 from service.api.gateway.reads import from_store, without
-from service.api.gateway.stream_pages import SelectedStream, select
 from service.api.http import Rendered, context_of, header_text, problem, read_body
 from service.api.parsing import otlp
 from service.api.parsing.remote_write import Version, parse, version_of

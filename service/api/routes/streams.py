@@ -14,8 +14,8 @@ from moca_client import responses
 from service import problems, wire
 from service.api import openapi
 from service.api.context import Context
+from service.api.gateway.pages import select
 from service.api.gateway.reads import from_store, without
-from service.api.gateway.stream_pages import select
 from service.api.http import (
     EventPath,
     RegimePath,

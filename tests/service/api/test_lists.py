@@ -14,9 +14,8 @@ import redis
 
 from model_core.sentences import Explanation, Moments
 from service import wire
-from service.api.gateway import stream_pages
-from service.api.gateway.changes import ChangePages, IncidentPages
-from service.api.gateway.stream_pages import Ranking
+from service.api.gateway import pages
+from service.api.gateway.pages import ChangePages, IncidentPages, Ranking
 from service.api.routes import prometheus
 from service.observability import metrics
 from service.problems import InvalidField, NotFound, RedisUnavailable
@@ -345,7 +344,7 @@ async def reads(valkey_url):
 
 async def test_pages_by_probability_are_those_of_a_sort_of_all(store, reads, monkeypatch):
     """Many are equal; some have none, and some a damaged head."""
-    monkeypatch.setattr(stream_pages, "HEADS_AT_ONCE", 40)
+    monkeypatch.setattr(pages, "HEADS_AT_ONCE", 40)
     rng, values = random.Random(3), {}
     for i in range(150):
         name = f"{rng.choice(SITES)}-{i}"
@@ -377,7 +376,7 @@ async def test_pages_by_probability_are_those_of_a_sort_of_all(store, reads, mon
 @pytest.fixture
 def tagged(store, monkeypatch):
     """Streams with one record each, of which every fifth is in the south; groups are small."""
-    monkeypatch.setattr(stream_pages, "TAGS_AT_ONCE", 10)
+    monkeypatch.setattr(pages, "TAGS_AT_ONCE", 10)
     monkeypatch.setattr(prometheus, "READ_AT_ONCE", 4)
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     for i in range(25):
@@ -423,7 +422,7 @@ async def test_a_list_without_selectors_reads_each_head_once(tagged, reads, head
     head_reads()
     names, cursor = [], None
     while True:
-        page = await stream_pages.select(reads, "", [], cursor, 7)
+        page = await pages.select(reads, "", [], cursor, 7)
         names += [row.stream for row in page.rows]
         assert len(page.rows) == 7 or page.cursor is None
         if (cursor := page.cursor) is None:

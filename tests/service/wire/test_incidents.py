@@ -8,7 +8,7 @@ import pytest
 
 from model_core.incidents import Tagged
 from model_core.sentences import Explanation
-from service.api.gateway.changes import IncidentPages
+from service.api.gateway.pages import IncidentPages
 from service.schema.queries import IncidentQuery, IncidentsQuery
 from service.schema.rendering import stream_change
 from service.wire import Event, Id, KnownRegime

@@ -1,14 +1,21 @@
-"""Pages of changes of all streams, and of incidents, which are changes of several at once.
+"""Pages: of changes of all streams, of incidents, which are changes of several at once, of streams.
 
-Of an index of the event feeds that is read on at every request.
+Changes are those of an index of the event feeds that is read on at every request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+import asyncio
+import contextlib
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Executor
-from typing import TypeVar
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+import msgspec
 import numpy as np
 
 from moca_client import responses
@@ -16,28 +23,81 @@ from moca_client.responses import ChangesPage, Mover, StreamChange, Timeline
 from moca_client.tables import magnitude
 from model_core.incidents import Tagged
 from service import wire
-from service.api.gateway.reads import SortedPages, from_store, without
-from service.problems import CorruptState, NotFound
+from service.api.gateway.reads import from_store, without
+from service.problems import CorruptState, InvalidField, NotFound
 from service.schema import rendering
 from service.schema.queries import (
     STANDING,
     ChangesQuery,
     IncidentQuery,
     IncidentsQuery,
+    OverviewQuery,
     kinds_of,
     seconds_of,
 )
+from service.store import keys
 from service.store.feed import OF_INCIDENTS, ChangeFeed, IncidentFeed
 from service.store.reads import AsyncStore
-from service.store.streams import living_heads
+from service.store.streams import StoredHead, UnreadablePart, decoded, living_heads
 from service.tasks import apart
+from service.wire import tags
+from service.wire.event_entries import blob_of, text_of
 from service.wire.incidents import Fleet, FoundChange, FoundIncident, shared
 
+TAGS_AT_ONCE = 1000  # heads: some 5 ms of decoding
+MOST_READ = 10_000  # heads in one request
+MOST_RANKED = 50_000  # streams that a page is chosen of: some 0.4 kB each of this process's memory
+HEADS_AT_ONCE = 2000  # positions that are read together: some .2 MB
+FRESH_S = 3.0  # how long a value counts: a console asks every 4 s, several ask at once
+StreamRank = tuple[float, bytes]
 ChangeRank = tuple[float, str, int, int]  # value that is sorted by, stream, generation, id
 IncidentRank = tuple[float, str]  # value that is sorted by, id
 T = TypeVar("T")
-_pages: SortedPages[ChangeRank] = SortedPages(ChangeRank)
+Place = TypeVar("Place")
+
+
+class SortedPages(Generic[Place]):
+    """Pages of sorted rows. A cursor has the place of the last row, a tuple, and the order."""
+
+    def __init__(self, place: Any) -> None:
+        """place: the type of places, as msgspec takes it."""
+        self._decode: Callable[[bytes], tuple[str, Place]] = msgspec.msgpack.Decoder(
+            tuple[str, place]
+        ).decode
+
+    def page(
+        self, ranked: Iterable[tuple[Place, T]], sort: str, cursor: str | None, limit: int
+    ) -> tuple[list[T], str | None]:
+        """Return the first rows after a cursor, by their places, and the cursor of the next page.
+
+        Raises InvalidField for a cursor that is none of this order.
+        """
+        after = None if cursor is None else self._place(cursor, sort)
+        left = [row for row in ranked if after is None or cast(Any, row[0]) > after]
+        page = heapq.nsmallest(limit, left, key=itemgetter(0))
+        rows = [row for _, row in page]
+        if len(left) == len(page):
+            return rows, None
+        return rows, text_of(wire.encode((sort, page[-1][0])))
+
+    def _place(self, cursor: str, sort: str) -> Place:
+        try:
+            other, place = self._decode(blob_of(cursor))
+        except (ValueError, msgspec.MsgspecError):
+            detail = "expected the unmodified cursor of a page"
+        else:
+            if other == sort:
+                return place
+            detail = f"expected a cursor of sort={sort}, got one of sort={other}"
+        raise InvalidField.at("query.cursor", detail)
+
+
+_change_pages: SortedPages[ChangeRank] = SortedPages(ChangeRank)
 _incident_pages: SortedPages[IncidentRank] = SortedPages(IncidentRank)
+_stream_pages: SortedPages[StreamRank] = SortedPages(StreamRank)
+
+
+# --- changes --------------------------------------------------------------------------------------
 
 
 class ChangePages:
@@ -122,7 +182,7 @@ def _ranked(
     rank_of = _RANKS[query.sort]
     fitting = [change for change in changes if fits(change)]
     ranked = ((rank_of(change), change) for change in fitting)
-    page, cursor = _pages.page(ranked, query.sort, query.cursor, query.limit)
+    page, cursor = _change_pages.page(ranked, query.sort, query.cursor, query.limit)
     timeline = _timeline(fitting, query, now_s)
     streams = len({change.stream for change in fitting})
     return fitting, page, ChangesPage([], len(fitting), streams, timeline, cursor=cursor)
@@ -305,3 +365,125 @@ def _fitting(
 def _rendered(incident: FoundIncident, fleet: Fleet) -> responses.Incident:
     movers = shared(incident.changes, fleet.members, fleet.tagged)
     return rendering.incident(incident, movers, fleet.streams)
+
+
+# --- streams: by their tags, in the order of ids; by a text, in another order ---------------------
+
+
+class SelectedStream(NamedTuple):
+    """One stream. head: as stored, for those who need more of it; None: not there any more."""
+
+    stream: str
+    tags: dict[str, str]
+    head: StoredHead | None
+
+
+class SelectedPage(NamedTuple):
+    """Streams in the order of their ids; `cursor` is None where there are no more."""
+
+    rows: list[SelectedStream]
+    cursor: str | None
+    unreadable: list[str]
+
+
+async def select(
+    store: AsyncStore,
+    prefix: str,
+    match: Sequence[str],
+    cursor: str | None,
+    limit: int,
+) -> SelectedPage:
+    """Return up to `limit` streams after `cursor` that fit a selector at least, or all.
+
+    At most MOST_READ streams are looked at: there may be fewer, or none, and yet a cursor.
+    """
+    rows: list[SelectedStream] = []
+    unreadable: list[str] = []
+    for _ in range(MOST_READ // TAGS_AT_ONCE):
+        count = min(TAGS_AT_ONCE, limit - len(rows)) if not match else TAGS_AT_ONCE
+        names, cursor = await from_store(store.names(prefix, cursor, count))
+        heads = await from_store(store.heads(names))
+        for name in names:
+            stream_tags: dict[str, str] | None = {}
+            if (head := heads[name]) is not None:
+                try:
+                    tagged = decoded(wire.decode_tagged, head.settled, "head", name)
+                    stream_tags = tagged.settings.tags
+                except UnreadablePart:
+                    unreadable.append(name)
+                    stream_tags = None if match else {}
+            if stream_tags is not None and tags.selected(match, name, stream_tags):
+                if len(rows) == limit:
+                    return SelectedPage(rows, rows[-1].stream, unreadable)
+                rows.append(SelectedStream(name, stream_tags, head))
+        if cursor is None or len(rows) == limit:
+            break
+    return SelectedPage(rows, cursor, unreadable)
+
+
+class Ranking:
+    """Chooses the streams of a page: of those that contain a text, the first by a value."""
+
+    def __init__(self, store: AsyncStore, changes: ChangePages, thread: Executor) -> None:
+        self._store = store
+        self._changes = changes
+        self._thread = thread
+        # P(changed), and until when it counts, by name as stored: text is made of a page's alone.
+        self._values: dict[bytes, tuple[float, float]] = {}
+        self._reading = asyncio.Lock()
+
+    async def page(self, query: OverviewQuery) -> tuple[list[str], int, str | None]:
+        """Return the ids of a page, the number of streams on all pages, and the next cursor.
+
+        Raises InvalidField for a cursor that is none, and for too many streams. With
+        `sort=changed_probability` values are up to FRESH_S old.
+        """
+        total = await from_store(self._store.count(query.prefix))
+        if total > MOST_RANKED:
+            detail = (
+                f"for `contains` and `sort` expected at most {MOST_RANKED:,} streams with the "
+                f"prefix {query.prefix!r}, got {total:,}: give a longer prefix"
+            )
+            raise InvalidField.at("query.prefix", detail)
+        contained = query.contains.encode()
+        rows = await from_store(self._store.partition_names(query.prefix, MOST_RANKED))
+        names = [name for row in rows for name in row if contained in name]
+        values: Mapping[bytes, float] = {}
+        if query.sort == "change":
+            latest = await self._changes.latest()
+            values = {name.encode(): time_s for name, time_s in latest.items()}
+        elif query.sort == "changed_probability":
+            values = await self._changed(names)
+        # Bytes of UTF-8 have the order of the code points.
+        ranked = (((-values.get(name, -math.inf), name), name) for name in names)
+        page, cursor = _stream_pages.page(ranked, query.sort, query.cursor, query.limit)
+        return list(map(keys.text_of, page)), len(names), cursor
+
+    async def _changed(self, names: Sequence[bytes]) -> Mapping[bytes, float]:
+        """Return P(changed) of streams that have one."""
+        async with self._reading:  # those that wait find what the first has read
+            now = time.monotonic()
+            stale = [name for name in names if self._values.get(name, (0.0, 0.0))[1] < now]
+            for first in range(0, len(stale), HEADS_AT_ONCE):
+                some = stale[first : first + HEADS_AT_ONCE]
+                blobs = await from_store(self._store.positions(some))
+                read = await apart(self._thread, _probabilities, blobs)
+                self._values.update((name, (read[name], now + FRESH_S)) for name in read)
+            values = {name: self._values[name] for name in names if name in self._values}
+            if len(self._values) > 2 * MOST_RANKED:  # streams of other prefixes, and deleted ones
+                self._values = values
+        return {name: value for name, (value, _) in values.items()}
+
+
+def _probabilities(blobs: Mapping[bytes, bytes | None]) -> dict[bytes, float]:
+    """Return P(changed) by stream; -1 without one, and of a stream that cannot be read."""
+    probabilities = {}
+    for name, blob in blobs.items():
+        probability = None
+        if blob is not None:
+            # The overview names one that cannot be read, where it is on a page.
+            with contextlib.suppress(UnreadablePart):
+                position = decoded(wire.decode_position, blob, "position", keys.text_of(name))
+                probability = position.changed_probability
+        probabilities[name] = -1.0 if probability is None else probability
+    return probabilities
