@@ -316,7 +316,7 @@ class Gateway:
     ) -> PendingCommand:
         """Have a command appended; once the future of its group is done, it is to be ended."""
         partition = self.partition(command.stream)
-        self.admit(partition, command, 1, begun)
+        self.admit(partition, command, begun)
         group = self._group(partition, command, 1, patience)
         (pending,) = self._encode(group, command, ALONE, self._canary_version(command))
         self._under_way += group.size
@@ -344,7 +344,7 @@ class Gateway:
         error is that of its own row. `begun`: an earlier part of the request was accepted already.
         `patience`: the deadlines of a request that submits several times.
         """
-        self.admit(partition, command, len(command.streams), begun)
+        self.admit(partition, command, begun)
         group = self._group(partition, command, len(command.streams), patience)
         in_flight: list[PendingCommand] = []
         self._under_way += group.size
@@ -493,11 +493,10 @@ class Gateway:
     def admit(
         self,
         partition: int,
-        first: wire.Command | wire.ObserveMany,
-        count: int,
+        command: wire.Command | wire.ObserveMany,
         begun: bool = False,
     ) -> None:
-        """Refuse commands of the kind of the first that this process has no room for.
+        """Refuse a command, or rows, that this process has no room for.
 
         A request for several partitions asks for all of them before it submits anything, as
         `begun`: its own commands are no backlog to it.
@@ -506,9 +505,9 @@ class Gateway:
             raise RedisUnavailable(f"{STOPPING}; nothing was accepted")
         waiting = self._under_way
         # One of more commands than may wait goes alone.
-        if waiting and waiting + count > self._settings.max_waiting:
+        if waiting and waiting + rows.rows_of(command) > self._settings.max_waiting:
             shed(TooManyWaiting(f"limit of {self._settings.max_waiting} waiting requests reached"))
-        if self._monitor.memory_short and isinstance(first, NEEDS_MEMORY):
+        if self._monitor.memory_short and isinstance(command, NEEDS_MEMORY):
             shed(MemoryShort("the store's memory is nearly full; reads and deletes still work"))
         since = self._queues[partition].failing_since or self._monitor.down_since
         if since and time.monotonic() - since > GRACE_S:
@@ -936,7 +935,7 @@ async def submit_waves(
         await asyncio.sleep(0)
     for partition, command in commands.items():
         try:
-            gateway.admit(partition, command, len(command.streams))
+            gateway.admit(partition, command)
         except ServiceError as error:
             refusals[partition] = error
 

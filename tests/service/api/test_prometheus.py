@@ -95,7 +95,7 @@ async def test_only_streams_that_are_not_admitted_are_deferred(api, write, monke
     gateway, streams = api.app.state.context.gateway, []
     monkeypatch.setattr(gateway, "partition", lambda s: int(s.startswith("x@b")))
 
-    def admit(partition, command):
+    def admit(partition, command, begun=False):
         if partition:
             raise PartitionFull("full")
 
