@@ -431,7 +431,10 @@ def observe_all(
             if not by_index:
                 raise
             # Return the known results rather than raise.
-            return [_doubtful(by_index[i], error) if i in unsent else by_index[i] for i in by_index]
+            if isinstance(error, OutcomeUnknown):
+                doubtful = [i for i in unsent if not isinstance(by_index[i], Answer)]
+                by_index |= dict.fromkeys(doubtful, outcome_unknown(str(error)))
+            return [*by_index.values()]
         by_index |= dict(zip(unsent, results, strict=True))
         unsent = list(_unfinished(items, by_index))
         if not unsent:
@@ -454,12 +457,6 @@ def _unfinished(
         if isinstance(result, Temporary) or behind:
             again.add(item["stream"])
             yield i
-
-
-def _doubtful(result: Result, error: Unavailable) -> Result:
-    if not isinstance(error, OutcomeUnknown) or isinstance(result, Answer):
-        return result
-    return outcome_unknown(str(error))
 
 
 def changes(movers: bool = False, **query: Unpack[ChangesQuery]) -> Call[ChangesPage]:

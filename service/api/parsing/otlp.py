@@ -27,7 +27,7 @@ from service.api.parsing.protobuf import (
     Field,
     Schema,
 )
-from service.api.parsing.series import RefusedSeries, RemoteWrite, finite, too_many_labels
+from service.api.parsing.series import RemoteWrite, finite, too_many_labels
 from service.problems import UnsupportedMediaType
 from service.wire import tags
 
@@ -182,13 +182,13 @@ def _add(write: RemoteWrite, metric: Any, common: Mapping[str, str]) -> None:
             labels = tuple(_labels(metric.name, common, point.attributes))
             sample = _value(point), _milliseconds(point)
         except (ValueError, OverflowError) as error:  # JSON has integers of any size
-            write.refusals.append(RefusedSeries(1, f"{metric.name[:100]}: {error}"))
+            write.refusals.append((1, f"{metric.name[:100]}: {error}"))
             continue
         write.series.append((labels, [sample]))
     others = sum(len(getattr(metric, name).data_points) for name in OTHERS)
     if others:
         reason = "a histogram or summary becomes no stream: filter it, or send a gauge or sum"
-        write.refusals.append(RefusedSeries(others, f"{metric.name[:100]}: {reason}"))
+        write.refusals.append((others, f"{metric.name[:100]}: {reason}"))
 
 
 def _labels(name: str, common: Mapping[str, str], own: Iterable[Any]) -> Iterator[str]:

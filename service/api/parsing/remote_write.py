@@ -27,7 +27,6 @@ from service.api.parsing.protobuf import (
 )
 from service.api.parsing.series import (
     Labels,
-    RefusedSeries,
     RemoteWrite,
     Samples,
     finite,
@@ -102,7 +101,7 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Re
         raise _schema.too_large(max_samples, "samples", samples)
     symbols = [] if plain else list(request.symbols)  # once, so that series share each string
     series: list[tuple[Labels, Samples]] = []
-    refusals: list[RefusedSeries] = []
+    refusals: list[tuple[int, str]] = []
     histograms = 0
     exemplars = 0
     for one in request.timeseries:
@@ -112,7 +111,7 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Re
         labelled = len(labels) if plain else len(labels) / 2
         if labelled > MAX_TAGS:  # none of them is looked at
             reason = too_many_labels(labelled)
-            refusals.append(RefusedSeries(len(one.samples), f"a series: {reason}"))
+            refusals.append((len(one.samples), f"a series: {reason}"))
             continue
         own = tuple(labels) if plain else _referred(symbols, labels)
         series.append((own, [(finite(each.value), each.timestamp) for each in one.samples]))

@@ -51,13 +51,6 @@ def plain_texts(labels: Labels) -> tuple[str, ...]:
     return cast(tuple[str, ...], labels)
 
 
-class RefusedSeries(NamedTuple):
-    """A series that is not read, for its labels."""
-
-    samples: int
-    reason: str
-
-
 class RemoteWrite(NamedTuple):
     """Content of a request, and counts of what is not read.
 
@@ -65,7 +58,7 @@ class RemoteWrite(NamedTuple):
     """
 
     series: list[tuple[Labels, Samples]]
-    refusals: list[RefusedSeries]
+    refusals: list[tuple[int, str]]  # samples of series that are not read, and why
     samples: int
     histograms: int
     exemplars: int
@@ -258,12 +251,8 @@ class SampleTally:
         self.counts = dict.fromkeys(RESULTS, 0)
         self.reason = ""
 
-    def add(self, result: str, count: int) -> None:
-        """Count samples that did not fail."""
-        self.counts[result] += count
-
-    def fail(self, result: str, count: int, reason: str) -> None:
-        """Count samples that were rejected, untried or deferred."""
+    def add(self, result: str, count: int, reason: str = "") -> None:
+        """Count samples; reason: of those that were rejected, untried or deferred."""
         self.counts[result] += count
         self.reason = self.reason or reason
 
@@ -282,8 +271,8 @@ class StreamAssignment:
         self.streams: dict[str, StreamSamples] = {}
         self.tally = SampleTally(write.samples)
         self._instants: dict[int, str] = {}  # by ms: many series have samples of the same time
-        for refusal in write.refusals:
-            self.tally.fail("rejected", refusal.samples, refusal.reason)
+        for refused, reason in write.refusals:
+            self.tally.add("rejected", refused, reason)
         self._texts = write.texts
         for labels, samples in write.series:
             if samples:
@@ -303,7 +292,7 @@ class StreamAssignment:
                 raise ValueError(f"{detail}, {target.stream!r}: name more labels in `stream`")
         except ValueError as error:
             reason = f"{_label_text(self._texts(labels))}: {error}"
-            self.tally.fail("rejected", len(samples), reason)
+            self.tally.add("rejected", len(samples), reason)
             return
         for value, ms in samples:
             try:
@@ -315,7 +304,7 @@ class StreamAssignment:
                 stream.observations.append(wire.Observation(value, None, instant))
             except (ValueError, OverflowError, OSError) as error:
                 text = _label_text(self._texts(labels))
-                self.tally.fail("rejected", 1, f"{text}: sample with timestamp {ms}: {error}")
+                self.tally.add("rejected", 1, f"{text}: sample with timestamp {ms}: {error}")
 
     def _instant(self, ms: int, now_ms: int) -> str:
         if ms > now_ms + MAX_AHEAD_MS:

@@ -222,7 +222,7 @@ class SampleWrite:
             self._tally.add("applied", done.applied)
             self._tally.add("skipped", done.skipped - repeated)
             if done.rejected:
-                self._tally.fail("rejected", done.rejected, _reason(stream, done.reason))
+                self._tally.add("rejected", done.rejected, _reason(stream, done.reason))
             return
         if isinstance(result, problems.ServiceError):
             document = result.document()
@@ -251,13 +251,13 @@ class SampleWrite:
             self._left[stream] = [part[:half], part[half:], *self._left.get(stream, [])]
         else:
             self._refused[stream] += 1
-            self._tally.fail("rejected", 1, reason)
+            self._tally.add("rejected", 1, reason)
 
     def _fail_all_left(
         self, result: str, stream: str, part: list[wire.Observation], reason: str
     ) -> None:
         left = len(part) + sum(map(len, self._left.pop(stream, [])))
-        self._tally.fail(result, left - self._repeats[stream], reason)
+        self._tally.add(result, left - self._repeats[stream], reason)
 
 
 def _reason(stream: str, detail: str) -> str:
