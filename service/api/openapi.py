@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from moca_client import responses
 from moca_client.responses import ItemAnswer, Problem
 from service.api.parsing.bodies import ARROW, BYTES, CSV, JSON, NDJSON
-from service.api.parsing.protobuf import PROTOBUF
+from service.api.parsing.samples import PROTOBUF
 from service.problems import PROBLEM_JSON, InvalidField, ServiceError, problem_types
 from service.schema.observations import (
     KEY,

@@ -12,7 +12,7 @@ import msgspec
 
 from service.api.openapi import EXAMPLES, all_examples
 from service.api.parsing.bodies import ARROW, BYTES
-from service.api.parsing.protobuf import PROTOBUF
+from service.api.parsing.samples import PROTOBUF
 from service.models.catalogue import SHIPPED
 from tests.e2e import calling
 from tests.service.api.calls import request_of

@@ -41,12 +41,11 @@ from model_core import artifact
 from model_core.errors import BadArtifact
 from service import wire
 from service.api import tables
-from service.api.parsing import otlp, remote_write
+from service.api.parsing import samples
 from service.api.parsing.bodies import JSON
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
-from service.api.parsing.protobuf import PROTOBUF
-from service.api.parsing.remote_write import Version
+from service.api.parsing.samples import PROTOBUF, Version
 from service.api.parsing.series import SeriesRules, StreamAssignment
 from service.models.catalogue import Catalogue
 from service.problems import ServiceError
@@ -105,7 +104,7 @@ def read_remote_write(body: bytes) -> None:
     for version in Version:
         for sent in (body, bytes(cramjam.snappy.compress_raw(body))):
             try:
-                write = remote_write.parse(sent, version, SETTINGS.max_body_bytes, 1000)
+                write = samples.parse_write(sent, version, SETTINGS.max_body_bytes, 1000)
                 StreamAssignment(write, _rules, NOW_MS)
             except ServiceError as error:
                 check(error)
@@ -115,7 +114,7 @@ def read_otlp(body: bytes) -> None:
     """Read metrics of OpenTelemetry in both forms."""
     for media in (PROTOBUF, JSON):
         try:
-            StreamAssignment(otlp.parse(body, media, 1000), _rules, NOW_MS)
+            StreamAssignment(samples.parse_metrics(body, media, 1000), _rules, NOW_MS)
         except ServiceError as error:
             check(error)
 

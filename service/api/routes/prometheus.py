@@ -25,8 +25,14 @@ from service.api.gateway.gateway import Gateway, Result, RowsResult, submit_wave
 from service.api.gateway.pages import SelectedStream, select
 from service.api.gateway.reads import from_store, without
 from service.api.http import Rendered, context_of, header_text, problem, read_body
-from service.api.parsing import otlp
-from service.api.parsing.remote_write import Version, parse, version_of
+from service.api.parsing.samples import (
+    Version,
+    media_of,
+    metrics_answer,
+    parse_metrics,
+    parse_write,
+    version_of,
+)
 from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignment, StreamSamples
 from service.api.routes.calls import Calls
 from service.observability import metrics
@@ -83,7 +89,8 @@ async def write_samples(request: Request) -> Response:
     body = await read_body(request.scope, request.receive, settings.max_body_bytes, as_sent=True)
 
     tally = await apply_samples(
-        context, partial(parse, body, version, settings.max_body_bytes, settings.max_observations)
+        context,
+        partial(parse_write, body, version, settings.max_body_bytes, settings.max_observations),
     )
     headers = {}
     if version is Version.V2:
@@ -149,16 +156,18 @@ async def write_metrics(request: Request) -> Response:
     """
     context = context_of(request)
     settings = context.settings
-    media = otlp.media_of(header_text(request.scope, b"content-type"))
+    media = media_of(header_text(request.scope, b"content-type"))
     body = await read_body(request.scope, request.receive, settings.max_body_bytes)
     tally = await apply_samples(
-        context, partial(otlp.parse, body, media, settings.max_observations)
+        context, partial(parse_metrics, body, media, settings.max_observations)
     )
     error = refusal(tally)
     if isinstance(error, problems.SamplesDeferred):
         raise error
     rejected = tally.counts["rejected"] + tally.counts["untried"]
-    return Rendered(otlp.answer(rejected, "" if error is None else error.detail, media), 200, media)
+    return Rendered(
+        metrics_answer(rejected, "" if error is None else error.detail, media), 200, media
+    )
 
 
 class SampleWrite:

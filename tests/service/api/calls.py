@@ -20,7 +20,7 @@ from service import wire
 from service.api.app import create_app
 from service.api.openapi import all_examples, of_call
 from service.api.parsing.bodies import ARROW, BYTES, JSON
-from service.api.parsing.protobuf import PROTOBUF
+from service.api.parsing.samples import PROTOBUF
 from service.api.routes import CALLS
 from service.api.routes.calls import ApiCall
 from service.problems import PROBLEM_JSON, TYPE_PREFIX

@@ -13,7 +13,7 @@ import pytest
 from service import problems
 from service.api.gateway.load_shedding import shed
 from service.api.parsing.bodies import JSON
-from service.api.parsing.protobuf import PROTOBUF
+from service.api.parsing.samples import PROTOBUF
 from service.api.routes import CALLS
 from service.api_keys import OPEN, SCOPES
 from service.problems import WaitTooLong

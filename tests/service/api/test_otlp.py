@@ -14,10 +14,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from service import wire
-from service.api.parsing import otlp
+from service.api.parsing import samples
 from service.api.parsing.bodies import JSON
-from service.api.parsing.otlp import parse
-from service.api.parsing.protobuf import MOST_PARTS, PROTOBUF
+from service.api.parsing.samples import MOST_PARTS, PROTOBUF, parse_metrics
 from service.problems import BodyTooLarge, RedisUnavailable
 from service.wire import tags
 from tests.service.api.conftest import slug
@@ -55,7 +54,7 @@ def body_of(request, media):
 
 def series(request, most=1000):
     """What is parsed, which is the same of both forms."""
-    parsed, other = (parse(body_of(request, media), media, most) for media in MEDIA)
+    parsed, other = (parse_metrics(body_of(request, media), media, most) for media in MEDIA)
     assert parsed == other
     return parsed
 
@@ -141,22 +140,22 @@ def test_more_than_a_request_may_have_is_refused(monkeypatch):
         return request
 
     assert series(filled(3, tags.MAX_TAGS - 1), 3).samples == 3
-    assert series(filled(1, tags.MAX_TAGS), 3).refusals[0].samples == 1
+    assert series(filled(1, tags.MAX_TAGS), 3).refusals[0][0] == 1
     for media in MEDIA:
         with pytest.raises(BodyTooLarge, match="at most 3 data points .* send_batch_max_size"):
-            parse(body_of(filled(4), media), media, 3)
+            parse_metrics(body_of(filled(4), media), media, 3)
     for number, part in ((1, "resources"), (2, "scopes"), (2, "metrics")):
         whole = bytes([number << 3 | 2, 0]) * 4
         for outer in range(("resources", "scopes", "metrics").index(part), 0, -1):
             whole = bytes([outer << 3 | 2, len(whole)]) + whole
         with pytest.raises(BodyTooLarge, match=f"at most 3 {part}"):
-            parse(whole, PROTOBUF, 3)
-    monkeypatch.setattr(otlp, "_decode", None)
-    monkeypatch.setattr(otlp._schema, "classes", {})
+            parse_metrics(whole, PROTOBUF, 3)
+    monkeypatch.setattr(samples, "_decode_json", None)
+    monkeypatch.setattr(samples._metrics, "classes", {})
     with pytest.raises(BodyTooLarge, match="parts in a request"):
-        parse(b"\x0a\x00" * (3 * MOST_PARTS + 1), PROTOBUF, 3)
+        parse_metrics(b"\x0a\x00" * (3 * MOST_PARTS + 1), PROTOBUF, 3)
     with pytest.raises(BodyTooLarge, match="objects"):
-        parse(b"{" * (2 * 3 * tags.MAX_TAGS + 1), JSON, 3)
+        parse_metrics(b"{" * (2 * 3 * tags.MAX_TAGS + 1), JSON, 3)
 
 
 def test_attributes_of_a_resource_are_read_once_however_many_points_share_them(monkeypatch):
@@ -167,9 +166,11 @@ def test_attributes_of_a_resource_are_read_once_however_many_points_share_them(m
     for i in range(1000):
         attribute(metrics.resource, "host.name", string_value=str(i))
     read = []
-    text_of = otlp._text
-    monkeypatch.setattr(otlp, "_text", lambda value: read.append(value) or text_of(value))
-    parsed = parse(request.SerializeToString(), PROTOBUF, 60)
+    text_of = samples._attribute_text
+    monkeypatch.setattr(
+        samples, "_attribute_text", lambda value: read.append(value) or text_of(value)
+    )
+    parsed = parse_metrics(request.SerializeToString(), PROTOBUF, 60)
     assert {labels for labels, _ in parsed.series} == {
         ("__name__", "queue.length", "host.name", "999")
     }
@@ -177,7 +178,7 @@ def test_attributes_of_a_resource_are_read_once_however_many_points_share_them(m
     for i in range(tags.MAX_TAGS):
         attribute(metrics.resource, f"a{i}", string_value="x")
     parsed = series(request, 60)
-    assert [(each.samples, "at most 32 labels" in each.reason) for each in parsed.refusals] == [
+    assert [(count, "at most 32 labels" in why) for count, why in parsed.refusals] == [
         (1, True)
     ] * 60
 

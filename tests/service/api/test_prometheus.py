@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from model_core import labels as model_labels
 from service import wire
 from service.api.gateway.gateway import RowsResult
-from service.api.parsing import remote_write, series
+from service.api.parsing import samples, series
 from service.api.parsing.commands import CommandParser
-from service.api.parsing.protobuf import MOST_PARTS
-from service.api.parsing.remote_write import Version, parse
+from service.api.parsing.samples import MOST_PARTS, Version, parse_write
 from service.api.parsing.series import SeriesRules
 from service.api.routes import prometheus
 from service.api.routes.prometheus import SampleWrite
@@ -246,20 +245,20 @@ def request_2(*references, symbols=("", "a", "b")):
 def test_a_series_with_too_many_labels_is_refused_before_they_are_read():
     body = request_2([1, 2] * 500_000, [1, 2])
     assert len(body) < 100_000
-    parsed = parse(body, Version.V2, *LIMITS)
+    parsed = parse_write(body, Version.V2, *LIMITS)
     assert [labels for labels, _ in parsed.series] == [("a", "b")]
-    assert [refusal.samples for refusal in parsed.refusals] == [1]
+    assert [count for count, _ in parsed.refusals] == [1]
     labels = {f"l{i}": "x" for i in range(tags.MAX_TAGS)}
     for body, version in ((version_1, Version.V1), (version_2, Version.V2)):
-        parsed = parse(body((labels, [])), version, *LIMITS)
+        parsed = parse_write(body((labels, [])), version, *LIMITS)
         assert len(parsed.texts(parsed.series[0][0])) == 2 * tags.MAX_TAGS
-        parsed = parse(body((labels | {"m": "x"}, [(1.0, 1), (2.0, 2)])), version, *LIMITS)
-        assert (parsed.series, parsed.samples, parsed.refusals[0].samples) == ([], 2, 2)
+        parsed = parse_write(body((labels | {"m": "x"}, [(1.0, 1), (2.0, 2)])), version, *LIMITS)
+        assert (parsed.series, parsed.samples, parsed.refusals[0][0]) == ([], 2, 2)
 
 
 def test_symbols_are_shared():
     symbols = ("", "a", "x" * 100_000)
-    parsed = parse(request_2(*[[1, 2]] * 100, symbols=symbols), Version.V2, *LIMITS)
+    parsed = parse_write(request_2(*[[1, 2]] * 100, symbols=symbols), Version.V2, *LIMITS)
     assert len({id(labels[1]) for labels, _ in parsed.series}) == 1
 
 
@@ -281,20 +280,20 @@ def test_more_than_a_request_may_have_is_refused_before_an_object_is_made_of_it(
     version, monkeypatch
 ):
     for part in ("timeseries", "samples"):
-        assert parse(packed(filled(version, part, 3)), version, 8 << 20, 3)
+        assert parse_write(packed(filled(version, part, 3)), version, 8 << 20, 3)
         with pytest.raises(BodyTooLarge, match=rf"at most 3 {part} .* max_samples_per_send"):
-            parse(packed(filled(version, part, 4)), version, 8 << 20, 3)
-    monkeypatch.setattr(remote_write._schema, "classes", {})
+            parse_write(packed(filled(version, part, 4)), version, 8 << 20, 3)
+    monkeypatch.setattr(samples._write, "classes", {})
     own = "labels" if version is Version.V1 else "symbols"
     for part in ("timeseries", "samples", "histograms", "exemplars", own):
         with pytest.raises(BodyTooLarge, match="parts in a request"):
-            parse(packed(filled(version, part, 3 * MOST_PARTS + 1)), version, 8 << 20, 3)
+            parse_write(packed(filled(version, part, 3 * MOST_PARTS + 1)), version, 8 << 20, 3)
     first = 1 if version is Version.V1 else 5
     for longer in (b"\x80\x00", b"\x00"):  # tags of more bytes than need be are read, too
         tag = bytes([first << 3 | 0x82]) + longer
         body = bytes(cramjam.snappy.compress_raw((tag + b"\0") * (3 * MOST_PARTS + 1)))
         with pytest.raises(BodyTooLarge, match="parts in a request"):
-            parse(body, version, 8 << 20, 3)
+            parse_write(body, version, 8 << 20, 3)
 
 
 @pytest.mark.parametrize(
@@ -321,8 +320,8 @@ def test_bytes_that_are_cut_short_or_no_message_are_refused():
     none = (b"\x0b", b"\x00\x00", b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f")
     for content in (bytes(good)[:-1], *none):
         with pytest.raises(MalformedBody):
-            parse(bytes(cramjam.snappy.compress_raw(content)), Version.V1, 8 << 20, 10)
-    assert parse(version_1(({"a": "b"}, [(1.0, 2)])), Version.V1, len(good), 1).samples == 1
+            parse_write(bytes(cramjam.snappy.compress_raw(content)), Version.V1, 8 << 20, 10)
+    assert parse_write(version_1(({"a": "b"}, [(1.0, 2)])), Version.V1, len(good), 1).samples == 1
 
 
 # --- from series to streams ---------------------------------------------------------------------
@@ -466,13 +465,15 @@ def test_labels_of_a_series_that_is_known_are_not_read(monkeypatch):
     body = version_1(({"__name__": "up"}, [(1.0, 1000)]))
 
     def assigned():
-        return series.StreamAssignment(parse(body, Version.V1, *LIMITS), rules, 10_000).streams
+        return series.StreamAssignment(
+            parse_write(body, Version.V1, *LIMITS), rules, 10_000
+        ).streams
 
     first = assigned()
-    monkeypatch.setattr(remote_write, "_label", None)
+    monkeypatch.setattr(samples, "_label", None)
     assert assigned() == first
     monkeypatch.undo()
-    whole = parse(body, Version.V1, *LIMITS)
+    whole = parse_write(body, Version.V1, *LIMITS)
     with pytest.raises(MalformedBody, match=r"prometheus\.Label"):
         rules.target((b"\x0a\xff",), whole.texts)
 
@@ -493,13 +494,13 @@ def test_the_rules_remember_so_many_series_and_none_of_endless_labels(monkeypatc
 
 def test_a_long_text_that_many_series_name_is_not_looked_at(monkeypatch):
     assigned = series.StreamAssignment(
-        parse(request_2([1, 2], symbols=("", "a", "é" * tags.MAX_ALL)), Version.V2, *LIMITS),
+        parse_write(request_2([1, 2], symbols=("", "a", "é" * tags.MAX_ALL)), Version.V2, *LIMITS),
         SeriesRules(None, PARSER),
         10_000,
     )
     assert "expected at most 500 characters" in assigned.tally.reason
     monkeypatch.setattr(series, "_tags", None)
-    parsed = parse(
+    parsed = parse_write(
         request_2(*[[1, 2]] * 100, symbols=("", "a", "x" * (1 << 20))), Version.V2, *LIMITS
     )
     assigned = series.StreamAssignment(parsed, SeriesRules(None, PARSER), 10_000)
