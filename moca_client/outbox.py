@@ -637,7 +637,14 @@ class Outbox:
 
     def _run(self) -> None:
         try:
-            self._send()
+            while not self._stop:
+                wait_s = self._sender.round()
+                self._changed()
+                if self._closed and not self.pending:
+                    break
+                if wait_s != 0:
+                    self._wake.wait(wait_s)
+                self._wake.clear()
         except Exception as error:
             log.exception("the outbox stopped")
             self._broken = error
@@ -647,18 +654,6 @@ class Outbox:
             finally:  # whatever that raises: its owner waits for this
                 self._ended = True
                 self._changed()
-
-    def _send(self) -> None:
-        while True:
-            self._wake.clear()
-            if self._stop:
-                return
-            wait_s = self._sender.round()
-            self._changed()
-            if self._closed and not self.pending:
-                return
-            if wait_s != 0:
-                self._wake.wait(wait_s)
 
     def _changed(self) -> None:
         with self._change:

@@ -108,7 +108,8 @@ def time_axis(cells: Sequence[Any], name: str, time_format: str | None = None) -
         moments.append(moment)
     if len(moments) == len(cells):
         return _datetime_axis(moments, name)
-    if moments and not all(map(_begins_with_year, cells)):
+    years = [match is not None and len(match[1]) == 4 for match in map(_date_match, cells)]
+    if moments and not all(years):
         raise BadTime(len(moments), NO_TIME)
     common, notice = _common(cells)
     return _datetime_axis(common, name)._replace(notice=notice)
@@ -220,11 +221,6 @@ def _common(cells: Sequence[Any]) -> tuple[list[datetime], str]:
 
 def _date_match(cell: Any) -> re.Match[str] | None:
     return _date(cell.strip()) if isinstance(cell, str) else None
-
-
-def _begins_with_year(cell: Any) -> bool:
-    match = _date_match(cell)
-    return match is not None and len(match[1]) == 4
 
 
 def _in_one_order(matches: Sequence[re.Match[str]]) -> list[datetime]:

@@ -85,11 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
         version=installed_version(),
         lifespan=lifespan,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # the service has its own
-        exception_handlers={
-            HTTPException: _http_error,
-            ServiceError: _service_error,
-            Exception: _unexpected,
-        },
+        exception_handlers=dict.fromkeys((HTTPException, ServiceError, Exception), _error),
     )
     app.state.settings = settings
     app.state.refused = None
@@ -126,14 +122,12 @@ async def _close_logs(app: FastAPI) -> None:
         await asyncio.to_thread(app.state.tracer.close)
 
 
-async def _service_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ServiceError)
-    return problem(error)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Answer requests that match no route or method."""
-    assert isinstance(error, HTTPException)
+async def _error(request: Request, error: Exception) -> Response:
+    """Answer a problem, also of requests that match no route or method."""
+    if isinstance(error, ServiceError):
+        return problem(error)
+    if not isinstance(error, HTTPException):
+        raise error  # a defect is left to `RequestMiddleware`
     path = request.scope["path"]
     if error.status_code == 405:
         allowed = ", ".join(_methods(request))
@@ -179,8 +173,3 @@ def _methods(request: Request) -> list[str]:
         if match is not Match.NONE:
             methods |= getattr(route, "methods", None) or {"GET", "HEAD"}  # of files
     return sorted(methods)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    """Leave a defect to `RequestMiddleware`."""
-    raise error

@@ -209,18 +209,19 @@ def problem_responses(errors: Collection[type[ServiceError]]) -> dict[int | str,
     for kind in sorted(problem_types(), key=lambda kind: kind.status):
         if kind in errors:
             by_status.setdefault(kind.status, []).append(kind.shown())
-    return {status: _response(status, examples) for status, examples in by_status.items()}
-
-
-def _response(status: int, examples: list[ServiceError]) -> dict[str, Any]:
-    shown = {error.slug: {"summary": error.title, "value": error.document()} for error in examples}
-    content = {PROBLEM_JSON: {"schema": ref(Problem), "examples": shown}}
-    response: dict[str, Any] = {"description": PROBLEMS[status], "content": content}
-    if headers := {name: text for error in examples for name, text in error.headers().items()}:
-        response["headers"] = {
-            name: {"schema": {"type": "string"}, "example": text} for name, text in headers.items()
+    responses: dict[int | str, dict[str, Any]] = {}
+    for status, examples in by_status.items():
+        shown = {one.slug: {"summary": one.title, "value": one.document()} for one in examples}
+        content = {PROBLEM_JSON: {"schema": ref(Problem), "examples": shown}}
+        responses[status] = {"description": PROBLEMS[status], "content": content}
+        headers = {
+            name: {"schema": {"type": "string"}, "example": text}
+            for error in examples
+            for name, text in error.headers().items()
         }
-    return response
+        if headers:
+            responses[status]["headers"] = headers
+    return responses
 
 
 ITEM_ANSWERS = with_columns(

@@ -145,18 +145,17 @@ def request_bytes(job: LoadJob, target: str, body: str) -> bytes:
     return f"POST {target} HTTP/1.1\r\n{lines}\r\n{body}".encode()
 
 
-def requests_of(job: LoadJob, connection: int) -> Any:
-    """Iterate over the ready-made requests of one connection: its targets in turn."""
-    targets = job.targets[connection :: job.connections]
-    return cycle([request_bytes(job, target, body) for body in job.bodies for target in targets])
-
-
 async def run(job: LoadJob) -> LoadReport:
     """Run the job."""
     loop = asyncio.get_running_loop()
     connections = min(job.connections, len(job.targets))
     job.connections = connections
-    schedules = [requests_of(job, connection) for connection in range(connections)]
+    # Each connection has its targets in turn.
+    shares = [job.targets[connection::connections] for connection in range(connections)]
+    schedules = [
+        cycle([request_bytes(job, target, body) for body in job.bodies for target in targets])
+        for targets in shares
+    ]
     # Preparing requests is no load: both clocks start after it.
     started = time.perf_counter()
     cpu = time.process_time()

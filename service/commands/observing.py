@@ -19,7 +19,6 @@ from moca_client.responses import (
     Incident,
     Prediction,
     Predictions,
-    Predictive,
     StreamEvent,
 )
 from moca_client.tables import (
@@ -108,7 +107,11 @@ def _show_predictions(answer: Predictions) -> None:
     warming = ", warming up" if answer.warming_up else ""
     typer.echo(f"{answer.stream} ({answer.model}), seq {answer.seq}{warming}")
     _print_rows(chain.from_iterable(map(_described, answer.predictions)))
-    _print_rows(chain.from_iterable(map(_drawn, answer.predictions)))
+    _print_rows(
+        _place(prediction) | {"draw": str(i), "drawn label": number(draw)}
+        for prediction in answer.predictions
+        for i, draw in enumerate(prediction.samples or [], 1)
+    )
     if all(prediction.predictive is None for prediction in answer.predictions):
         typer.echo("the next label: not known yet")
 
@@ -271,7 +274,9 @@ def _tell(answer: Answer, as_json: bool) -> None:
         print_json(answer, lines=True)
         return
     predictive = answer.predictive
-    expected = "" if predictive is None else _forecast(predictive)
+    expected = ""
+    if predictive is not None:  # the median of numbers, the probabilities of classes
+        expected = number((predictive.quantiles or {}).get("0.5") or predictive.probabilities)
     event = "" if answer.event is None else event_text(answer.event)
     note = "warming up" if answer.warming_up else event
     changed = number(answer.changed_probability)
@@ -281,11 +286,6 @@ def _tell(answer: Answer, as_json: bool) -> None:
     strange = number(answer.anomaly, 5)
     line = _LINE.format(answer.seq, expected, changed, evidence, strange, note)
     typer.echo(line.rstrip())
-
-
-def _forecast(predictive: Predictive) -> str:
-    """The point forecast: the median of numbers, the probabilities of classes."""
-    return number((predictive.quantiles or {}).get("0.5") or predictive.probabilities)
 
 
 def _described(prediction: Prediction) -> Iterator[dict[str, str]]:
@@ -301,12 +301,6 @@ def _described(prediction: Prediction) -> Iterator[dict[str, str]]:
         output = {"output": str(i + 1)} if len(means) > 1 else {}
         levels = {float(level): row[i] for level, row in (predictive.quantiles or {}).items()}
         yield place | output | _quantile_cells(levels) | {"mean": number(mean)}
-
-
-def _drawn(prediction: Prediction) -> Iterator[dict[str, str]]:
-    """Rows of the samples of a prediction."""
-    for i, draw in enumerate(prediction.samples or [], 1):
-        yield _place(prediction) | {"draw": str(i), "drawn label": number(draw)}
 
 
 def _place(prediction: Prediction) -> dict[str, str]:

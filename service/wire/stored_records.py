@@ -655,11 +655,7 @@ def checksummed(body: bytes, part: str, owner: object, field: object = "") -> by
 
 def checked(blob: bytes, part: str, owner: object, field: object = "") -> bytes:
     """Return the body of what `checksummed` made; raises Damaged."""
-    return checked_at(place_of(part, owner, field), blob)
-
-
-def checked_at(place: int, blob: bytes) -> bytes:
-    """Return the body of what `checksummed_at` made; raises Damaged."""
+    place = place_of(part, owner, field)
     body = blob[CHECKSUM_SIZE:]
     if checksummed_at(place, body) != blob:
         raise Damaged("checksum mismatch")

@@ -243,7 +243,11 @@ class ObservationParser:
                     raise form
                 items.take(self._good(form, name, i))
             except InvalidField as error:
-                items.take(_bad_item(bytes(part), error))
+                try:
+                    stream = _stream_of(bodies.finite_json(bytes(part))).stream
+                except msgspec.ValidationError:  # no object
+                    stream = None
+                items.take(BadItem(stream if isinstance(stream, str) else None, error))
 
     def _good(self, form: ItemForm, name: str, i: int) -> GoodItem:
         """Return an item that keeps all rules; raises InvalidField."""
@@ -392,14 +396,6 @@ def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
     if len(parameters) > MAX_PARAMETERS:
         detail = f"expected at most {MAX_PARAMETERS} parameters, got {len(parameters)}"
         raise InvalidField.at("query", detail)
-
-
-def _bad_item(part: bytes, error: InvalidField) -> BadItem:
-    try:
-        stream = _stream_of(bodies.finite_json(part)).stream
-    except msgspec.ValidationError:  # no object
-        stream = None
-    return BadItem(stream if isinstance(stream, str) else None, error)
 
 
 def _expected(positions: Sequence[int | None]) -> int | None:

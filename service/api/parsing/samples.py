@@ -195,7 +195,14 @@ def parse_write(body: bytes, version: Version, max_bytes: int, max_samples: int)
     """
     plain = version is Version.V1
     root = "Request1" if plain else "Request2"
-    request = _write.read(_decompressed(body, max_bytes), root, max_samples, version.value)
+    try:
+        size = cramjam.snappy.decompress_raw_len(body)
+        if size > max_bytes:  # as declared, before anything is decompressed
+            raise BodyTooLarge(f"the unpacked body has {size} bytes; at most {max_bytes}")
+        content = bytes(cramjam.snappy.decompress_raw(body))
+    except cramjam.DecompressionError as error:
+        raise MalformedBody(f"body: expected snappy's block format: {error}") from None
+    request = _write.read(content, root, max_samples, version.value)
     count = len(request.timeseries)
     if count > max_samples:
         raise _write.too_large(max_samples, "timeseries", count)
@@ -230,16 +237,6 @@ def _label_texts(labels: Labels) -> tuple[str, ...]:
         detail = "body: expected a protobuf message prometheus.Label, of text in UTF-8"
         raise MalformedBody(detail) from None
     return tuple([text for label in read for text in (label.name, label.value)])
-
-
-def _decompressed(body: bytes, limit: int) -> bytes:
-    try:
-        size = cramjam.snappy.decompress_raw_len(body)
-        if size > limit:  # as declared, before anything is decompressed
-            raise BodyTooLarge(f"the unpacked body has {size} bytes; at most {limit}")
-        return bytes(cramjam.snappy.decompress_raw(body))
-    except cramjam.DecompressionError as error:
-        raise MalformedBody(f"body: expected snappy's block format: {error}") from None
 
 
 def _referred(symbols: Sequence[str], refs: Any) -> tuple[str, ...]:
@@ -358,7 +355,12 @@ def parse_metrics(body: bytes, media: str, max_points: int) -> RemoteWrite:
     max_points: of all metrics. Points that no stream can have are refused one by one.
     """
     if media == JSON:
-        request = _of_json(body, max_points)
+        _check("objects", body.count(b"{"), 2 * tags.MAX_TAGS * max_points)  # two of an attribute
+        try:
+            body.decode()  # in fields that are not used, too
+            request = _decode_json(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise malformed(f"expected an {METRICS}: {error}", "body") from None
     else:
         request = _metrics.read(body, "Request", max_points, METRICS)
     _check("resources", len(request.resource_metrics), max_points)
@@ -391,27 +393,20 @@ def _check(what: str, count: int, most: int) -> None:
         raise _metrics.too_large(most, what, count)
 
 
-def _of_json(body: bytes, max_points: int) -> Any:
-    most = 2 * tags.MAX_TAGS * max_points  # an attribute is two objects
-    _check("objects", body.count(b"{"), most)
-    try:
-        body.decode()  # in fields that are not used, too
-        return _decode_json(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(f"expected an {METRICS}: {error}", "body") from None
-
-
 def _add(write: RemoteWrite, metric: Any, common: Mapping[str, str]) -> None:
     """Add the points of a metric. common: labels of the resource."""
     points = [*metric.gauge.data_points, *metric.sum.data_points]
     for point in points:
         try:
             labels = tuple(_point_labels(metric.name, common, point.attributes))
-            sample = _value(point), _milliseconds(point)
+            value = _value(point)
+            ns = int(point.time_unix_nano)
+            if ns <= 0:
+                raise ValueError(f"expected the time of each point, got {ns}")
         except (ValueError, OverflowError) as error:  # JSON has integers of any size
             write.refusals.append((1, f"{metric.name[:100]}: {error}"))
             continue
-        write.series.append((labels, [sample]))
+        write.series.append((labels, [(value, ns // NS_PER_MS)]))
     others = sum(len(getattr(metric, name).data_points) for name in OTHERS)
     if others:
         reason = "a histogram or summary becomes no stream: filter it, or send a gauge or sum"
@@ -462,13 +457,6 @@ def _value(point: Any) -> float | None:
         if point.HasField(name):
             return finite(float(getattr(point, name)))
     raise ValueError("expected a point with a value")
-
-
-def _milliseconds(point: Any) -> int:
-    ns = int(point.time_unix_nano)
-    if ns <= 0:
-        raise ValueError(f"expected the time of each point, got {ns}")
-    return ns // NS_PER_MS
 
 
 def metrics_answer(rejected: int, reason: str, media: str) -> bytes:

@@ -134,7 +134,18 @@ class SeriesRules:
         Raises StartupError for a file that cannot be used, saying why.
         """
         forms = [RuleForm.model_validate({})] if path is None else _read(path).rule
-        self._rules = [_rule(path, i, form, parser) for i, form in enumerate(forms)]
+        self._rules: list[_Rule] = []
+        for i, form in enumerate(forms):
+            try:
+                settings = parser.settings(form, f"rule.{i}")
+            except InvalidField as error:
+                raise StartupError(f"{path}: {error}") from None
+            for name in ("match", "stream", "drop"):
+                settings.pop(name, None)
+            selector = tags.parse(form.match)
+            by_name = any(matcher.name == tags.METRIC for matcher in selector.matchers)
+            rule = _Rule(selector, form.stream, {**DEFAULTS, **settings}, form.drop, by_name)
+            self._rules.append(rule)
         self._found = lru_cache(MAX_REMEMBERED)(self._find)
 
     def target(self, labels: Labels, texts: Texts = plain_texts) -> Target | None:
@@ -159,7 +170,10 @@ class SeriesRules:
             if is_result and not (rule.by_name or rule.drop):
                 continue  # results that are written back would multiply
             if rule.selector.fits("", series_tags):
-                return None if rule.drop else _target(rule, series_tags, _fingerprint(sent))
+                # A digest of the labels as sent; no text in UTF-8 has the byte between them.
+                sorted_texts = [text.encode() for pair in sorted(sent.items()) for text in pair]
+                fingerprint = blake2b(b"\xff".join(sorted_texts), digest_size=6).hexdigest()
+                return None if rule.drop else _target(rule, series_tags, fingerprint)
         return None
 
 
@@ -175,12 +189,6 @@ def _tags(labels: Mapping[str, str]) -> dict[str, str]:
     if tags.STREAM in renamed:
         renamed[tags.exported(tags.STREAM, renamed)] = renamed.pop(tags.STREAM)
     return renamed
-
-
-def _fingerprint(labels: Mapping[str, str]) -> str:
-    """Return a digest of labels as sent; no text in UTF-8 has the byte between them."""
-    texts = [text.encode() for pair in sorted(labels.items()) for text in pair]
-    return blake2b(b"\xff".join(texts), digest_size=6).hexdigest()
 
 
 def _target(rule: _Rule, labels: Mapping[str, str], fingerprint: str) -> Target:
@@ -226,18 +234,6 @@ def _read(path: Path) -> RulesForm:
             for fault in error.errors()
         ]
         raise StartupError(f"{path}: {'; '.join(faults)}") from None
-
-
-def _rule(path: Path | None, index: int, form: RuleForm, parser: CommandParser) -> _Rule:
-    try:
-        settings = parser.settings(form, f"rule.{index}")
-    except InvalidField as error:
-        raise StartupError(f"{path}: {error}") from None
-    for name in ("match", "stream", "drop"):
-        settings.pop(name, None)
-    selector = tags.parse(form.match)
-    by_name = any(matcher.name == tags.METRIC for matcher in selector.matchers)
-    return _Rule(selector, form.stream, {**DEFAULTS, **settings}, form.drop, by_name)
 
 
 # --- the streams of a request ---------------------------------------------------------------------
