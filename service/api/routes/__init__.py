@@ -12,7 +12,6 @@ from service.api.routes import (
     models,
     observations,
     prometheus,
-    reads,
     service,
     streams,
 )
@@ -25,7 +24,7 @@ CALLS = (
     *observations.calls,
     *files.calls,
     *streams.calls,
-    *reads.calls,
+    *streams.reads,
     *events.calls,
     *calendar.calls,
     *prometheus.calls,

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from moca_client.responses import ChangesPage, StreamChange
-from service.commands import changes, connection
+from service.commands import connection, observing
 
 TIMES = ("2024-05-01T01:30:00.25+02:00", "2024-05-01T01:30:00Z", "9999-12-31T23:59:59-12:00")
 SHOWN = ("2024-04-30 23:30", "2024-05-01 01:30", TIMES[2])
@@ -38,7 +38,7 @@ class PagedChanges:
 def listed(moca, monkeypatch):
     def listed(service, *arguments, **env):
         monkeypatch.setattr(connection, "connected", lambda *_: nullcontext(service))
-        monkeypatch.setattr(changes, "on_terminal", lambda: True)
+        monkeypatch.setattr(observing, "on_terminal", lambda: True)
         result = moca("changes", *arguments, **env)
         assert result.exit_code == 0, result.output
         return result
