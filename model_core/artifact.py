@@ -195,7 +195,11 @@ class Parts:
         if value is None:
             value = {"offset": 0.0, "scale": 1.0}
         try:
-            offset, scale = (self._vector(value[part], size) for part in ("offset", "scale"))
+            stated = [
+                torch.tensor(value[part], dtype=torch.float64, device=self.device)
+                for part in ("offset", "scale")
+            ]
+            offset, scale = (own if own.dim() else own.repeat(size) for own in stated)
         except (TypeError, KeyError, ValueError, RuntimeError, OverflowError) as error:
             raise BadArtifact(f"{DESCRIPTION}: {name} needs offset and scale: {error}") from error
         fits = offset.shape == scale.shape == (size,)
@@ -211,10 +215,6 @@ class Parts:
         if name not in self.tensors:
             raise BadArtifact(f"{TENSORS}: tensor {name!r} is missing")
         return self.tensors[name]
-
-    def _vector(self, value: Any, size: int) -> Tensor:
-        vector = torch.tensor(value, dtype=torch.float64, device=self.device)
-        return vector.repeat(size) if vector.dim() == 0 else vector
 
 
 def is_number(value: Any) -> TypeGuard[float]:

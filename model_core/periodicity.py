@@ -9,7 +9,6 @@ exponential, whatever the noise's spectrum. Steps and drifts do not recur.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,20 +93,13 @@ def _evidence(y: Floats, period: int) -> tuple[float, int]:
     within, between = _variation(*_harmonics(rows, np.ones(len(rows))))
     sums = np.cumsum((len(rows) - 1) * np.log1p(between / within)).tolist()
     best = 0.0, 1
-    for choices, count in enumerate(_doubled(min(len(sums), HARMONICS)), 1):
+    most = min(len(sums), HARMONICS)
+    doubled = {2**k for k in range((most - 1).bit_length())}
+    for choices, count in enumerate(sorted({*doubled, most}), 1):
         # 1/2, 1/6, 1/12 ...: shares of the first, second, third choice; together less than 1.
         share = 1 / (choices * (choices + 1))
         best = max(best, (_log_tail(sums[count - 1], count) + math.log(share), count))
     return best
-
-
-def _doubled(last: int) -> Iterator[int]:
-    """1, 2, 4 ... and the last."""
-    count = 1
-    while count < last:
-        yield count
-        count *= 2
-    yield last
 
 
 def _log_tail(x: float, shape: int) -> float:

@@ -23,7 +23,7 @@ from model_core.stream.events import Event
 from model_core.stream.resolution import renewed
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import AT_ONCE, Detail, Past, Slab, Step
-from model_core.stream.state import SeenLabels, kept_season, seasons_of
+from model_core.stream.state import SeasonPeriods, SeenLabels, kept_season, seasons_of
 
 S = TypeVar("S", bound=Series)
 Item = TypeVar("Item")  # one observation, as it is kept
@@ -287,9 +287,11 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             found = seasons.learn(state, series.season_state, y)
         elif look and seasons.next_search(slab.model, series, state.seq - 1) == state.seq:
             labels = yield series, min(season.CAPACITY, state.settings.history)
-            if labels is not None:
-                series.season_state = seasons.search(state, labels.y)
-            found = series.season_state is not None
+            searched = None if labels is None else season.searched(labels.y)
+            if searched is not None:
+                series.season_state = searched
+                state.season = SeasonPeriods(season.periods(searched), state.seq)
+            found = searched is not None
         taken[-1].season = state.season
         moved = slab.model.y_dim > 1 and bool(_left(slab, state, np.array(y[-1:]))[0])
         if not (look or found or moved):

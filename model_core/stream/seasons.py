@@ -55,14 +55,6 @@ def next_look(model: UnderlyingModel, series: Series, seq: int) -> int | None:
     return look if search is None else min(search, look)
 
 
-def search(series: State, labels: Floats) -> Floats | None:
-    """Look for seasons in the last labels (T, d) of a series without any; their state, if any."""
-    state = season.searched(labels)
-    if state is not None:
-        series.season = SeasonPeriods(season.periods(state), series.seq)
-    return state
-
-
 def learn(series: State, state: Floats, labels: Sequence[Sequence[float]]) -> bool:
     """Take in the labels of the last observations, no more than were `foreseen`.
 

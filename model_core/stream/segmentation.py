@@ -68,10 +68,7 @@ def regimes(
     end = path[-1].end
     starts = sorted({begin, *(start for start in changes if begin < start < end)})
     for others in ([segment.start for segment in path], hindsight):
-        added = [other for other in others if begin < other < end and not _near(other, starts)]
-        starts = sorted([*starts, *added])
+        within = [other for other in others if begin < other < end]
+        far = [other for other in within if all(abs(other - start) > NEAR for start in starts)]
+        starts = sorted([*starts, *far])
     return [Segment(start, stop) for start, stop in pairwise([*starts, end])]
-
-
-def _near(start: int, others: Sequence[int]) -> bool:
-    return any(abs(start - other) <= NEAR for other in others)

@@ -27,9 +27,16 @@ def checked(settings: Mapping[str, Any]) -> StreamSettings:
 
     Those that only the service has stay at their defaults.
     """
+    known = [setting.name for setting in TABLE.values() if setting.meaning.detector]
     for name in settings:
-        if name not in TABLE or not TABLE[name].meaning.detector:
-            raise BadInput(_unknown(name))
+        if name in known:
+            continue
+        if name in TABLE:
+            raise BadInput(
+                f"{name}: a setting of streams of the service alone; a detector has no use for it"
+            )
+        meant = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+        raise BadInput(f"{name}: a detector has no such setting{meant}")
     values = {name: _value(TABLE[name], value) for name, value in settings.items()}
     if values.get("false_alarm_every") is None:
         values.pop("false_alarm_every", None)
@@ -40,14 +47,6 @@ def checked(settings: Mapping[str, Any]) -> StreamSettings:
             )
         values["false_alarm_every"] = None
     return StreamSettings(**values)
-
-
-def _unknown(name: str) -> str:
-    if name in TABLE:
-        return f"{name}: a setting of streams of the service alone; a detector has no use for it"
-    names = [setting.name for setting in TABLE.values() if setting.meaning.detector]
-    meant = did_you_mean(name, names) or f"; it has {', '.join(names)}"
-    return f"{name}: a detector has no such setting{meant}"
 
 
 def _value(setting: Setting, value: Any) -> Any:
