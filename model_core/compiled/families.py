@@ -73,14 +73,6 @@ def _label(number: Floats) -> float:
     return number[LABEL] if number[LABELLED] > 0 else np.nan
 
 
-# --- Student-t: half the degrees of freedom, location, squared scale ------------------------------
-
-
-@inlined
-def _student_t_places(outputs: int, parts: int, at: int) -> tuple[int, int, int]:
-    return 2 * outputs, 2 * outputs + student_t.FREEDOM + at, 3 * outputs + student_t.FREEDOM + at
-
-
 # --- mixtures of negative binomials ---------------------------------------------------------------
 
 
@@ -331,11 +323,6 @@ _COUNTS: dict[str, Callable[..., Any]] = {
 # --- Bernoulli, of one output: probability of a one -----------------------------------------------
 
 
-@inlined
-def _bernoulli_places(outputs: int, parts: int, at: int) -> tuple[int]:
-    return (2,)
-
-
 @entry
 def _bernoulli_score(step: RowStep) -> float:
     y = step.number[LABEL]
@@ -371,11 +358,6 @@ def _bernoulli_summarise(step: RowStep, levels: Floats, spare: Floats, out: Floa
 
 
 # --- classes, each as an output: a number proportional to its probability, then that --------------
-
-
-@inlined
-def _categorical_places(outputs: int, parts: int, at: int) -> tuple[int]:
-    return (at,)
 
 
 @compiled
@@ -414,8 +396,14 @@ def _categorical_summarise(step: RowStep, levels: Floats, spare: Floats, out: Fl
 
 
 _ANSWERS: dict[type, Answers] = {
-    components.StudentT: Answers(
-        _student_t_places,
+    components.StudentT: Answers(  # half the degrees of freedom, location, squared scale
+        inlined(
+            lambda outputs, parts, at: (
+                2 * outputs,
+                2 * outputs + student_t.FREEDOM + at,
+                3 * outputs + student_t.FREEDOM + at,
+            )
+        ),
         lambda outputs, parts: student_t.lines_of(outputs, ALONE).end,
         mixture.FIELDS,
         student_t.finish,
@@ -424,7 +412,7 @@ _ANSWERS: dict[type, Answers] = {
         student_t.draw,
     ),
     components.Bernoulli: Answers(
-        _bernoulli_places,
+        inlined(lambda outputs, parts, at: (2,)),
         lambda outputs, parts: 4,
         0,
         _finished,
@@ -432,7 +420,7 @@ _ANSWERS: dict[type, Answers] = {
         _bernoulli_summarise,
     ),
     components.Categorical: Answers(
-        _categorical_places,
+        inlined(lambda outputs, parts, at: (at,)),
         lambda classes, parts: classes + 1,
         0,
         _categorical_finish,

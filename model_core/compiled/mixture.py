@@ -491,7 +491,9 @@ def narrowest(levels: Floats, components: Floats, n: int) -> float:
 def sums(x: float, components: Floats, n: int, family: Any) -> tuple[float, float, float]:
     """CDF, density and its derivative of a mixture; family: None of real labels."""
     if family is None:
-        return _student_t_sums(x, components, n)
+        components[AT, 0] = x
+        _sums_at(1, components, n)
+        return components[CDF, 0], components[DENSITIES, 0], components[DERIVATIVES, 0]
     return _positive_sums(x, components, n, family)
 
 
@@ -508,13 +510,6 @@ def _positive_sums(x: float, components: Floats, n: int, family: Any) -> tuple[f
         density += weight[i] * p
         derivative += weight[i] * q
     return cdf, density, derivative
-
-
-@compiled
-def _student_t_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
-    components[AT, 0] = x
-    _sums_at(1, components, n)
-    return components[CDF, 0], components[DENSITIES, 0], components[DERIVATIVES, 0]
 
 
 @regrouped

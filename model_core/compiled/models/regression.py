@@ -110,8 +110,11 @@ def predict(step: RowStep) -> float:
         _past(model, context, features)
     else:
         _inputs(model, number, context, features)
-    if model.trend:
-        _since(context[0], own[model.kept - 1], features[n - 1])
+    if model.trend:  # time since each regime's first label
+        origin = own[model.kept - 1]
+        since = features[n - 1]
+        for i in range(whole(since)):
+            since[i] = _CONTEXT.age_of(context[0], origin[i], TREND_UNIT)
     project(step.lines[statistics_line(d) + model.kept :], features, projected)
     fit(d, own, features, fits)
     gram = projected[n]
@@ -165,13 +168,6 @@ def _past(model: Model, context: Floats, features: Floats) -> None:
         for k in range(sines.shape[0] // 2):
             sine = math.sin(sines[2 * k] * time + sines[2 * k + 1])
             arithmetic.fill(features[1 + model.lags * d + k], sine)
-
-
-@compiled
-def _since(now: float, origin: Floats, feature: Floats) -> None:
-    """Time since each regime's first label."""
-    for i in range(whole(feature)):
-        feature[i] = _CONTEXT.age_of(now, origin[i], TREND_UNIT)
 
 
 @compiled
