@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 CAPACITY = 2016  # labels kept: six weeks of half-hours, a week of five minutes
+LONGEST = CAPACITY // PERIODS  # period
 REPLAYED = 200  # of the labels before a season is found, that a filter begins anew with
 LAYERS = 2
 FIRST_SEARCH = 24  # labels
@@ -65,16 +66,13 @@ class Layer(NamedTuple):
 SEEN, USABLE, SEARCH, UPDATE, FIRST_LAYER = range(5)
 LAYER = len(Layer._fields)
 NUMBERS = FIRST_LAYER + LAYERS * LAYER
+PROFILES = NUMBERS + CAPACITY  # after the labels
+WIDTH = PROFILES + LAYERS * LONGEST
 
 
-def blank(outputs: int = 1, capacity: int = CAPACITY) -> Floats:
-    """State of a stream without labels; capacity: of these that it keeps, a multiple of 3."""
-    if capacity < PERIODS * SHORTEST or capacity % PERIODS:
-        raise ValueError(
-            f"capacity: expected a multiple of {PERIODS}, at least {PERIODS * SHORTEST}, "
-            f"got {capacity}"
-        )
-    state = np.zeros((outputs, NUMBERS + capacity + LAYERS * (capacity // PERIODS)))
+def blank(outputs: int = 1) -> Floats:
+    """State of a stream without labels."""
+    state = np.zeros((outputs, WIDTH))
     state[0, SEARCH] = FIRST_SEARCH
     return state
 
@@ -130,16 +128,15 @@ def observe(state: Floats, labels: Sequence[Sequence[float]]) -> bool:
     # Numbers are read one by one: most observations end here.
     first = int(state.item(SEEN))
     seen = first + len(labels)
-    capacity = _capacity(state)
     if len(labels) == 1:
-        at = NUMBERS + first % capacity
+        at = NUMBERS + first % CAPACITY
         for output, value in enumerate(labels[0]):
             state[output, at] = value
     else:
-        positions = np.arange(first, seen) % capacity
+        positions = np.arange(first, seen) % CAPACITY
         state[:, NUMBERS + positions] = np.array(labels).T
     state[0, SEEN] = seen
-    state[0, USABLE] = min(state.item(USABLE) + len(labels), capacity)
+    state[0, USABLE] = min(state.item(USABLE) + len(labels), CAPACITY)
     moved = False
     if state.item(FIRST_LAYER) and seen >= state.item(UPDATE):
         moved = _update(state)
@@ -157,13 +154,12 @@ def corrected(state: Floats, back: int, labels: Floats) -> Floats:
     """
     state = state.copy()
     seen = int(state[0, SEEN])
-    capacity = _capacity(state)
     positions = seen - back + np.arange(len(labels))
-    kept = positions >= max(seen - capacity, 0)
-    state[:, NUMBERS + positions[kept] % capacity] = labels[kept].T
+    kept = positions >= max(seen - CAPACITY, 0)
+    state[:, NUMBERS + positions[kept] % CAPACITY] = labels[kept].T
     anew = state.copy()
     if state[0, USABLE] <= back:
-        anew[0, USABLE] = min(seen, capacity)
+        anew[0, USABLE] = min(seen, CAPACITY)
     _put_layers(anew, [])
     while _search(anew):
         pass
@@ -190,10 +186,9 @@ def offset(state: Floats | None, ahead: int = 0) -> list[float]:
         return []
     # Numbers are read one by one, as in `observe`.
     position = int(state.item(SEEN)) + ahead
-    capacity = _capacity(state)
     outputs, width = state.shape
     total = [0.0] * outputs
-    first = NUMBERS + capacity  # of the profile of a layer
+    first = PROFILES  # of the profile of a layer
     for layer in range(FIRST_LAYER, NUMBERS, LAYER):
         period = int(state.item(layer))
         if not period:
@@ -201,7 +196,7 @@ def offset(state: Floats | None, ahead: int = 0) -> list[float]:
         at = first + (position - int(state.item(layer + 1))) % period
         for output in range(outputs):
             total[output] += state.item(output * width + at)
-        first += capacity // PERIODS
+        first += LONGEST
     return total
 
 
@@ -220,10 +215,7 @@ def next_update(state: Floats) -> float:
 
 def valid(state: Floats) -> bool:
     """Whether an array can be the state of a stream: for those that were stored."""
-    if state.dtype != np.float64 or state.ndim != 2 or not len(state):
-        return False
-    room = state.shape[1] - NUMBERS
-    if room < PERIODS * SHORTEST or room % (PERIODS + LAYERS):
+    if state.dtype != np.float64 or state.ndim != 2 or not len(state) or state.shape[1] != WIDTH:
         return False
     numbers = state[0, :NUMBERS]
     if not np.isfinite(numbers).all() or (np.abs(numbers) > MOST_SEEN).any():
@@ -235,15 +227,15 @@ def valid(state: Floats) -> bool:
         return False
     seen = numbers[SEEN]
     usable = numbers[USABLE]
-    longest = min(_capacity(state) // PERIODS, usable)
+    longest = min(LONGEST, usable)
     largest = MOST_PROFILE * LARGEST
     profiles = [_profile(state, i)[:, : layer.period] for i, layer in enumerate(kept)]
     return bool(
-        0 <= usable <= min(seen, _capacity(state))
+        0 <= usable <= min(seen, CAPACITY)
         and all(SHORTEST <= layer.period <= longest for layer in kept)
         and all(0 <= layer.origin <= seen for layer in kept)
         and all((np.abs(profile) <= largest).all() for profile in profiles)
-        and not (np.abs(state[:, NUMBERS : NUMBERS + _capacity(state)]) > LARGEST).any()
+        and not (np.abs(state[:, NUMBERS:PROFILES]) > LARGEST).any()
     )
 
 
@@ -266,11 +258,6 @@ def layers(state: Floats) -> list[Layer]:
     return [Layer(int(row[0]), int(row[1]), row[2]) for row in rows if row[0] > 0]
 
 
-def _capacity(state: Floats) -> int:
-    room = int(state.shape[1]) - NUMBERS
-    return room * PERIODS // (PERIODS + LAYERS)
-
-
 def _put_layers(state: Floats, kept: list[Layer]) -> None:
     state[0, FIRST_LAYER:NUMBERS] = 0.0
     for i, layer in enumerate(kept):
@@ -279,15 +266,13 @@ def _put_layers(state: Floats, kept: list[Layer]) -> None:
 
 def _profile(state: Floats, layer: int) -> Floats:
     """Room for the profiles (d, longest) of a layer."""
-    capacity = _capacity(state)
-    longest = capacity // PERIODS
-    first = NUMBERS + capacity + layer * longest
-    return state[:, first : first + longest]
+    first = PROFILES + layer * LONGEST
+    return state[:, first : first + LONGEST]
 
 
 def _labels(state: Floats, count: int) -> Floats:
     """The last labels (d, T), oldest first."""
-    return state.take(NUMBERS + _last(state, count) % _capacity(state), 1)
+    return state.take(NUMBERS + _last(state, count) % CAPACITY, 1)
 
 
 def _last(state: Floats, count: int) -> Ints:
@@ -423,7 +408,7 @@ def _search(state: Floats) -> bool:
     """Look for a further season; returns whether there is one."""
     kept = layers(state)
     usable = int(state[0, USABLE])
-    wait = min(int((GROWTH - 1) * usable), _capacity(state) // SEARCHES)
+    wait = min(int((GROWTH - 1) * usable), CAPACITY // SEARCHES)
     state[0, SEARCH] = state[0, SEEN] + max(wait, FEWEST)
     if len(kept) == LAYERS or usable < PERIODS * SHORTEST:
         return False

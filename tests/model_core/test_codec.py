@@ -212,7 +212,7 @@ def test_a_state_has_at_least_one_hypothesis_and_at_most_as_many_as_there_is_roo
 def test_ranks_and_seasons_travel_with_a_state():
     name = "gaussian-1"
     own = row_of(name)
-    seasons = season.blank(2, 12)
+    seasons = season.blank(2)
     blob = codec.encode(layout_of(name), own, seasons)
     assert np.array_equal(decode(name, blob).ranks, own.ranks)
     assert np.array_equal(codec.decode_season("gaussian", 2, blob), seasons)

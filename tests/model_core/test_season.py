@@ -32,10 +32,10 @@ def square(rng, n, period=DAY, sd=0.5):
     return np.where(np.arange(n) % period < period / 3, 1.0, -1.0) + sd * rng.normal(size=n)
 
 
-def passed(y, capacity=season.CAPACITY):
+def passed(y):
     """State after labels, and the positions at which a filter would begin anew."""
     y = y.reshape(len(y), -1)
-    state = season.blank(y.shape[1], capacity)
+    state = season.blank(y.shape[1])
     begun = [t for t, label in enumerate(y.tolist()) if season.observe(state, [label])]
     return state, begun
 
@@ -177,12 +177,13 @@ def test_what_a_filter_begins_with_has_no_season():
 def test_labels_that_are_corrected_leave_no_trace():
     """Also where the ring of labels begins anew among them."""
     rng = np.random.default_rng(6)
-    y = sine(rng, 16 * DAY)
-    right, _ = passed(y, 12 * DAY)
+    days = season.CAPACITY // DAY
+    y = sine(rng, (days + 4) * DAY)
+    right, _ = passed(y)
     assert season.periods(right) == [DAY]
     wrong = right.copy()
-    back, count = 5 * DAY, 2 * DAY
-    ring = (len(y) - back + np.arange(count)) % (12 * DAY)
+    back, count = 4 * DAY + 6, DAY
+    ring = (len(y) - back + np.arange(count)) % season.CAPACITY
     assert ring[0] > ring[-1]
     wrong[0, season.NUMBERS + ring] = 4 * rng.normal(size=count)
     before = wrong.copy()
@@ -194,8 +195,8 @@ def test_labels_that_are_corrected_leave_no_trace():
     np.testing.assert_array_equal(wrong, before)
     assert season.valid(found)
     # Those that are forgotten have no part in it.
-    again = season.corrected(found, 14 * DAY, 5 * sine(rng, 14 * DAY)[:, None])
-    quiet = sine(rng, 17 * DAY, sd=0.0)[16 * DAY :]
+    again = season.corrected(found, len(y) - DAY, 5 * sine(rng, len(y) - DAY)[:, None])
+    quiet = sine(rng, len(y) + DAY, sd=0.0)[len(y) :]
     assert np.abs(ahead(found, DAY) - (quiet - quiet.mean())).mean() < 0.3
     assert np.corrcoef(ahead(again, DAY), ahead(found, DAY))[0, 1] > 0.9
     assert ahead(again, DAY).std() > 3 * ahead(found, DAY).std()
@@ -289,20 +290,16 @@ def test_the_state_is_all_that_there_is_and_of_fixed_size():
         for label in y[cut:].tolist():
             season.observe(loaded, [[label]])
         np.testing.assert_array_equal(loaded, state)
-    long, _ = passed(np.tile(y[: 4 * DAY], 10), capacity=300)
-    assert long.nbytes < state.nbytes == season.blank().nbytes
+    long, _ = passed(np.tile(y[: 4 * DAY], 22))
+    assert long.nbytes == state.nbytes == season.blank().nbytes
     assert season.valid(long)
-    assert len(recent(long, 5000)) == 300
-    season.blank(1, 12)
-    for capacity in (9, 100):
-        with pytest.raises(ValueError, match="multiple of 3"):
-            season.blank(1, capacity)
+    assert len(recent(long, 5000)) == season.CAPACITY
 
 
 def test_what_cannot_be_a_state_is_not_valid():
     state, _ = passed(sine(np.random.default_rng(14), 200))
     assert season.valid(state)
-    assert season.valid(season.blank(1, 12))
+    assert season.valid(season.blank())
     assert not season.valid(state[:, :-1])
     assert not season.valid(state[:, :5])
     profiles = -2 * season.CAPACITY // 3
