@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -61,14 +59,7 @@ from service.worker.streams.validation import (
 
 _applied = metrics.OBSERVATIONS.labels("applied")
 Ints = NDArray[np.int64]
-
-
-class Rows(NamedTuple):
-    """Rows of a command that are applied without tasks of their own, as far as they are quiet."""
-
-    task: RowsTask
-    rows: Ints
-    wave: Wave
+NO_ROWS: Ints = np.empty(0, np.int64)
 
 
 class StreamQueue:
@@ -137,55 +128,58 @@ class CommandBatch:
 
         Such rows need no task, nor their streams a queue.
         """
-        running: set[StreamKey] = set()
-        begun: list[Rows] = []
+        tasks = [
+            task
+            for task in self.tasks
+            if isinstance(task, RowsTask) and _may_be_quiet(task.command, task.envelope)
+        ]
+        begun: dict[Task, Ints] = {}
+        if tasks:
+            streams = [self.touched[key] for task in tasks for key in task.streams]
+            allowed = self._allowed(tasks, streams)
+            rows, wave = quiet.wave_of_rows(self.engine.table, tasks, streams, allowed)
+            begun.update(zip(tasks, rows, strict=True))
         for task in self.tasks:
             if isinstance(task, RowsTask):
-                begun += self._rows(task, running)
+                others = np.ones(len(task.streams), dtype=bool)
+                others[begun.get(task, NO_ROWS) - task.first] = False
+                for i in np.flatnonzero(others).tolist():
+                    self._wait(task.streams[i], task.task(task.first + i))
             else:
                 self._wait(task.streams[0], task)
-        if not begun:
-            return
-        for chosen, part, entered in self._advance(quiet.joined([own.wave for own in begun])):
-            start = 0
-            for own in begun:
-                stop = start + len(own.rows)
-                first = bisect_left(chosen, start)
-                last = bisect_left(chosen, stop)
-                places = [i - start for i in chosen[first:last]]
-                start = stop
-                if places:
-                    runs = np.arange(first, last)
-                    self._answer(own.task, own.rows[places], runs, part, entered)
-        self._enter_awake()
+        if tasks and len(wave.streams):
+            self._apply(tasks, rows, wave)
 
-    def _rows(self, task: RowsTask, running: set[StreamKey]) -> list[Rows]:
-        """The rows of a command that may be quiet; all others become tasks, and wait.
+    def _allowed(self, tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> NDArray[np.bool_]:
+        """Rows of commands whose streams none before them names, and whose keys are not known.
 
-        running: streams of those of earlier commands, to which these are added.
+        streams: of all the rows.
         """
-        keys = task.streams
-        streams = list(map(self.touched.__getitem__, keys))
-        allowed = np.zeros(len(keys), dtype=bool)
-        if _may_be_quiet(task.command, task.envelope):
-            allowed[:] = True
-            if not self._distinct:
-                allowed[:] = [key not in running and key not in self._queues for key in keys]
-            if task.command.keys is not None:
-                allowed &= [not _is_remembered(task, i, own) for i, own in enumerate(streams)]
-        begun: list[Rows] = []
-        places: list[int] = []
-        if allowed.any():
-            places, wave = quiet.wave_of_rows(self.engine.table, task, streams, allowed)
-            if places:
-                begun.append(Rows(task, np.array(places, np.int64) + task.first, wave))
-        others = np.ones(len(keys), dtype=bool)
-        others[places] = False
-        for i in np.flatnonzero(others).tolist():
-            self._wait(keys[i], task.task(task.first + i))
+        allowed = np.ones(len(streams), dtype=bool)
         if not self._distinct:
-            running.update([keys[i] for i in places])
-        return begun
+            named: set[StreamKey] = set()
+            first: list[bool] = []
+            for task in self.tasks:
+                if task in tasks:
+                    first += [key not in named for key in task.streams]
+                named.update(task.streams)
+            allowed &= first
+        if any(task.command.keys for task in tasks):
+            keys = chain.from_iterable(task.of_rows(task.command.keys) for task in tasks)
+            pairs = zip(keys, streams, strict=True)
+            allowed &= [key is None or key_field(key) not in own.remembered for key, own in pairs]
+        return allowed
+
+    def _apply(self, tasks: Sequence[RowsTask], rows: Sequence[Ints], wave: Wave) -> None:
+        """Step the rows of commands that may be quiet, and answer those that are."""
+        starts = np.cumsum([0, *map(len, rows)])
+        for chosen, part, entered in self._advance(wave):
+            ends = chosen.searchsorted(starts).tolist()
+            for i, (task, own) in enumerate(zip(tasks, rows, strict=True)):
+                runs = np.arange(ends[i], ends[i + 1])
+                if len(runs):
+                    self._answer(task, own[chosen[runs] - starts[i]], runs, part, entered)
+        self._enter_awake()
 
     def _answer(self, task: RowsTask, rows: Ints, runs: Ints, wave: Wave, entered: Entered) -> None:
         """Answer the rows of a command that were quiet; others become tasks, next of their streams.
@@ -301,7 +295,7 @@ class CommandBatch:
                 believed=group is not together,
             )
             for chosen, part, entered in self._advance(wave):
-                self._quiet([queues[group[i]] for i in chosen], part, entered)
+                self._quiet([queues[group[i]] for i in chosen.tolist()], part, entered)
         self._enter_awake()
         return {queues[i] for i in tried}
 
@@ -346,7 +340,7 @@ class CommandBatch:
                 if queue.at == len(command.observations):
                     self._done(queue)
 
-    def _advance(self, wave: Wave) -> Iterator[tuple[list[int], Wave, Entered]]:
+    def _advance(self, wave: Wave) -> Iterator[tuple[Ints, Wave, Entered]]:
         """Step runs of streams; yields those of each slab, and what was entered of them."""
         for slab, chosen in wave.by_slab():
             self.engine.tick()
@@ -722,10 +716,3 @@ def _may_be_quiet(command: Observe | ObserveMany, envelope: Envelope) -> bool:
     if isinstance(command, ObserveMany):
         return not command.belief and (command.settings is None or command.keys is None)
     return not command.belief or (command.full and len(command.observations) > 1)
-
-
-def _is_remembered(task: RowsTask, place: int, stream: Stream) -> bool:
-    """Whether a row, by its place, has a key that its stream knows."""
-    keys = task.command.keys
-    key = None if keys is None or not stream.remembered else keys[task.first + place]
-    return key is not None and key_field(key) in stream.remembered

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from math import inf, nan
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period
 from service.worker.streams.answers import GATHERED, gathered, quiet_rows
 from service.worker.streams.history import ENTRY_BYTES
-from service.worker.streams.stream import GROUPS, ROW, WHOLE_ROW, Stream, Table, put_rows
+from service.worker.streams.stream import GROUPS, Stream, Table, put_rows
 from service.worker.streams.task import RowsTask
 
 MOST_AT_ONCE = 4 * AT_ONCE  # observations of a stream in a wave
@@ -205,12 +205,12 @@ class Wave:
         """Position of each number (N,)."""
         return np.asarray(self.each(self.firsts) + self.within)
 
-    def part(self, chosen: Sequence[int]) -> Wave:
+    def part(self, places: Ints) -> Wave:
         """Some of the runs, in order."""
-        if len(chosen) == len(self.streams):
+        if len(places) == len(self.streams):
             return self
-        places = np.array(chosen, dtype=np.int64)
-        numbers: Ints = places
+        numbers = places
+        chosen = places.tolist()
         if not self._single:
             kept = np.zeros(len(self.streams), dtype=bool)
             kept[places] = True
@@ -251,12 +251,12 @@ class Wave:
             offset=None if self.offset is None else self.offset[chosen],
         )
 
-    def by_slab(self) -> Iterator[tuple[Slab, list[int]]]:
+    def by_slab(self) -> Iterator[tuple[Slab, Ints]]:
         """Runs of streams of each slab, as many as are stepped at once."""
         slabs = [stream.slab for stream in self.streams]
         for slab in dict.fromkeys(slabs):
             assert slab is not None
-            own = [i for i, other in enumerate(slabs) if other is slab]
+            own = np.flatnonzero([other is slab for other in slabs])
             for first in range(0, len(own), slab.step_rows):
                 yield slab, own[first : first + slab.step_rows]
 
@@ -303,47 +303,70 @@ def wave_of(
 
 
 def wave_of_rows(
-    table: Table, task: RowsTask, streams: Sequence[Stream], allowed: Bools
-) -> tuple[list[int], Wave]:
-    """Places of rows of a command that may be quiet, to the last of their observations; the wave.
+    table: Table, tasks: Sequence[RowsTask], streams: Sequence[Stream], allowed: Bools
+) -> tuple[list[Ints], Wave]:
+    """Rows of each command that may be quiet, to the last of their observations; their wave.
 
-    streams: of each row, distinct. allowed: (rows,) none but these.
+    streams: of all rows, command after command. allowed: (rows,) none but these, of distinct ones.
     """
-    counts = task.counts
-    envelopes = [task.envelope] * len(streams)
+    sizes = [len(task.streams) for task in tasks]
+    counts = np.concatenate([task.counts for task in tasks])
+    plain = np.concatenate([task.plain for task in tasks])
+    envelopes = [*chain.from_iterable(map(repeat, [task.envelope for task in tasks], sizes))]
     own, left = asleep(table, streams, envelopes, counts)
-    fit = allowed & task.plain & (counts > 0) & (counts <= np.minimum(left, MOST_AT_ONCE))
-    if task.command.seqs is not None:
-        stated = task.command.seqs[task.first : task.stop]
+    fit = allowed & plain & (counts > 0) & (counts <= np.minimum(left, MOST_AT_ONCE))
+    if any(task.command.seqs for task in tasks):
+        stated = chain.from_iterable(task.of_rows(task.command.seqs) for task in tasks)
         seqs = own["position"]["seq"].tolist()
         fit &= [seq is None or seq == at for seq, at in zip(stated, seqs, strict=True)]
-    elapsed = np.ones(len(counts))
-    if task.command.settings is None:
-        fit &= np.isnan(own["interval"])
-    else:
-        fit &= counts == 1
-        chosen = np.flatnonzero(fit)
-        _, times = task.numbers_of((chosen + task.first).tolist())
-        last = own["position"]["last_time"][chosen]
-        now = _seconds(times or [None] * len(chosen))
-        passed = elapsed_of_each(now, last, own["interval"][chosen])
-        elapsed[chosen] = np.where(np.isnan(now), 0.0, passed)
-        fit &= elapsed > 0
+    timed = np.repeat([task.command.settings is not None for task in tasks], sizes)
+    fit &= np.where(timed, counts == 1, np.isnan(own["interval"]))
     chosen = np.flatnonzero(fit)
-    places = chosen.tolist()
-    y, times = task.numbers_of((chosen + task.first).tolist())
+    y, times = _numbers_of(tasks, _by_task(tasks, chosen))
+    elapsed = np.ones(len(chosen))
+    if timed[chosen].any():
+        ends = counts[chosen].cumsum()
+        now = _seconds(times or [None] * len(y))[ends - 1]
+        rows = own.take(chosen)
+        passed = elapsed_of_each(now, rows["position"]["last_time"], rows["interval"])
+        elapsed = np.where(timed[chosen], np.where(np.isnan(now), 0.0, passed), 1.0)
+        if not (elapsed > 0).all():
+            chosen = chosen[elapsed > 0]
+            elapsed = elapsed[elapsed > 0]
+            y, times = _numbers_of(tasks, _by_task(tasks, chosen))
     counts = counts[chosen]
+    places = chosen.tolist()
     wave = _wave(
         table,
         [streams[i] for i in places],
         own.take(chosen),
         counts,
-        envelopes[: len(places)],
+        [envelopes[i] for i in places],
         y,
-        elapsed[chosen].repeat(counts),
+        elapsed.repeat(counts),
         times,
     )
-    return places, wave
+    return _by_task(tasks, chosen), wave
+
+
+def _by_task(tasks: Sequence[RowsTask], places: Ints) -> list[Ints]:
+    """Rows in each command by their places among the rows of all."""
+    starts = np.cumsum([0, *(len(task.streams) for task in tasks)])
+    parts = np.split(places, places.searchsorted(starts[1:-1]))
+    firsts = [task.first for task in tasks] - starts[:-1]
+    return [part + first for part, first in zip(parts, firsts.tolist(), strict=True)]
+
+
+def _numbers_of(
+    tasks: Sequence[RowsTask], rows: Sequence[Ints]
+) -> tuple[Floats, list[str | None] | None]:
+    """Labels of rows of each command, one after the other, and their times, if any has one."""
+    parts = [task.numbers_of(own) for task, own in zip(tasks, rows, strict=True)]
+    y = np.concatenate([labels for labels, _ in parts])
+    if all(times is None for _, times in parts):
+        return y, None
+    each = ([None] * len(labels) if times is None else times for labels, times in parts)
+    return y, [*chain.from_iterable(each)]
 
 
 def _wave(
@@ -375,34 +398,6 @@ def _wave(
     firsts = own["position"]["seq"].astype(np.int64)
     return Wave(
         streams, own, hazards, firsts, counts, envelopes, y, elapsed, times, offset, believed
-    )
-
-
-def joined(waves: Sequence[Wave]) -> Wave:
-    """Waves of distinct streams as one."""
-    if len(waves) == 1:
-        return waves[0]
-    times: list[str | None] | None = None
-    if any(wave.times is not None for wave in waves):
-        times = []
-        for wave in waves:
-            times += [None] * len(wave.y) if wave.times is None else wave.times
-    offset: Floats | None = None
-    if any(wave.offset is not None for wave in waves):
-        offset = np.concatenate(
-            [np.zeros(len(w.y)) if w.offset is None else w.offset for w in waves]
-        )
-    return Wave(
-        list(chain.from_iterable(wave.streams for wave in waves)),
-        np.concatenate([wave.own.view(WHOLE_ROW) for wave in waves]).view(ROW),
-        list(chain.from_iterable(wave.hazards for wave in waves)),
-        np.concatenate([wave.firsts for wave in waves]),
-        np.concatenate([wave.counts for wave in waves]),
-        list(chain.from_iterable(wave.envelopes for wave in waves)),
-        np.concatenate([wave.y for wave in waves]),
-        np.concatenate([wave.elapsed for wave in waves]),
-        times,
-        offset,
     )
 
 
@@ -479,8 +474,8 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
         present = {i: wave.streams[i].season for i in seasonal}
     room = slab.room(len(wave.y)) if wave.believed else NO_BELIEFS
     counts, stepped, steps = _taken(slab, wave, room)
-    runs = counts.nonzero()[0].tolist()
-    if runs:
+    runs = counts.nonzero()[0]
+    if len(runs):
         numbers = _enter(table, wave.cut(0, counts).part(runs), stepped)
     else:
         numbers = np.empty((0, len(QuietNumbers._fields)))

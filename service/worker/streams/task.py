@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from itertools import groupby, repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -41,6 +41,7 @@ from service.wire.commands import QuietNumbers, quiet_bytes, quiet_row
 from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.stream import Stream, StreamKey
 
+T = TypeVar("T")
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
 OUTCOME_BYTES = 32 << 10  # of the answers to rows that have one outcome together
 
@@ -244,15 +245,21 @@ class RowsTask:
         ends = np.concatenate(([0], np.cumsum(self.command.counts)))
         return np.asarray(np.diff(others[ends]) == 0)[self.first : self.stop]
 
+    def of_rows(self, column: list[T | None] | None) -> list[T | None]:
+        """What the rows have in a column of the command."""
+        if column is None:
+            return [None] * (self.stop - self.first)
+        return column[self.first : self.stop]
+
     def numbers_of(
-        self, rows: Sequence[int]
+        self, rows: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], list[str | None] | None]:
         """Labels of rows that are plain, one row after the other, and their times."""
-        places = np.array(rows, np.int64)
+        places = rows
         if self.command.counts is not None:
             ends = np.cumsum(self.command.counts)
             starts = ends - self.command.counts
-            parts = [np.arange(starts[row], ends[row]) for row in rows]
+            parts = [np.arange(starts[row], ends[row]) for row in rows.tolist()]
             places = np.concatenate([places[:0], *parts])
         times = self.command.times
         return self._labels[places], None if times is None else [times[i] for i in places]
