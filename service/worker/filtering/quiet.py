@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, repeat
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,7 +157,8 @@ def plain(seen: Observation) -> bool:
 class Wave:
     """Runs of plain numbers that come to distinct streams that are asleep, before `until`.
 
-    own: (B,) rows of the table, and hazards (B,), of the streams as they are before the wave.
+    own: (B,) rows of the table, of the streams as they are before the wave. tables: as of
+    `Table.hazards`.
     firsts: (B,) position of the first number of each run. counts: (B,) numbers of each run.
     envelopes: (B,) of the commands. y: (N,) run after run. elapsed: (N,) time since the one before.
     times, offset: of the numbers, and their seasons (N,), if any has one. believed: whether the
@@ -166,7 +167,7 @@ class Wave:
 
     streams: Sequence[Stream]
     own: Rows
-    hazards: Sequence[Hazard | None]
+    tables: Mapping[int, Hazard]
     firsts: Ints
     counts: Ints
     envelopes: Sequence[Envelope]
@@ -200,6 +201,11 @@ class Wave:
         """What the runs have in a column (B, ...), for each of their numbers (N, ...)."""
         return column if self._single else column.repeat(self.counts, 0)
 
+    def hazard(self, run: int) -> Hazard | None:
+        """That of a stream; None: its model's own."""
+        stated = float(self.own["hazard"][run])
+        return self.tables.get(self.streams[run].at, None if isnan(stated) else stated)
+
     @property
     def seqs(self) -> Ints:
         """Position of each number (N,)."""
@@ -219,7 +225,6 @@ class Wave:
             self._numbers(numbers),
             streams=[self.streams[i] for i in chosen],
             own=self.own.take(places),
-            hazards=[self.hazards[i] for i in chosen],
             firsts=self.firsts[places],
             counts=self.counts[places],
             envelopes=[self.envelopes[i] for i in chosen],
@@ -381,11 +386,6 @@ def _wave(
     believed: bool = False,
 ) -> Wave:
     """A wave, with the seasons of its numbers."""
-    # None: their model's own.
-    hazards: list[Hazard | None] = [None if h != h else h for h in own["hazard"].tolist()]
-    if table.hazards:
-        known = zip(streams, hazards, strict=True)
-        hazards = [table.hazards.get(stream.at, hazard) for stream, hazard in known]
     offset = None
     chosen = own["seasonal"].nonzero()[0].tolist()  # of numpy's ways the one with the fewest calls
     if chosen:
@@ -397,7 +397,7 @@ def _wave(
             offset[ends[i] - count : ends[i]] = foreseen[:, 0]
     firsts = own["position"]["seq"].astype(np.int64)
     return Wave(
-        streams, own, hazards, firsts, counts, envelopes, y, elapsed, times, offset, believed
+        streams, own, table.hazards, firsts, counts, envelopes, y, elapsed, times, offset, believed
     )
 
 
@@ -543,9 +543,11 @@ def _stepped(slab: Slab, rows: Ints, wave: Wave, room: Floats) -> Stepped:
     """Steps of the rows of streams, of each run, one after the other; room: as of `_taken`."""
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
     inputs = plain_inputs(filtered, wave.elapsed, wave.each(wave.own.view(GROUPS)["rates"]))
-    hazards = wave.each(hazard_table(slab.model, wave.hazards))
+    hazards = wave.own["hazard"][:, None]
+    if np.isnan(hazards).any():
+        hazards = hazard_table(slab.model, [wave.hazard(run) for run in range(len(wave.streams))])
     offset = None if wave.offset is None else wave.offset[:, None]
-    taken = Packed(wave.y[:, None], offset, hazards, inputs)
+    taken = Packed(wave.y[:, None], offset, wave.each(hazards), inputs)
     return slab.stepped(rows[wave.owner], taken, room=room[: len(wave.y)])
 
 
@@ -634,10 +636,11 @@ def _encoded(wave: Wave, numbers: Floats, stepped: Stepped, accepted_ms: Ints) -
         wave.offset,
     )
     rows = records.encoded()
-    tables = [type(hazard) in (tuple, dict) for hazard in wave.hazards]
-    whole = ~records.fit | wave.each(np.array(tables))
+    whole = ~records.fit
+    if wave.tables:
+        whole |= wave.each(np.array([stream.at in wave.tables for stream in wave.streams]))
     for i in whole.nonzero()[0].tolist():
-        hazard = wave.hazards[wave.owner[i]]
+        hazard = wave.hazard(wave.owner[i])
         rows[i] = encode_row(records.record(i, int(wave.seqs[i]), hazard))
     return rows
 

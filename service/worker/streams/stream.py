@@ -645,24 +645,17 @@ def parted(
     the others by partition. What else waits for a commit, as keyed outcomes do, is written as it
     is.
     """
-    asleep = [
-        stream
-        for stream in chain.from_iterable(of_partition.values())
-        if stream.at >= 0 and not stream._touched and not stream.tail.new
-    ]
-    places = np.array([stream.at for stream in asleep], dtype=np.int64)
-    rows = table.of(places)
-    early = (rows["moved"] > 0) & (rows["position"]["seq"] < rows["due"])
-    if not early.all():
-        asleep = list(compress(asleep, early.tolist()))
-        rows = rows.compress(early)
-        places = places[early]
-    table.rows["moved"][places] = 0
-    taken = set(places.tolist())
-    others = {
-        partition: [stream for stream in streams if stream.at not in taken]
-        for partition, streams in of_partition.items()
-    }
+    streams = [*chain.from_iterable(of_partition.values())]
+    places = np.array([stream.at for stream in streams], dtype=np.int64)
+    rows = table.of(places)  # of one that is awake any
+    alone = np.array([not (stream._touched or stream.tail.new) for stream in streams], dtype=bool)
+    alone &= (places >= 0) & (rows["moved"] > 0) & (rows["position"]["seq"] < rows["due"])
+    asleep = list(compress(streams, alone.tolist()))
+    rows = rows.compress(alone)
+    table.rows["moved"][places[alone]] = 0
+    others: dict[int, list[Stream]] = {partition: [] for partition in of_partition}
+    for stream in compress(streams, (~alone).tolist()):
+        others[stream.partition].append(stream)
     return asleep, rows, others
 
 
