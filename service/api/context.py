@@ -16,7 +16,7 @@ from service.api.gateway.load_shedding import Overload
 from service.api.gateway.own_commands import Expiry, HindsightRequests
 from service.api.gateway.pages import ChangePages, IncidentPages, Ranking
 from service.api.gateway.store_monitor import StoreMonitor
-from service.api.parsing.commands import CommandParser
+from service.api.parsing.bodies import CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.series import SeriesRules
 from service.api.sse import EventHub, ObservationHub

@@ -410,19 +410,8 @@ def _replay_s(server: BenchServer, model: str, rows: int, stream: str) -> float:
             writer.writerow([*names, *(["x"] if "x" in observations[0] else [])])
             for row in observations:
                 writer.writerow([*np.ravel(row["y"]).tolist(), *row.get("x", [])])
-        command = [
-            sys.executable,
-            "-c",
-            MOCA,
-            "replay",
-            str(file),
-            "--url",
-            server.url,
-            "--out",
-            folder,
-            "--replace",
-        ]
-        command += ["--stream", stream]
+        command = [sys.executable, "-c", MOCA, "replay", str(file), "--url", server.url]
+        command += ["--out", folder, "--replace", "--stream", stream]
         for name, value in _settings(model).items():
             command += ["--set", f"{name}={value}"]
         began = time.monotonic()

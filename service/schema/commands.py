@@ -1,6 +1,6 @@
 """Request schemas of stream commands (shape only).
 
-Limits that are settings are checked in `service.api.parsing.commands`.
+Limits that are settings are checked in `service.api.parsing.bodies`.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ from model_core.errors import BadArtifact
 from service import wire
 from service.api import tables
 from service.api.parsing import samples
-from service.api.parsing.bodies import JSON
-from service.api.parsing.commands import CommandParser
+from service.api.parsing.bodies import JSON, CommandParser
 from service.api.parsing.observations import ObservationParser
 from service.api.parsing.samples import PROTOBUF, Version
 from service.api.parsing.series import SeriesRules, StreamAssignment

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from model_core import wording
 from service import wire
-from service.api.parsing.commands import CommandParser
+from service.api.parsing.bodies import CommandParser
 from service.problems import InvalidField, StartupError
 from service.schema import rendering
 from service.schema.commands import check_selector

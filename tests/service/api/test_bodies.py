@@ -20,8 +20,7 @@ from pydantic import ValidationError
 from service.api import http
 from service.api.http import is_light
 from service.api.parsing import bodies
-from service.api.parsing.bodies import JSON, NDJSON, field_errors
-from service.api.parsing.commands import CommandParser
+from service.api.parsing.bodies import JSON, NDJSON, CommandParser, field_errors
 from service.api.parsing.observations import SHORT_BYTES, ObservationParser
 from service.problems import BodyTooLarge, InvalidField, ServiceError
 from service.schema.commands import ActionForm, BeliefForm, MovesForm, PredictionForm, WhatIfForm

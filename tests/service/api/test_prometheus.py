@@ -12,7 +12,7 @@ from model_core import labels as model_labels
 from service import wire
 from service.api.gateway.gateway import RowsResult
 from service.api.parsing import samples, series
-from service.api.parsing.commands import CommandParser
+from service.api.parsing.bodies import CommandParser
 from service.api.parsing.samples import MOST_PARTS, Version, parse_write
 from service.api.parsing.series import SeriesRules
 from service.api.routes import prometheus
