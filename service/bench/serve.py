@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -91,7 +91,12 @@ def bench_serve(
     console = console or Console()
     results = {}
     console.print("starting the service")
-    with echo_server() as echo, moca_server(workers) as server:
+    with tempfile.TemporaryDirectory(prefix="moca-bench-") as folder, ExitStack() as stack:
+        echo_program = ["-m", "uvicorn", ECHO_APP, "--log-level", "error", "--no-access-log"]
+        echo = stack.enter_context(_running("the echo", echo_program, "/openapi.json"))
+        data = ["--data-dir", str(Path(folder) / "data"), "--workers", str(workers)]
+        program = ["-c", MOCA, "serve", "--host", "127.0.0.1", *data]
+        server = stack.enter_context(_running("moca serve", program, "/readyz"))
         for model in list(BUILTIN) if models and ALL in models else models or [DEFAULT]:
             results[model] = _measure(plan, server, echo, model, console)
     for model, measures in results.items():
@@ -167,38 +172,14 @@ class BenchServer(NamedTuple):
 
 
 @contextmanager
-def echo_server() -> Iterator[BenchServer]:
-    """Run the bare echo endpoint."""
-    port = _free_port()
-    program = ["-m", "uvicorn", ECHO_APP, "--port", str(port), "--log-level", "error"]
-    with _running("the echo", [*program, "--no-access-log"], port, "/openapi.json") as server:
-        yield server
-
-
-@contextmanager
-def moca_server(workers: int) -> Iterator[BenchServer]:
-    """Run `moca serve` with its embedded store in a folder that is removed afterwards."""
-    port = _free_port()
-    with tempfile.TemporaryDirectory(prefix="moca-bench-") as folder:
-        command = ["-c", MOCA, "serve", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--workers", str(workers), "--data-dir", str(Path(folder) / "data")]
-        with _running("moca serve", command, port, "/readyz") as server:
-            yield server
-
-
-def _free_port() -> int:
-    """Return a TCP port of the loopback interface that is free now."""
+def _running(name: str, program: list[str], probe: str) -> Iterator[BenchServer]:
+    """Run Python with these arguments and a free port, from when its `probe` is answered."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-@contextmanager
-def _running(name: str, program: list[str], port: int, probe: str) -> Iterator[BenchServer]:
-    """Run Python with these arguments from when its program is ready, which `probe` answers."""
+        port = int(sock.getsockname()[1])
     # Without settings: a MOCA_REDIS_URL must not lead the load to a real store.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MOCA_")}
-    command = [sys.executable, *program]
+    command = [sys.executable, *program, "--port", str(port)]
     # Output goes to a file: a pipe that nobody reads would stop a talkative server.
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
