@@ -41,10 +41,15 @@ class Authenticator:
     """Admits requests; `required`: a key is needed even while none exists."""
 
     def __init__(
-        self, keyring: AsyncKeyring, rates: Rates, settings: Settings, required: bool
+        self,
+        keyring: AsyncKeyring,
+        counting: AsyncStoreClient,
+        settings: Settings,
+        required: bool,
     ) -> None:
         self._keyring = keyring
-        self.rates = rates
+        self._counting = counting
+        self._key_rate = settings.key_rate
         self._open_access = settings.open_access
         self._cache_s = settings.key_cache_s
         self._names = names_of(settings)
@@ -71,9 +76,10 @@ class Authenticator:
         if key is None:
             return
         scope["state"]["key"] = key.id
-        rate = self.rates.of(key)
-        if rate is not None:
-            await self.rates.spend(key, rate)
+        rate = self.rate_of(key)
+        if rate is not None and (wait_s := await from_store(self._spent(key, rate))):
+            detail = f"key {key.name!r}: rate limit of {rate} exceeded"
+            raise RateExceeded(detail, rate.amount, rate.window_s, wait_s)
 
     @property
     def stale(self) -> bool:
@@ -151,29 +157,17 @@ class Authenticator:
                 self._required = True  # and stays so, even if the keys are lost
         self._fresh_until = started + self._cache_s
 
-
-class Rates:
-    """A sliding window for each key: two counters in the store, whatever the rate."""
-
-    def __init__(self, client: AsyncStoreClient, default: str) -> None:
-        self._client = client
-        self._default = default
-
-    def of(self, key: Key) -> Rate | None:
+    def rate_of(self, key: Key) -> Rate | None:
         """Return a key's rate; None without one, so that such a key costs no round trip."""
-        return _parsed_rate(key.rate or self._default)
+        return _parsed_rate(key.rate or self._key_rate)
 
-    async def spend(self, key: Key, rate: Rate) -> None:
-        """Count one request; RateExceeded over the rate, RedisUnavailable without the store."""
-        wait_s = await from_store(self._count(key, rate))
-        if wait_s:
-            detail = f"key {key.name!r}: rate limit of {rate} exceeded"
-            raise RateExceeded(detail, rate.amount, rate.window_s, wait_s)
+    async def _spent(self, key: Key, rate: Rate) -> int:
+        """Count one request; return 0, or the seconds after which the next one may come.
 
-    async def _count(self, key: Key, rate: Rate) -> int:
-        """Return 0, or the seconds after which the next request may come."""
+        By a sliding window for each key: two counters in the store, whatever the rate.
+        """
         names = [f"{RATE_KEYS}:{key.id}"]
-        (answer,) = await self._client.run([script("rate", names, [rate.amount, rate.window_s])])
+        (answer,) = await self._counting.run([script("rate", names, [rate.amount, rate.window_s])])
         if isinstance(answer, redis.OutOfMemoryError):
             return 0  # a full store takes no counters, but reads and deletes are to work
         if isinstance(answer, Exception):

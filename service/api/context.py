@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
 from model_core.upm.builtin import BUILTIN
-from service.api.auth import Authenticator, Rates
+from service.api.auth import Authenticator
 from service.api.gateway.gateway import Gateway, Replies
 from service.api.gateway.load_shedding import Overload
-from service.api.gateway.own_commands import Expiry, HindsightRequests
+from service.api.gateway.own_commands import HindsightRequests, expire_streams
 from service.api.gateway.pages import ChangePages, IncidentPages, Ranking
 from service.api.gateway.store_monitor import StoreMonitor
 from service.api.parsing.bodies import CommandParser
@@ -76,8 +76,7 @@ class Context:
         stack.push_async_callback(self.gateway.close)
         self.hindsight = HindsightRequests(self.gateway)
         stack.push_async_callback(self.hindsight.close)
-        rates = Rates(counting, settings.key_rate)
-        self.authenticator = Authenticator(AsyncKeyring(reads), rates, settings, required)
+        self.authenticator = Authenticator(AsyncKeyring(reads), counting, settings, required)
         self.event_hub = EventHub(Feeds(reads, partitions), settings)
         self.observation_hub = ObservationHub(self.store, settings)
         self.observation_parser = ObservationParser(settings)
@@ -99,7 +98,7 @@ class Context:
         await self.monitor.look_for_windows()  # in force from the first observation on
         self.gateway.start(
             self.authenticator.watch(),
-            Expiry(self.store, self.gateway).watch(),
+            expire_streams(self.store, self.gateway),
             self.event_hub.watch(),
             self.observation_hub.watch(),
             self.overload.watch(),

@@ -190,7 +190,7 @@ class PlainPosts:
         if authenticator.stale:
             return None
         key = authenticator.check(head.authorization, head.hosts, self._one.needs)
-        if key is not None and authenticator.rates.of(key) is not None:  # the store counts them
+        if key is not None and authenticator.rate_of(key) is not None:  # the store counts them
             return None
         command = wire.Observe(stream, [])
         if query:

@@ -12,6 +12,7 @@ import sys
 import time
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -48,13 +49,13 @@ class LoadReport(Struct):
         return (self.requests - sum(self.errors.values())) / self.seconds
 
 
+@dataclass
 class LoadTally:
     """Shared by all connections: latencies, errors, and when to stop."""
 
-    def __init__(self, stop_at: float):
-        self.stop_at = stop_at
-        self.latency_s = array("d")
-        self.errors: dict[str, int] = {}
+    stop_at: float
+    latency_s: array[float] = field(default_factory=lambda: array("d"))
+    errors: dict[str, int] = field(default_factory=dict)
 
     def fail(self, kind: str) -> None:
         """Count a failure."""

@@ -30,29 +30,23 @@ HINDSIGHT_MOST = 256
 HindsightStatus = Literal["current", "pending", "unavailable"]
 
 
-class Expiry:
-    """Expires streams: polls once a second for those that are due."""
+async def expire_streams(store: AsyncStore, gateway: Gateway) -> None:
+    """Expire streams, forever: look once a second for those that are due."""
 
-    def __init__(self, store: AsyncStore, gateway: Gateway) -> None:
-        self._store = store
-        self._gateway = gateway
-
-    async def watch(self) -> None:
-        """Expire streams, forever."""
-        while True:
-            await asyncio.sleep(EXPIRY_PERIOD_S)
-            try:
-                now_ms = time.time_ns() // 1_000_000
-                due = await bounded(self._store.expired(now_ms, EXPIRED_AT_ONCE), TIMEOUT_S)
-                await asyncio.gather(*(self._expire(stream) for stream in due))
-            except UNREACHABLE as error:
-                log.info("cannot read expired streams: %s", error)
-
-    async def _expire(self, stream: str) -> None:
+    async def expire(stream: str) -> None:
         try:
-            await self._gateway.submit(wire.Expire(stream))
+            await gateway.submit(wire.Expire(stream))
         except ServiceError as error:
             log.info("could not expire stream %s: %s", stream, error.detail)
+
+    while True:
+        await asyncio.sleep(EXPIRY_PERIOD_S)
+        try:
+            now_ms = time.time_ns() // 1_000_000
+            due = await bounded(store.expired(now_ms, EXPIRED_AT_ONCE), TIMEOUT_S)
+            await asyncio.gather(*map(expire, due))
+        except UNREACHABLE as error:
+            log.info("cannot read expired streams: %s", error)
 
 
 class HindsightRequests:

@@ -182,51 +182,6 @@ async def _table(context: Context, columns: Callable[[], Columns], layout: str) 
     return Rendered(content, 200, ARROW if layout == "arrow" else JSON)
 
 
-class ListAnswers:
-    """Answers to a list of observations, in the layout that was asked for."""
-
-    def __init__(self, context: Context, layout: str, full: bool) -> None:
-        self.count = 0
-        self._context = context
-        self._layout = layout
-        self._full = full
-        self._answers: list[Answer] = []  # for columns
-        self._pieces: list[bytes] = []  # for objects
-
-    def take(self, command: wire.Observe, outcome: wire.Outcome) -> None:
-        """Take the answers to one part of the list."""
-        if self._layout != "objects":
-            answers = rendering.answers(command, outcome)
-            self.count += len(answers)
-            self._answers += answers
-            return
-        texts = rendering.texts(command, outcome)
-        self.count += len(texts)
-        if texts:
-            self._pieces.append(b",".join(texts))
-
-    async def response(self) -> Response:
-        """Return the response for a list that was applied."""
-        if self._layout == "objects":
-            return ListResponse(self._pieces)
-        columns = partial(tables.answer_columns, self._answers, self._full)
-        return await _table(self._context, columns, self._layout)
-
-    async def stopped(
-        self, status: int, document: dict[str, Any], headers: Mapping[str, str] = NO_HEADERS
-    ) -> Response:
-        """Return the response for a list applied in part: the answers so far, and the error."""
-        document["applied"] = self.count
-        if self._layout != "objects":
-            columns = partial(tables.answer_columns, self._answers, self._full)
-            document["answers"] = await apart(self._context.thread, columns)
-            return Rendered(_encoder.encode(document), status, problems.PROBLEM_JSON, headers)
-        before = _encoder.encode(document)[:-1] + b',"answers":['
-        return ListResponse(
-            self._pieces, (before, b",", b"]}"), status, headers, problems.PROBLEM_JSON
-        )
-
-
 async def _observe_list(
     context: Context, template: wire.Observe, form: Observations, body: bytes, layout: str
 ) -> Response:
@@ -234,13 +189,15 @@ async def _observe_list(
     size = context.observation_parser.parts(form.observations)
     if template.key is not None:
         template.digest = await parse_body(context, partial(list_digest, size=size), body)
-    answers = ListAnswers(context, layout, template.full)
+    answers: list[Answer] = []  # for columns
+    pieces: list[bytes] = []  # for objects
+    count = 0
+    refusal: tuple[int, dict[str, Any], Mapping[str, str]] | None = None
     patience = context.gateway.patience()
     for first in range(0, len(form.observations), size):
-        part = form.observations[first : first + size]
         command = replace(
             template,
-            observations=part,
+            observations=form.observations[first : first + size],
             first=first,
             seq=None if template.seq is None else template.seq + first,
         )
@@ -248,12 +205,31 @@ async def _observe_list(
             # The queue shields the append: a client that disconnects does not undo its request.
             outcome = await context.gateway.submit(command, first > 0, patience)
         except problems.ServiceError as error:
-            return await answers.stopped(error.status, error.document(), error.headers())
-        answers.take(command, outcome)
+            refusal = error.status, error.document(), error.headers()
+            break
+        if layout == "objects":
+            texts = rendering.texts(command, outcome)
+            pieces += [b",".join(texts)] if texts else []
+            count += len(texts)
+        else:
+            answers += rendering.answers(command, outcome)
         if outcome.status >= 400:
-            return await answers.stopped(outcome.status, msgspec.json.decode(outcome.body[-1]))
+            refusal = outcome.status, _document(outcome.body[-1]), NO_HEADERS
+            break
         await asyncio.sleep(0)
-    return await answers.response()
+    columns = partial(tables.answer_columns, answers, template.full)
+    if refusal is None:
+        return (
+            ListResponse(pieces) if layout == "objects" else await _table(context, columns, layout)
+        )
+    # What was applied before is answered, and the error.
+    status, document, headers = refusal
+    document["applied"] = count or len(answers)
+    if layout != "objects":
+        document["answers"] = await apart(context.thread, columns)
+        return Rendered(_encoder.encode(document), status, problems.PROBLEM_JSON, headers)
+    around = _encoder.encode(document)[:-1] + b',"answers":[', b",", b"]}"
+    return ListResponse(pieces, around, status, headers, problems.PROBLEM_JSON)
 
 
 # --- observations of many streams -----------------------------------------------------------------
