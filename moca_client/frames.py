@@ -40,8 +40,19 @@ def to_frame(
     kind: type of the rows, if there may be none. Vectors get numbered columns, as in the
     files that `moca replay` writes.
     """
-    items, kind_of_rows = _rows(rows)
-    return _frame(columns_of(items, kind or kind_of_rows), backend)
+    source: Any = rows.events if isinstance(rows, Changepoints) else rows
+    try:
+        items = [source] if isinstance(source, HistoryPage) else list(source)
+    except TypeError:
+        items = [source]
+    kind_of_items = type(items[0]) if items else Event
+    if any(isinstance(item, HistoryPage) for item in items):
+        items = [observed for page in items for observed in page.observations]
+        kind_of_items = Recorded
+    elif not issubclass(kind_of_items, Answer | Recorded | Event | StreamChange):
+        name = kind_of_items.__name__
+        raise InvalidRequest(f"expected answers, history or changes, got {name}")
+    return _frame(columns_of(items, kind or kind_of_items), backend)
 
 
 def _frame(columns: Columns, backend: str | None) -> Any:
@@ -54,24 +65,6 @@ def _frame(columns: Columns, backend: str | None) -> Any:
     if chosen not in BACKENDS:
         raise InvalidRequest(f"backend: expected one of {', '.join(BACKENDS)}, got {chosen!r}")
     return nw.from_dict(columns, backend=cast(Any, chosen)).to_native()
-
-
-def _rows(source: Any) -> tuple[list[Any], type]:
-    """Return the items to make rows of, and their type."""
-    if isinstance(source, Changepoints):
-        return source.events, Event
-    if isinstance(source, HistoryPage):
-        source = [source]
-    try:
-        rows = list(source)
-    except TypeError:
-        rows = [source]
-    if any(isinstance(row, HistoryPage) for row in rows):
-        return [observed for page in rows for observed in page.observations], Recorded
-    kind = type(rows[0]) if rows else Event
-    if not issubclass(kind, Answer | Recorded | Event | StreamChange):
-        raise InvalidRequest(f"expected answers, history or changes, got {kind.__name__}")
-    return rows, kind
 
 
 def import_narwhals() -> None:

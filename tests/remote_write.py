@@ -4,11 +4,11 @@ import cramjam
 import msgspec
 
 from service import wire
-from service.api.parsing.samples import Version, _write
+from service.api.parsing.samples import Version, _remote_write
 
 V1 = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 V2 = V1 | {"Content-Type": f"application/x-protobuf;proto={Version.V2.value}"}
-CLASS = _write.classes
+CLASS = _remote_write.classes
 
 
 def raw(settings):

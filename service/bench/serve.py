@@ -280,16 +280,9 @@ class Load(NamedTuple):
 
 
 def _load(server: BenchServer, job: LoadJob, seconds: float) -> Load:
-    """Load a server for a while."""
+    """Load a server for a while, by the generator in its own process."""
     job.seconds = seconds
     before = cpu_seconds(server)
-    report = _generate(job)
-    used = {role: at - before.get(role, 0.0) for role, at in cpu_seconds(server).items()}
-    return Load(report, used)
-
-
-def _generate(job: LoadJob) -> LoadReport:
-    """Run the generator in its own process."""
     done = subprocess.run(
         [sys.executable, "-c", "from service.bench.load import main; main()"],
         input=msgspec.json.encode(job),
@@ -302,7 +295,8 @@ def _generate(job: LoadJob) -> LoadReport:
     report = msgspec.json.decode(done.stdout, type=LoadReport)
     if not report.requests:
         raise BenchError("the load generator got no answer at all")
-    return report
+    used = {role: at - before.get(role, 0.0) for role, at in cpu_seconds(server).items()}
+    return Load(report, used)
 
 
 def _job(

@@ -165,13 +165,42 @@ def _answers_of(
     """Return answers to observations of a command from place `first` on."""
     stored = outcome.answers
     assert stored is not None
-    if isinstance(part, wire.StoredAnswer):
-        return [_answer(kind, command.stream, stored, part, outcome.duplicate)]
-    found = _columns_of(command, outcome, part, first).answers(kind)
-    for answer, belief in zip(found, part.beliefs or (), strict=False):
-        assert answer.run_length is not None
-        answer.run_length.belief = responses.BeliefColumns(*belief)
-    return found
+    if isinstance(part, wire.QuietAnswers):
+        columns = _columns_of(command, outcome, part, first)
+        found = [columns.answer(kind, i) for i in range(len(columns.seqs))]
+        for answer, columns_of_belief in zip(found, part.beliefs or (), strict=False):
+            assert answer.run_length is not None
+            answer.run_length.belief = responses.BeliefColumns(*columns_of_belief)
+        return found
+    own = part.run_length
+    belief = None if part.belief is None else responses.BeliefColumns(*part.belief)
+    answer = kind(
+        stream=command.stream,
+        seq=part.seq,
+        model=stored.model,
+        predictive=_predictive(part, stored.full),
+        log_score=part.log_score,
+        changed_probability=part.changed_probability,
+        evidence=part.evidence,
+        changepoint_probability=part.changepoint_probability,
+        recent_change_probability=part.recent_change_probability,
+        anomaly=part.anomaly,
+        run_length=own
+        and responses.RunLengthSummary(
+            own.map, own.mean, None, own.hypotheses, own.pruned_mass, belief
+        ),
+        event=event(part.event),
+        warming_up=part.warming_up,
+        duplicate=outcome.duplicate,
+        components=part.components,
+        time=part.time,
+        provisional=part.provisional,
+        season=season(part.season),
+        regime=regime(part.regime),
+        new_probability=part.new_probability,
+        return_evidence=part.return_evidence,
+    )
+    return [answer]
 
 
 def _columns_of(
@@ -236,10 +265,6 @@ class QuietColumns(NamedTuple):
         for i in missing:
             texts[i] = _encode(self.answer(kind, i))
         return texts
-
-    def answers(self, kind: type[responses.Answer]) -> list[responses.Answer]:
-        """Return all answers."""
-        return [self.answer(kind, i) for i in range(len(self.seqs))]
 
     def answer(self, kind: type[responses.Answer], i: int) -> responses.Answer:
         """Return one of the answers."""
@@ -340,43 +365,6 @@ def _quiet(
             most_probable, average, None, hypotheses, pruned
         )
     return answer
-
-
-def _answer(
-    kind: type[responses.Answer],
-    stream: str,
-    answers: wire.Answers,
-    stored: wire.StoredAnswer,
-    duplicate: bool,
-) -> responses.Answer:
-    own = stored.run_length
-    belief = None if stored.belief is None else responses.BeliefColumns(*stored.belief)
-    return kind(
-        stream=stream,
-        seq=stored.seq,
-        model=answers.model,
-        predictive=_predictive(stored, answers.full),
-        log_score=stored.log_score,
-        changed_probability=stored.changed_probability,
-        evidence=stored.evidence,
-        changepoint_probability=stored.changepoint_probability,
-        recent_change_probability=stored.recent_change_probability,
-        anomaly=stored.anomaly,
-        run_length=own
-        and responses.RunLengthSummary(
-            own.map, own.mean, None, own.hypotheses, own.pruned_mass, belief
-        ),
-        event=event(stored.event),
-        warming_up=stored.warming_up,
-        duplicate=duplicate,
-        components=stored.components,
-        time=stored.time,
-        provisional=stored.provisional,
-        season=season(stored.season),
-        regime=regime(stored.regime),
-        new_probability=stored.new_probability,
-        return_evidence=stored.return_evidence,
-    )
 
 
 def summary(name: str, head: wire.Head) -> responses.StreamSummary:

@@ -139,7 +139,7 @@ def _classes(package: str, messages: Mapping[str, Sequence[Field]]) -> dict[str,
 # A series that is known is known by the bytes of its labels, which are not read then. Histograms
 # and exemplars are counted, not read.
 
-_write = Schema(
+_remote_write = Schema(
     "moca.remote_write",
     {
         "Request1": [Field("timeseries", 1, "Series1")],
@@ -164,7 +164,7 @@ _write = Schema(
     },
     "set max_samples_per_send of the sender's queue_config",
 )
-_label = _write.classes["Label"].FromString
+_label = _remote_write.classes["Label"].FromString
 
 
 class Version(Enum):
@@ -202,13 +202,13 @@ def parse_write(body: bytes, version: Version, max_bytes: int, max_samples: int)
         content = bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
         raise MalformedBody(f"body: expected snappy's block format: {error}") from None
-    request = _write.read(content, root, max_samples, version.value)
+    request = _remote_write.read(content, root, max_samples, version.value)
     count = len(request.timeseries)
     if count > max_samples:
-        raise _write.too_large(max_samples, "timeseries", count)
+        raise _remote_write.too_large(max_samples, "timeseries", count)
     samples = sum([len(one.samples) for one in request.timeseries])
     if samples > max_samples:
-        raise _write.too_large(max_samples, "samples", samples)
+        raise _remote_write.too_large(max_samples, "samples", samples)
     symbols = [] if plain else list(request.symbols)  # once, so that series share each string
     series: list[tuple[Labels, Samples]] = []
     refusals: list[tuple[int, str]] = []
@@ -263,7 +263,7 @@ NO_VALUE = 1  # flag of a point without a value
 NS_PER_MS = 1_000_000
 VALUES = ("string_value", "bool_value", "int_value", "double_value")
 OTHERS = ("histogram", "exponential_histogram", "summary")
-_metrics = Schema(
+_otlp = Schema(
     "moca.otlp",
     {
         "Request": [Field("resource_metrics", 1, "ResourceMetrics")],
@@ -321,7 +321,7 @@ class _JsonMessage(msgspec.Struct, rename="camel", frozen=True, gc=False):
 def _json_decoder() -> Any:
     """Return what reads a request in JSON, into structs with the members of the messages."""
     structs: dict[str, Any] = {}
-    for name, fields in reversed([*_metrics.messages.items()]):  # parts come after their wholes
+    for name, fields in reversed([*_otlp.messages.items()]):  # parts come after their wholes
         members: list[tuple[str, Any, Any]] = []
         for field in fields:
             is_message = isinstance(field.type, str)
@@ -362,7 +362,7 @@ def parse_metrics(body: bytes, media: str, max_points: int) -> RemoteWrite:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise malformed(f"expected an {METRICS}: {error}", "body") from None
     else:
-        request = _metrics.read(body, "Request", max_points, METRICS)
+        request = _otlp.read(body, "Request", max_points, METRICS)
     _check("resources", len(request.resource_metrics), max_points)
     scopes = [scope for one in request.resource_metrics for scope in one.scope_metrics]
     _check("scopes", len(scopes), max_points)
@@ -390,7 +390,7 @@ def parse_metrics(body: bytes, media: str, max_points: int) -> RemoteWrite:
 
 def _check(what: str, count: int, most: int) -> None:
     if count > most:
-        raise _metrics.too_large(most, what, count)
+        raise _otlp.too_large(most, what, count)
 
 
 def _add(write: RemoteWrite, metric: Any, common: Mapping[str, str]) -> None:
@@ -460,14 +460,12 @@ def _value(point: Any) -> float | None:
 
 
 def metrics_answer(rejected: int, reason: str, media: str) -> bytes:
-    """Return the metrics_answer to a request, of which so many points were rejected."""
+    """Return the answer to a request, of which so many points were rejected."""
     if media == JSON:
         partial = {"rejectedDataPoints": str(rejected), "errorMessage": reason}
         return msgspec.json.encode({"partialSuccess": partial} if rejected else {})
     if not rejected:
         return b""
     partial_success = {"rejected_data_points": rejected, "error_message": reason}
-    encoded: bytes = _metrics.classes["Response"](
-        partial_success=partial_success
-    ).SerializeToString()
+    encoded: bytes = _otlp.classes["Response"](partial_success=partial_success).SerializeToString()
     return encoded

@@ -151,7 +151,7 @@ def test_more_than_a_request_may_have_is_refused(monkeypatch):
         with pytest.raises(BodyTooLarge, match=f"at most 3 {part}"):
             parse_metrics(whole, PROTOBUF, 3)
     monkeypatch.setattr(samples, "_decode_json", None)
-    monkeypatch.setattr(samples._metrics, "classes", {})
+    monkeypatch.setattr(samples._otlp, "classes", {})
     with pytest.raises(BodyTooLarge, match="parts in a request"):
         parse_metrics(b"\x0a\x00" * (3 * MOST_PARTS + 1), PROTOBUF, 3)
     with pytest.raises(BodyTooLarge, match="objects"):

@@ -283,7 +283,7 @@ def test_more_than_a_request_may_have_is_refused_before_an_object_is_made_of_it(
         assert parse_write(packed(filled(version, part, 3)), version, 8 << 20, 3)
         with pytest.raises(BodyTooLarge, match=rf"at most 3 {part} .* max_samples_per_send"):
             parse_write(packed(filled(version, part, 4)), version, 8 << 20, 3)
-    monkeypatch.setattr(samples._write, "classes", {})
+    monkeypatch.setattr(samples._remote_write, "classes", {})
     own = "labels" if version is Version.V1 else "symbols"
     for part in ("timeseries", "samples", "histograms", "exemplars", own):
         with pytest.raises(BodyTooLarge, match="parts in a request"):
