@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def table_of_incidents() -> Panel:
     )
 
 
-LIMITS = {"above": above, "below": below, "within": within}
+LIMITS: dict[str, Callable[..., list[Any]]] = {"above": above, "below": below, "within": within}
 KINDS = {"number": "stat", "lines": "timeseries", "histogram": "heatmap"}  # with Grafana's names
 TABLES = {"changes": table_of_changes, "incidents": table_of_incidents}
 
