@@ -176,28 +176,17 @@ def families(study: QualityStudy) -> dict[str, Rows]:
             [family.shifted(rng, at + sizes.within, at, by) for _ in range(sizes.shifted)]
             for by in sizes.shifts
         ]
-        drawn = [quiet, *shifted]
-        # Alarm times by method: of every quiet series, then of those with a shift of each size.
-        raised: dict[str, list[list[list[int]]]] = {}
-        for name, (model, settings) in study.models.items():
-            both = [
-                [
-                    (confirmations(one), crossings(one.changed))
-                    for one in (follow(model, y, settings) for y in series)
-                ]
-                for series in drawn
-            ]
-            for k, word in enumerate((CONFIRMED, ", changed > .9")):
-                raised[f"{name}{word}"] = [[times[k] for times in series] for series in both]
-        confirmed = [name for name in raised if name.endswith(CONFIRMED)]
-        for name, detector in study.detectors.items():
-            raised[name] = _baseline_alarms(partial(alarms_of, detector), drawn)
-        for name in confirmed:
-            threshold = baselines.focus_threshold(quiet, sum(map(len, raised[name][0])))
+        groups = [quiet, *shifted]
+        raised = [_alarms(study, series) for series in groups]
+        for name in [method for method in raised[0] if method.endswith(CONFIRMED)]:
+            threshold = baselines.focus_threshold(quiet, sum(map(len, raised[0][name])))
             oracle = partial(baselines.focus, threshold=threshold)
-            method = f"{baselines.FOCUS} at the rate of {name}"
-            raised[method] = _baseline_alarms(oracle, drawn)
-        for method, (false, *after) in raised.items():
+            for series, by_method in zip(groups, raised, strict=True):
+                by_method[f"{baselines.FOCUS} at the rate of {name}"] = _after_warmup(
+                    oracle, series
+                )
+        for method in raised[0]:
+            false, *after = (by_method[method] for by_method in raised)
             rates = [1000 * len(times) / sizes.quiet_length for times in false]
             delays = [[wait(times, at) for times in of_shift] for of_shift in after]
             rows.append(
@@ -212,11 +201,21 @@ def families(study: QualityStudy) -> dict[str, Rows]:
     return {"families": rows}
 
 
-def _baseline_alarms(
-    detector: Detector, drawn: Sequence[Sequence[Floats]]
-) -> list[list[list[int]]]:
+def _alarms(study: QualityStudy, series: Sequence[Floats]) -> dict[str, list[list[int]]]:
+    """Times of the alarms on each series, by method."""
+    raised: dict[str, list[list[int]]] = {}
+    for name, (model, settings) in study.models.items():
+        for one in (follow(model, y, settings) for y in series):
+            raised.setdefault(f"{name}{CONFIRMED}", []).append(confirmations(one))
+            raised.setdefault(f"{name}, changed > .9", []).append(crossings(one.changed))
+    for name, detector in study.detectors.items():
+        raised[name] = _after_warmup(partial(alarms_of, detector), series)
+    return raised
+
+
+def _after_warmup(detector: Detector, series: Sequence[Floats]) -> list[list[int]]:
     """Alarms on series in their own units, those of the warm-up left out."""
-    return [[[t for t in detector(y) if t >= DEFAULTS.warmup] for y in series] for series in drawn]
+    return [[t for t in detector(y) if t >= DEFAULTS.warmup] for y in series]
 
 
 def confirmations(followed: Followed) -> list[int]:
