@@ -573,8 +573,8 @@ class Stream:
         )
         return min(boundaries) - phase
 
-    def effects(self) -> list[Effect]:
-        """Everything the next commit must write; afterwards nothing waits."""
+    def effects(self) -> tuple[list[Effect], list[Argument]]:
+        """Everything the next commit must write, and fields of heads; afterwards nothing waits."""
         table = self._table
         if table is not None:
             self._read_through(table)
@@ -588,14 +588,14 @@ class Stream:
             effects += tail.seal(head)
             self._touched = self._touched or before != (head.sealed, head.oldest)
         effects += tail.write()
+        fields: list[Argument] = []
         if self._touched and head is not None:
             position = wire.checksummed_at(self.place, wire.encode_position(head))
-            fields: list[Argument] = [keys.position_field(self.name), position]
+            fields += (keys.position_field(self.name), position)
             settled = wire.encode_settled(head)
             if settled != self._settled:
                 self._settled = settled
                 fields += (self.name, wire.checksummed(settled, "head", self.name))
-            effects.append(("HSET", keys.heads(self.partition), *fields))
             if self.alive and head.settings.ttl is not None:
                 effects.append(due_effect(self.partition, self.name, head))
         self._touched = False
@@ -604,7 +604,7 @@ class Stream:
             row["due"] = self.due(table.checkpoint_every)
             row["checkpoint"] = head.checkpoint
             row["checkpoint_ms"] = head.checkpoint_ms or head.created_ms
-        return effects
+        return effects, fields
 
 
 # --- many streams that are asleep: nothing here costs a call for each of them ---------------------
@@ -672,10 +672,14 @@ def changes_of(
 
     pushed = _pushed(asleep, rows)
     written = {partition: Changes([], pushed.get(partition, Pushed())) for partition in others}
-    heads: dict[int, list[Argument]] = {partition: [] for partition in others}
     for partition, streams in others.items():
+        heads: list[Argument] = []
         for stream in streams:
-            _put_effects(stream, written[partition].effects, heads[partition])
+            effects, fields = stream.effects()
+            written[partition].effects.extend(effects)
+            heads += fields
+        if heads:
+            written[partition].effects.append(("HSET", keys.heads(partition), *heads))
     for stream in filter(attrgetter("_effects"), asleep):
         written[stream.partition].effects.extend(stream._effects)
         stream._effects = ()
@@ -687,9 +691,6 @@ def changes_of(
         due[stream.partition] += (int(expire_ms[i]), stream.name)
     for partition, arguments in due.items():
         written[partition].effects.append(("ZADD", keys.due(partition), *arguments))
-    for partition, arguments in heads.items():
-        if arguments:
-            written[partition].effects.append(("HSET", keys.heads(partition), *arguments))
     return written
 
 
@@ -720,17 +721,6 @@ def _pushed(asleep: Sequence[Stream], rows: Rows) -> dict[int, Pushed]:
         )
         first = end
     return pushed
-
-
-def _put_effects(stream: Stream, effects: list[Effect], heads: list[Argument]) -> None:
-    """Add what writes a stream: fields of the heads, and all else."""
-    heads_key = keys.heads(stream.partition)
-    for effect in stream.effects():
-        if effect[1] == heads_key:
-            assert effect[0] == "HSET"
-            heads += effect[2:]
-        else:
-            effects.append(effect)
 
 
 def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:

@@ -10,7 +10,8 @@ from tests.stored import record
 
 def tail_effects(stream):
     """What the next commit does to the stored tail."""
-    return [effect for effect in stream.effects() if effect[1] == keys.tail(0, "a")]
+    effects, _ = stream.effects()
+    return [effect for effect in effects if effect[1] == keys.tail(0, "a")]
 
 
 def observe(stream, count):
@@ -58,7 +59,7 @@ def test_what_is_sealed_and_in_a_checkpoint_at_once_never_comes_into_the_tail():
     stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True))
     observe(stream, 70)
     stream.live().checkpoint = 70
-    effects = stream.effects()
+    effects, _ = stream.effects()
     (push,) = [effect for effect in effects if effect[0] == "RPUSH"]
     assert [r.seq for r in in_tail("a", push[2:])] == [*range(61, 70)]
     (chunk,) = [effect for effect in effects if effect[1] == keys.history(0, "a")]
@@ -84,7 +85,7 @@ def test_what_a_deleted_generation_left_waiting_goes_with_its_keys():
         stream.commit_checkpoint(b"state")
         if generation == 1:
             stream.delete(1)
-    effects = stream.effects()
+    effects, _ = stream.effects()
     for key, written, dropped in (
         (keys.events(0, "a"), [("HSET", "change:1"), ("HSET", "change:2")], ("UNLINK",)),
         (keys.checkpoints(0), 2 * [("HSET", "a")], ("HDEL", "a")),
