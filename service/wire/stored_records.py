@@ -463,7 +463,7 @@ def encode_position(head: Head) -> bytes:
 
 def stored_positions(places: Iterable[int], rows: NDArray[Any]) -> NDArray[Any]:
     """Rows (B,) of `POSITION` as elements of `packed`, each with its checksum; places: of each."""
-    bodies = np.ascontiguousarray(rows).view(f"V{rows.itemsize}")
+    bodies = np.ascontiguousarray(rows.view(f"V{rows.itemsize}"))  # not field by field
     table = np.empty(len(rows), _STORED_POSITION)
     table["raw"] = _RAW
     table["length"] = CHECKSUM_SIZE + rows.itemsize

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from operator import attrgetter
 
 import numpy as np
@@ -172,7 +172,7 @@ class CommandBatch:
 
     def _apply(self, tasks: Sequence[RowsTask], rows: Sequence[Ints], wave: Wave) -> None:
         """Step the rows of commands that may be quiet, and answer those that are."""
-        starts = np.cumsum([0, *map(len, rows)])
+        starts = [*accumulate(map(len, rows), initial=0)]
         for chosen, part, entered in self._advance(wave):
             ends = chosen.searchsorted(starts).tolist()
             for i, (task, own) in enumerate(zip(tasks, rows, strict=True)):

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, repeat
-from math import inf, isnan, nan
+from itertools import accumulate, chain, repeat
+from math import inf, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -201,10 +201,14 @@ class Wave:
         """What the runs have in a column (B, ...), for each of their numbers (N, ...)."""
         return column if self._single else column.repeat(self.counts, 0)
 
-    def hazard(self, run: int) -> Hazard | None:
-        """That of a stream; None: its model's own."""
-        stated = float(self.own["hazard"][run])
-        return self.tables.get(self.streams[run].at, None if isnan(stated) else stated)
+    @property
+    def hazards(self) -> list[Hazard | None]:
+        """Those of the streams; None: their model's own."""
+        hazards = [None if h != h else h for h in self.own["hazard"].tolist()]
+        if not self.tables:
+            return hazards
+        known = zip(self.streams, hazards, strict=True)
+        return [self.tables.get(stream.at, hazard) for stream, hazard in known]
 
     @property
     def seqs(self) -> Ints:
@@ -327,7 +331,8 @@ def wave_of_rows(
     timed = np.repeat([task.command.settings is not None for task in tasks], sizes)
     fit &= np.where(timed, counts == 1, np.isnan(own["interval"]))
     chosen = np.flatnonzero(fit)
-    y, times = _numbers_of(tasks, _by_task(tasks, chosen))
+    each = _by_task(tasks, chosen)
+    y, times = _numbers_of(tasks, each)
     elapsed = np.ones(len(chosen))
     if timed[chosen].any():
         ends = counts[chosen].cumsum()
@@ -338,7 +343,8 @@ def wave_of_rows(
         if not (elapsed > 0).all():
             chosen = chosen[elapsed > 0]
             elapsed = elapsed[elapsed > 0]
-            y, times = _numbers_of(tasks, _by_task(tasks, chosen))
+            each = _by_task(tasks, chosen)
+            y, times = _numbers_of(tasks, each)
     counts = counts[chosen]
     places = chosen.tolist()
     wave = _wave(
@@ -351,15 +357,16 @@ def wave_of_rows(
         elapsed.repeat(counts),
         times,
     )
-    return _by_task(tasks, chosen), wave
+    return each, wave
 
 
 def _by_task(tasks: Sequence[RowsTask], places: Ints) -> list[Ints]:
     """Rows in each command by their places among the rows of all."""
-    starts = np.cumsum([0, *(len(task.streams) for task in tasks)])
-    parts = np.split(places, places.searchsorted(starts[1:-1]))
-    firsts = [task.first for task in tasks] - starts[:-1]
-    return [part + first for part, first in zip(parts, firsts.tolist(), strict=True)]
+    starts = [*accumulate((len(task.streams) for task in tasks), initial=0)]
+    ends = places.searchsorted(starts).tolist()
+    return [
+        places[ends[i] : ends[i + 1]] + (task.first - starts[i]) for i, task in enumerate(tasks)
+    ]
 
 
 def _numbers_of(
@@ -543,11 +550,9 @@ def _stepped(slab: Slab, rows: Ints, wave: Wave, room: Floats) -> Stepped:
     """Steps of the rows of streams, of each run, one after the other; room: as of `_taken`."""
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
     inputs = plain_inputs(filtered, wave.elapsed, wave.each(wave.own.view(GROUPS)["rates"]))
-    hazards = wave.own["hazard"][:, None]
-    if np.isnan(hazards).any():
-        hazards = hazard_table(slab.model, [wave.hazard(run) for run in range(len(wave.streams))])
+    hazards = wave.each(hazard_table(slab.model, wave.hazards))
     offset = None if wave.offset is None else wave.offset[:, None]
-    taken = Packed(wave.y[:, None], offset, wave.each(hazards), inputs)
+    taken = Packed(wave.y[:, None], offset, hazards, inputs)
     return slab.stepped(rows[wave.owner], taken, room=room[: len(wave.y)])
 
 
@@ -640,7 +645,7 @@ def _encoded(wave: Wave, numbers: Floats, stepped: Stepped, accepted_ms: Ints) -
     if wave.tables:
         whole |= wave.each(np.array([stream.at in wave.tables for stream in wave.streams]))
     for i in whole.nonzero()[0].tolist():
-        hazard = wave.hazard(wave.owner[i])
+        hazard = wave.hazards[wave.owner[i]]
         rows[i] = encode_row(records.record(i, int(wave.seqs[i]), hazard))
     return rows
 

@@ -116,8 +116,8 @@ class Table:
         return at
 
     def of(self, places: Sequence[int] | NDArray[np.int64]) -> NDArray[Any]:
-        """Copies (B,) of rows: an index takes three times as long, field by field."""
-        return self.rows.take(np.asarray(places, dtype=np.int64))
+        """Copies (B,) of rows, as whole rows: field by field it takes three times as long."""
+        return self.rows.view(WHOLE_ROW).take(np.asarray(places, dtype=np.int64)).view(ROW)
 
     def put(self, places: Sequence[int], rows: NDArray[Any]) -> None:
         """Write rows (B,) at distinct places, as whole rows: for the same reason."""
