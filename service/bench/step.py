@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,14 +98,6 @@ def _measure(
     return measures
 
 
-class Peer(NamedTuple):
-    """Another package's filter: a title, the module to import, and its step made from that."""
-
-    title: str
-    module: str
-    make: Callable[[Any], Update]
-
-
 def _fast_bocpd(module: Any) -> Update:
     model = module.GaussianNIG(0.0, 1.0, 1.0, 1.0)
     hazard = module.ConstantHazard(float(REGIME))
@@ -123,22 +115,21 @@ def _focus(module: Any) -> Update:
     return update
 
 
-PEERS = (
-    Peer(
-        f"fast-bocpd, normal-gamma, {FAST_BOCPD_RUN_LENGTHS} run lengths", "fast_bocpd", _fast_bocpd
-    ),
-    Peer("FOCuS, change of a normal mean", "focus_cpt", _focus),
-)
+# Filters of other packages: by title, the module to import, and what makes its step of that.
+PEERS: dict[str, tuple[str, Callable[[Any], Update]]] = {
+    f"fast-bocpd, normal-gamma, {FAST_BOCPD_RUN_LENGTHS} run lengths": ("fast_bocpd", _fast_bocpd),
+    "FOCuS, change of a normal mean": ("focus_cpt", _focus),
+}
 
 
 def _installed(console: Console) -> dict[str, Update]:
     """Return the steps of the peers that are installed, by title; name the others."""
     updates = {}
-    for peer in PEERS:
+    for title, (module, make) in PEERS.items():
         try:
-            updates[peer.title] = peer.make(import_module(peer.module))
+            updates[title] = make(import_module(module))
         except ImportError:
-            console.print(f"{peer.title}: not installed")
+            console.print(f"{title}: not installed")
     return updates
 
 

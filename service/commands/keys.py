@@ -86,7 +86,10 @@ def list_keys(settings: Settings) -> None:
     for key, used in keys:
         state = key.state(now_ms)
         rate = key.rate or "default"
-        times = (_time(ms) for ms in (key.created_ms, key.expires_ms, used * 1000))
+        times = (
+            datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M") if ms else "never"
+            for ms in (key.created_ms, key.expires_ms, used * 1000)
+        )
         made.add_row(key.name, key.id, state, " ".join(key.scopes), rate, *times)
     print_table(made)
 
@@ -111,7 +114,3 @@ def _keyring(settings: Settings, make: bool = False) -> Iterator[Keyring]:
             yield Keyring(client)
     except ValueError as error:
         fail(str(error))
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M") if ms else "never"

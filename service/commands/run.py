@@ -14,7 +14,7 @@ import socket
 import time
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -30,9 +30,6 @@ from service.runtime.process import (
     log_to_stderr,
 )
 from service.settings import API, WEBHOOKS, WORKER, Settings, names_for
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 log = logging.getLogger(__name__)
 
@@ -244,17 +241,9 @@ def begin(role: str, settings: Settings, parent_fd: int | None) -> None:
 # --- the demo -----------------------------------------------------------------------------------
 
 
-class Sample(NamedTuple):
-    """A series that ships with the service."""
-
-    stream: str
-    model: str
-    title: str
-
-
-SAMPLES = (
-    Sample("nile", "gaussian", "annual flow of the Nile at Aswan, 1871-1970"),
-    Sample("coal", "poisson", "British coal-mining disasters per year, 1851-1962"),
+SAMPLES = (  # series that ship with the service: stream, model and title
+    ("nile", "gaussian", "annual flow of the Nile at Aswan, 1871-1970"),
+    ("coal", "poisson", "British coal-mining disasters per year, 1851-1962"),
 )
 
 
@@ -271,7 +260,8 @@ def demo(
     from rich.console import Console
 
     from moca_client import ClientError
-    from moca_client.replay import ReplayError
+    from moca_client.replay import ReplayError, replay
+    from moca_client.series import read_series
     from service.runtime.supervisor import Supervisor
 
     log_to_stderr("demo", settings.log_level)
@@ -280,8 +270,21 @@ def demo(
 
     def on_ready(url: str) -> None:
         try:
-            for sample in SAMPLES:
-                finished.append(_stream_sample(sample, url, plots_dir, console))
+            for stream, model, title in SAMPLES:
+                console.print(f"\n[bold]{title}[/bold] ({model})", highlight=False)
+                packaged = resources.files("service.samples") / f"{stream}.csv"
+                with resources.as_file(packaged) as file:
+                    # "replace": a second run on the same data folder starts these streams anew.
+                    (replayed,) = replay(
+                        file,
+                        {stream: read_series(file)},
+                        url=url,
+                        settings={"model": model},
+                        out=plots_dir,
+                        existing="replace",
+                        console=console,
+                    )
+                finished.append(replayed.headline)
             console.print("", *finished, sep="\n", style="bold", highlight=False, soft_wrap=True)
             where = f"plots and answers are in {plots_dir}/, the service is at {url}"
             end = "" if once else "; stop it with Ctrl-C"
@@ -297,24 +300,3 @@ def demo(
     supervisor = Supervisor(settings, os.environ, on_ready, webhook_timeout_s=timeout_s)
     status = supervisor.run()
     raise typer.Exit(status or int(len(finished) < len(SAMPLES)))
-
-
-def _stream_sample(sample: Sample, url: str, plots_dir: Path, console: Console) -> str:
-    """Stream a sample; returns what it was, in one sentence."""
-    from moca_client.replay import replay
-    from moca_client.series import read_series
-
-    console.print(f"\n[bold]{sample.title}[/bold] ({sample.model})", highlight=False)
-    packaged = resources.files("service.samples") / f"{sample.stream}.csv"
-    with resources.as_file(packaged) as file:
-        # "replace": a second run on the same data folder starts the sample streams anew.
-        (replayed,) = replay(
-            file,
-            {sample.stream: read_series(file)},
-            url=url,
-            settings={"model": sample.model},
-            out=plots_dir,
-            existing="replace",
-            console=console,
-        )
-    return replayed.headline
