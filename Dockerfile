@@ -41,11 +41,13 @@ RUN rm -rf torch/include torch/share torch/test torch/lib/*.a torch/lib/lib*test
     && /opt/moca/bin/python -m model_core.compiled
 
 FROM ${PYTHON_IMAGE}
+# "gcc libc6-dev" for workers on a GPU: torch compiles their steps.
+ARG COMPILER=
 LABEL org.opencontainers.image.title="moca-service" org.opencontainers.image.licenses="Apache-2.0"
 # A container's first process ignores signals that it has no handler for, so a stop during the start would be
 # waited out: tini is that process, and passes them on.
-# hadolint ignore=DL3008
-RUN apt-get update && apt-get install --yes --no-install-recommends tini \
+# hadolint ignore=DL3008,SC2086
+RUN apt-get update && apt-get install --yes --no-install-recommends tini ${COMPILER} \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin moca \
     && install --directory --owner moca /data /models

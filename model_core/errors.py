@@ -9,6 +9,7 @@ ModelCoreError
 │       ├── OutOfRange     a number in one of them
 │       └── UnfitSetting   a setting that is missing, or of no use there
 ├── MissingTorch     what torch computes, where it is not installed
+├── NotCompiled      a step that torch's compiler cannot make, or not on this machine
 └── WarmingUp        what a detector cannot answer before its warm-up is over
 """
 
@@ -32,6 +33,10 @@ class BadArtifact(ModelCoreError):
 
 class MissingTorch(ModelCoreError):
     """A call needs torch, which is not installed."""
+
+
+class NotCompiled(ModelCoreError):
+    """torch's compiler, or one that it needs, is missing or has failed; the message says why."""
 
 
 class BadInput(ModelCoreError, ValueError):

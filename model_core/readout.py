@@ -16,7 +16,7 @@ from model_core.lazy import Tensor, torch
 from model_core.stream.events import EventReading
 from model_core.stream.state import KnownRegime
 from model_core.table import Layout, Rows, statistics_line
-from model_core.transfer import to_arrays, to_host
+from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -100,38 +100,46 @@ _WHOLE = [place for place, kind in enumerate(NUMBERS.values()) if kind is int]
 _FLAGS = [place for place, kind in enumerate(NUMBERS.values()) if kind is bool]
 
 
+def columns(layout: Layout, lines: Tensor, heads: Tensor, info: Info) -> Tensor:
+    """Numbers (B, C) of rows that `table` reads off, where the rows are; info: of their step."""
+    of_step = [getattr(info, name).double() for name in OF_STEP]
+    read = [lines[:, part].flatten(1) for part in _read(layout)]
+    return torch.cat((torch.stack(of_step, 1), heads, *read), 1)
+
+
+def at_rest(layout: Layout, lines: Floats, heads: Floats) -> Floats:
+    """As `columns`, of rows on the host that were not stepped."""
+    read = [lines[:, part].reshape(len(lines), -1) for part in _read(layout)]
+    return np.hstack((np.zeros((len(lines), len(OF_STEP))), heads, *read))
+
+
+def _read(layout: Layout) -> list[slice]:
+    """Lines that are read off."""
+    beliefs = slice(statistics_line(layout.outputs))
+    return [beliefs, slice(layout.origin, layout.returns + 1)] if layout.regimes else [beliefs]
+
+
 def table(
-    layout: Layout,
-    lines: Floats | Tensor,
-    heads: Floats | Tensor,
-    inputs: Floats,
-    hazards: Floats,
-    recent_window: int,
-    info: Info | None = None,
-) -> Floats:
+    layout: Layout, numbers: Floats, inputs: Floats, hazards: Floats, recent_window: int
+) -> tuple[Floats, Floats]:
     """Return the numbers (B, 19 + 2 + 4d) of `Readout` of rows as they are, on the host.
 
-    lines (B, L, W), heads (B, H): of a layout, after a step. inputs (B, 7 at least), hazards (B,
-    H): of it, as of `Kernel.advance`. recent_window: run lengths that count as a recent change.
-    info: what the step found; without it that is 0.
+    numbers: by `columns` or `at_rest`; what follows them, if anything, is returned, too. inputs
+    (B, 7 at least), hazards (B, H): of the step, as of `Kernel.advance`. recent_window: run lengths
+    that count as a recent change.
     """
     from model_core.compiled import step  # numba: half a second
 
-    origin = layout.origin
-    if not isinstance(lines, np.ndarray):  # a device sends what is read alone
-        origin = statistics_line(layout.outputs)
-        read = [*range(origin), *([layout.origin, layout.returns] if layout.regimes else [])]
-        lines = lines[:, read]
-    parts: list[Any] = [lines, heads]
-    if info is not None:
-        columns = [getattr(info, name).double() for name in OF_STEP]
-        parts = [torch.as_tensor(lines), torch.as_tensor(heads), torch.stack(columns, 1)]
-    own, head, *of_step = to_arrays(parts)
-    held = Rows(layout.slots, own, head, layout.regimes)
-    numbers = step.read(layout.outputs, held, origin, inputs, hazards, recent_window)
-    for found in of_step:
-        numbers[:, : len(OF_STEP)] = found
-    return numbers
+    origin = statistics_line(layout.outputs)
+    height = origin + (2 if layout.regimes else 0)
+    first = len(OF_STEP) + layout.head
+    last = first + height * layout.width
+    heads = np.ascontiguousarray(numbers[:, len(OF_STEP) : first])
+    lines = numbers[:, first:last].reshape(-1, height, layout.width)
+    held = Rows(layout.slots, np.ascontiguousarray(lines), heads, layout.regimes)
+    found = step.read(layout.outputs, held, origin, inputs, hazards, recent_window)
+    found[:, : len(OF_STEP)] = numbers[:, : len(OF_STEP)]
+    return found, numbers[:, last:]
 
 
 def of_row(layout: Layout, own: StreamRow, settled: int, hazard: Floats) -> Readout:
@@ -142,7 +150,8 @@ def of_row(layout: Layout, own: StreamRow, settled: int, hazard: Floats) -> Read
     watched = np.zeros((1, LABEL))
     watched[:, (SETTLED, SINCE)] = settled
     head = own.head[None]
-    numbers = table(layout, own.lines[None], head, watched, hazard[None], 0)
+    held = at_rest(layout, own.lines[None], head)
+    numbers, _ = table(layout, held, watched, hazard[None], 0)
     (line,) = rows(numbers, head[:, layout.numbers :] if layout.regimes else None)
     return line
 

@@ -56,6 +56,13 @@ class Summary:
         return Summary(np.hstack((own, quantiles)), self.outputs, self.support)
 
     @property
+    def lacking(self) -> NDArray[np.int64]:
+        """Rows with a quantile that a device has not found."""
+        if self.support in ("class", "binary"):
+            return np.empty(0, np.int64)
+        return np.flatnonzero(np.isnan(self.quantiles).any((1, 2)))
+
+    @property
     def mean(self) -> Floats:
         """(B, d), of classes their probabilities (B, J)."""
         return self.numbers if self.support == "class" else self.numbers[:, : self.outputs]
@@ -99,22 +106,24 @@ def of_mixture(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Summary:
 
     y: (B, d) labels, nan where missing, on the host. levels: of quantiles, ascending.
     """
-    (columns,) = to_host([_columns(mixture, y, levels)])
-    support = mixture.components.support
-    whole = Summary(np.asarray(columns.numpy()), mixture.outputs, support)
-    if on_host(mixture.log_weight) or support in ("class", "binary"):
+    weight = mixture.log_weight
+    rising = to_device(torch.tensor(levels, dtype=torch.float64), weight.device)
+    (numbers,) = to_host([columns(mixture, to_device(y, weight.device), rising)])
+    whole = Summary(np.asarray(numbers.numpy()), mixture.outputs, mixture.components.support)
+    if on_host(weight):
         return whole
-    for row in np.flatnonzero(np.isnan(whole.quantiles).any((1, 2))).tolist():
+    lacking = whole.lacking
+    if len(lacking):
         # What a device has not found in a fixed number of steps the host does.
-        at = slice(row, row + 1)
-        weight, *parameters = to_host([tensor[at] for tensor in mixture.tensors()])
-        alone = Mixture(weight, mixture.components.rebuilt(*parameters))
-        whole.numbers[at] = of_mixture(alone, y[at], levels).numbers
+        at = to_device(lacking, weight.device)
+        own, *parameters = to_host(mixture.rows(at).tensors())
+        some = Mixture(own, mixture.components.rebuilt(*parameters))
+        whole.numbers[lacking] = of_mixture(some, y[lacking], levels).numbers
     return whole
 
 
-def _columns(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Tensor:
-    """Numbers of summaries, where the mixture is; quantiles nan where a device found none."""
+def columns(mixture: Mixture, y: Tensor, levels: Tensor) -> Tensor:
+    """Numbers of summaries, where all arguments are; quantiles nan where a device found none."""
     weight = mixture.log_weight
     mean = mixture.mean()
     support = mixture.components.support
@@ -123,19 +132,17 @@ def _columns(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Tensor:
     most = max(1, PART_BYTES // (8 * weight.shape[1] * mean.shape[1] ** 2))
     if len(weight) > most:
         parts = [slice(i, i + most) for i in range(0, len(weight), most)]
-        return torch.cat([_columns(mixture.rows(part), y[part], levels) for part in parts])
+        return torch.cat([columns(mixture.rows(part), y[part], levels) for part in parts])
     missing = ~torch.isfinite(y)
     upper = lower = torch.full_like(mean, torch.nan)
-    if not bool(missing.all()):
-        at = to_device(torch.where(missing, 0.0, y), weight.device)
+    if not (on_host(missing) and bool(missing.all())):
+        at = torch.where(missing, 0.0, y)
         step = float(support in ("count", "binary"))
-        there = ~to_device(missing, weight.device)
-        upper = torch.where(there, mixture.cdf(at), torch.nan)
-        lower = torch.where(there, mixture.cdf(at - step), torch.nan) if step else upper
+        upper = torch.where(missing, torch.nan, mixture.cdf(at))
+        lower = torch.where(missing, torch.nan, mixture.cdf(at - step)) if step else upper
     quantiles = mean[:, :0]
-    if support != "binary" and levels:
-        rising = to_device(torch.tensor(levels, dtype=torch.float64), weight.device)
-        quantiles = mixture.quantile(rising, PRECISION)
+    if support != "binary" and len(levels):
+        quantiles = mixture.quantile(levels, PRECISION)
         # Levels may be so close that rounding decides on their order.
         quantiles = quantiles.cummax(1).values.transpose(1, 2)
     numbers = (mean, mixture.covariance(), upper, lower, quantiles)

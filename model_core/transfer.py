@@ -37,8 +37,17 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def on_host(tensor: Tensor) -> bool:
-    """Whether a look at the tensor's numbers waits for no device."""
-    return tensor.device.type == "cpu"
+    """Whether a look at the tensor's numbers waits for no device; none are there in a trace."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def constant(values: float | Sequence[Any], like: Tensor) -> Tensor:
+    """A few numbers where a tensor is: on a device they are filled in, not copied from the host."""
+    if on_host(like):
+        return like.new_tensor(values)
+    if isinstance(values, Sequence):
+        return torch.stack([constant(value, like) for value in values])
+    return like.new_full((), values)
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -179,6 +179,8 @@ def _dispatched(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if operation.mutable:  # returns what it was given, or nothing
         return kwargs.get("out", args[0]) if func._schema.returns else None
     place = _place(operation, args, kwargs, bool(here))
+    if _Waiting.refused and operation.name in COPIES and not here and place.type == NAME:
+        raise RuntimeError(f"{operation.name}: numbers would be copied from the host")
     return _wrapped(found) if place.type == NAME else found
 
 
@@ -232,6 +234,10 @@ def _check(operation: _Operation, args: tuple[Any, ...], tensors: list[Tensor]) 
 
 
 def _check_waits(operation: _Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if _Waiting.refused and operation.name in INDEXED:
+        for index in args[1]:
+            if isinstance(index, Tensor) and not isinstance(index, Guarded):
+                raise RuntimeError(f"{operation.name}: indices would be copied from the host")
     masks = [each for each in args[1] if each is not None] if operation.name in INDEXED else []
     copied = operation.name in COPIES and _place(operation, args, kwargs, True).type != NAME
     if operation.name in LOOKS or copied or any(each.dtype == torch.bool for each in masks):
@@ -250,7 +256,7 @@ _PLAIN = torch.Generator
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Within it nothing may have the host wait for the guarded device."""
+    """Within it the host waits for the guarded device for nothing, and copies nothing to it."""
     _Waiting.refused = True
     try:
         yield

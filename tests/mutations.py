@@ -226,6 +226,27 @@ MUTATIONS = [
         "tests/model_core/test_resolution.py",
     ),
     Mutation(
+        "compiled steps: a longer table of hazards is cut off",
+        "model_core/stream/batched.py",
+        "return len(packed.hazard[0]) <= self.width",
+        "return True",
+        "tests/model_core/test_batched.py",
+    ),
+    Mutation(
+        "compiled steps: quantiles that a device has not found are left out",
+        "model_core/stream/slab.py",
+        "own.quantiles[lacking] = found.quantiles",
+        "found.quantiles[:] = own.quantiles[lacking]",
+        "tests/model_core/test_batched.py",
+    ),
+    Mutation(
+        "devices: constants of a step are copied from the host",
+        "model_core/transfer.py",
+        "    if on_host(like):\n        return like",
+        "    if True:\n        return like",
+        "tests/model_core/test_device.py",
+    ),
+    Mutation(
         "held labels: a sensor that sticks is never seen again",
         "model_core/stream/resolution.py",
         "same.append(0 < state[0] <= most)",

@@ -170,14 +170,29 @@ def plain(y: Floats, elapsed: Floats, rates: Floats) -> Floats:
 
 def inputs_of(model: UnderlyingModel, packed: Packed, device: torch.device | str = "cpu") -> Inputs:
     """Inputs of the eager filter from observations as kernels take them."""
-    rows: Tensor = to_device(packed.inputs, device)
+    return unpacked(model, sent(packed, device))
+
+
+def sent(packed: Packed, device: torch.device | str) -> Tensor:
+    """Inputs and hazards (B, 7 + d + x + H) on a device, in one copy."""
+    return to_device(np.hstack((packed.inputs, packed.hazard)), device)
+
+
+def width(model: UnderlyingModel) -> int:
+    """Inputs (7 + d + x) of a step."""
+    return places.LABEL + model.y_dim + model.x_dim
+
+
+def unpacked(model: UnderlyingModel, rows: Tensor) -> Inputs:
+    """Inputs of the eager filter, views of what was `sent`."""
     label = places.LABEL
     x = label + model.y_dim
+    hazard = x + model.x_dim
     return Inputs(
-        rows[:, x:] if model.x_dim else None,
+        rows[:, x:hazard] if model.x_dim else None,
         rows[:, label:x],
         rows[:, places.LABELLED] > 0,
-        to_device(np.array(packed.hazard), device),
+        rows[:, hazard:],
         rows[:, places.ELAPSED],
         rows[:, places.CHANGEPOINT],
         rows[:, places.OUTLIER_RATE],

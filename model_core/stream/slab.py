@@ -17,12 +17,13 @@ from model_core import compiled as places
 from model_core import filter as moca
 from model_core.codec import StreamRow
 from model_core.filter import FilterState, Prior
-from model_core.lazy import torch
+from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture, alike
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
 from model_core.regimes import NEXT_ID, OF_EACH, REGIMES, SETTLED, size
-from model_core.stream import beliefs, columns, memory
+from model_core.stream import batched, beliefs, columns, memory
+from model_core.stream.batched import Compiled
 from model_core.stream.beliefs import Probabilities
 from model_core.stream.chunks import Array, Chunk, Chunks, Numbers
 from model_core.stream.columns import Columns, Floats, Packed
@@ -262,8 +263,18 @@ class Slab:
         most_rows = max(1, room.chunk_bytes // self._chunks.row_bytes)
         self._beside = Chunks([(size,) for size in sizes], most_rows * 8 * sum(sizes))
         self._coarse: set[int] = set()  # rows whose labels have a resolution
+        self._compiled: Compiled | None = None
         self.row_bytes = self._chunks.row_bytes + self._beside.row_bytes
         self.step_rows = max(1, room.step_bytes // self.row_bytes)
+
+    def compile(self) -> None:
+        """Have torch compile the steps of rows in batches; raises NotCompiled, and is as it was.
+
+        For a device, which eager torch gives its work in hundreds of pieces a step.
+        """
+        self._compiled = batched.compiled(
+            self.model, self.layout, self.levels, self.device, self.step_rows
+        )
 
     # --- rows -----------------------------------------------------------------------------------
 
@@ -610,7 +621,7 @@ class Slab:
                 y = one.sample(source).squeeze(1)
                 seen = coming._replace(y=y, labelled=torch.ones_like(coming.labelled))
                 state, _ = moca.step(self.model, state, prior, seen)
-                self._chunks.write(rows[at], self._packed(state, prior))
+                self._chunks.write(rows[at], self._lying(self.layout.packed(state, prior)))
                 labels[at] = y.cpu().numpy()
                 picked.append(few)
             if not self.levels:
@@ -991,32 +1002,55 @@ class Slab:
         self, rows: Numbers, packed: Packed, summarised: bool
     ) -> tuple[Floats, Summary | None]:
         """Step distinct rows by torch; the table of `readout`, and predictives."""
+        summarised = summarised and bool(self.levels)
+        compiled = self._compiled
         with torch.inference_mode():
-            lying = self._chunks.read(rows)
-            prior = self.layout.prior(*lying)
-            observed = columns.inputs_of(self.model, packed, self.device)
-            state, info = moca.step(self.model, self.layout.state(*lying), prior, observed)
-            after = self._packed(state, prior)
-            table = readout.table(
-                self.layout, *after, packed.inputs, packed.hazard, RECENT_RUN_LENGTHS, info
+            lines, heads = map(torch.as_tensor, self._chunks.read(rows))
+            if compiled is not None and compiled.takes(packed):
+                *after, numbers = compiled.advance(lines, heads, packed)
+            else:
+                levels = to_device(self._levels[0], self.device) if summarised else None
+                sent = columns.sent(packed, self.device)
+                *after, numbers = batched.advance(
+                    self.model, self.layout, levels, lines, heads, sent
+                )
+            self._chunks.write(rows, self._lying(after))
+            (read,) = to_arrays([numbers])
+            table, rest = readout.table(
+                self.layout, read, packed.inputs, packed.hazard, RECENT_RUN_LENGTHS
             )
-            self._chunks.write(rows, after)
-            fine = table[:, OK_COLUMN] > 0
-            if not (summarised and self.levels and fine.any()):
+            if not summarised:
                 return table, None
-            mixture = info.predictive.rows(to_device(np.flatnonzero(fine), self.device))
-            inputs = packed.inputs[fine]
-            y = inputs[:, places.LABEL : places.LABEL + self.model.y_dim].copy()
-            y[inputs[:, places.LABELLED] == 0] = np.nan
-            own = summary.of_mixture(mixture, torch.from_numpy(y), self.levels)
-            numbers = np.full((len(rows), own.numbers.shape[1]), np.nan)
-            numbers[fine] = own.numbers
-            return table, Summary(numbers, own.outputs, own.support)
+            own = Summary(np.ascontiguousarray(rest), self.model.y_dim, self.model.label)
+            lacking = own.lacking[table[own.lacking, OK_COLUMN] > 0]
+            if len(lacking):
+                at = to_device(lacking, self.device)
+                self._search(own, lacking, lines[at], heads[at], packed.part(lacking))
+            return table, own
 
-    def _packed(self, state: FilterState, prior: Prior) -> tuple[Array, Array]:
-        """Lines and heads of states that torch stepped, where the rows are."""
-        lines, heads = self.layout.packed(state, prior)
-        return (lines.numpy(), heads.numpy()) if self.device == "cpu" else (lines, heads)
+    def _search(
+        self,
+        own: Summary,
+        lacking: NDArray[np.int64],
+        lines: Tensor,
+        heads: Tensor,
+        packed: Packed,
+    ) -> None:
+        """Have the host find the quantiles that a device has not in a fixed number of steps.
+
+        lines, heads: of these rows before the step.
+        """
+        prior = self.layout.prior(lines, heads)
+        observed = columns.inputs_of(self.model, packed, self.device)
+        grown, _ = moca.grow(self.layout.state(lines, heads), prior, observed)
+        mixture = moca.predict(self.model, grown, prior, observed).mixture
+        unknown = torch.full((len(lacking), self.model.y_dim), torch.nan, dtype=torch.float64)
+        found = summary.of_mixture(mixture, unknown, self.levels)
+        own.quantiles[lacking] = found.quantiles
+
+    def _lying(self, parts: Sequence[Tensor]) -> list[Array]:
+        """Lines and heads that torch stepped, as rows are held."""
+        return [part.numpy() for part in parts] if self.device == "cpu" else [*parts]
 
     def _advance(
         self,

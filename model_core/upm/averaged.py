@@ -23,6 +23,7 @@ from model_core.components import Blend, SkewedT
 from model_core.lazy import Tensor, torch
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
+from model_core.transfer import constant
 from model_core.upm import walk
 from model_core.upm.base import (
     Beside,
@@ -332,11 +333,11 @@ class Averaged(ClosedForm):
         self, stats: AveragedStats, phi: Tensor, location: Tensor, variance: Tensor
     ) -> Blend:
         """Predictives by expert, and for each by scale of the noise; arguments by `_forecast`."""
-        scales = location.new_tensor(SCALES)
+        scales = constant(SCALES, location)
         noise = self._noise(stats, phi)
         square = _REGRESSION.squared_scale(noise.unsqueeze(-1), variance.unsqueeze(-1), scales)
         log_weight = stats.log_weight.unsqueeze(-1) + self._shares_of(phi).log()[:, None, :, None]
-        skew = location.new_tensor(self.skews)
+        skew = constant(self.skews, location)
         df, loc, skew = (
             value.expand_as(location).repeat_interleave(len(SCALES), -1)
             for value in (self._freedom(stats), location, skew)
@@ -349,7 +350,7 @@ class Averaged(ClosedForm):
         missing = _missing(y)
         error = torch.where(missing, 0.0, y[:, None, :, None] - location)
         half = 0.5 * self._freedom(stats)
-        skew = error.new_tensor(self.skews)
+        skew = constant(self.skews, error)
         noise = self._noise(stats, phi)
         norm, factor, inverse = _SPECIAL.student_t_norm(half)
         density, *responsibilities = _REGRESSION.explain(
@@ -371,7 +372,7 @@ class Averaged(ClosedForm):
 
     def _shares(self, reading: ExpertsReading, weight: Tensor) -> Tensor:
         """Of a label, of which an expert learns (B, S, d, J); weight: (B, S)."""
-        side = _REGRESSION.side(reading.error, reading.error.new_tensor(self.skews))
+        side = _REGRESSION.side(reading.error, constant(self.skews, reading.error))
         precision = _REGRESSION.precision(*reading.responsibilities.unbind(-1))
         share: Tensor = weight[..., None, None] * side * precision
         return share

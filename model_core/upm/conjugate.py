@@ -30,6 +30,7 @@ from model_core.lazy import Tensor, torch
 from model_core.maths import counterpart
 from model_core.maths.ops import log1p
 from model_core.tensor_ops import maths
+from model_core.transfer import constant
 from model_core.upm.base import (
     OUTLIER_SPREAD,
     ClosedForm,
@@ -108,7 +109,7 @@ class Conjugate(Summed, ClosedForm):
         of_part: tuple[Any, ...] = ()
         if self.mixture:
             stats = tuple(statistic.unsqueeze(-1) for statistic in stats)
-            part = stats[0].new_tensor(self.mixture).unbind(-1)
+            part = constant(self.mixture, stats[0]).unbind(-1)
             of_part = (part,)
             more = (part, self.required(phi)[:, None, :, None])
         parameters = counterpart(self.equations.predictive, maths)(stats, *more)

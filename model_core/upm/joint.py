@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +28,7 @@ from model_core.lazy import Tensor, torch
 from model_core.maths.context import BEFORE, FEW, LAGS_BEFORE, apart_of
 from model_core.maths.regression import SCALES
 from model_core.tensor_ops import maths
+from model_core.transfer import constant
 from model_core.upm.averaged import Averaged, AveragedStats, normalised
 from model_core.upm.base import Beside, Floats, Reading, Stats, mixed, of_arrays
 from model_core.upm.multivariate import Multivariate, MultivariateStats, grown, student_t
@@ -134,7 +134,7 @@ class Joint(Averaged):
         there = labelled.unsqueeze(-1) & ~torch.isnan(y)
         watched = torch.where(there.repeat(1, WATCHED), learned, unlearned)
         z = watched[:, -self.y_dim :]
-        one, two = _pairs(self.y_dim)
+        one, two = _pairs(z)
         products = products + z[:, one] * z[:, two]
         shares, level = torch.tensor_split(reading.average, (len(SCALES) * self.y_dim,), -1)
         ends = torch.stack((y, *self._lag_and_trend(own)))
@@ -154,7 +154,7 @@ class Joint(Averaged):
         lag, trend = self._lag_and_trend(own)
         of_lag, of_trend = _CONTEXT.memory(*distances.chunk(DISTANCES, -1))
         squares = watched[:, d : 2 * d]
-        one, two = _pairs(d)
+        one, two = _pairs(squares)
         apart = apart_of(d)
         correlation = _CONTEXT.correlation(products, squares[:, one], squares[:, two], apart)
         lower = context.new_zeros(len(context), d, d)
@@ -273,7 +273,7 @@ class Joint(Averaged):
         location = self._bounded(location.unsqueeze(-1), phi).mT
         df = stats.nu - (d - 1)
         variance = feature.unsqueeze(-1) ** 2 / stats.kappa
-        spread = _REGRESSION.squared_scale(1 / df, variance, df.new_tensor(SCALES))
+        spread = _REGRESSION.squared_scale(1 / df, variance, constant(SCALES, df))
         return student_t(
             df.unsqueeze(-1).expand(*spread.shape, 1),
             location.expand(*spread.shape, d),
@@ -337,8 +337,7 @@ class Joint(Averaged):
         return torch.tensor_split(context, (of_two - WATCHED * d, of_two, of_distances), -1)
 
 
-@cache
-def _pairs(outputs: int) -> tuple[list[int], list[int]]:
-    """Outputs of each pair, the later one first."""
-    one, two = np.tril_indices(outputs, -1)
-    return one.tolist(), two.tolist()
+def _pairs(like: Tensor) -> Tensor:
+    """Outputs of each pair of those of a tensor (B, d), the later one first: (2, d (d - 1) / 2)."""
+    outputs = like.shape[-1]
+    return torch.tril_indices(outputs, outputs, -1, device=like.device)

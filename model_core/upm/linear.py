@@ -16,6 +16,7 @@ import numpy as np
 
 from model_core.lazy import Tensor, torch
 from model_core.tensor_ops import maths
+from model_core.transfer import constant
 from model_core.upm import lags
 from model_core.upm.base import ClosedForm, Floats, Reading, Stats, of_arrays
 from model_core.upm.regression import NoisyStats, Regression
@@ -142,7 +143,7 @@ class Autoregressive(ZeroTraining):
         time, latest = lags.read(context, self.y_dim)
         parts = [torch.ones_like(time), latest]
         if self.season:
-            rates, shifts = time.new_tensor(self.sines()).unbind(-1)
+            rates, shifts = constant(self.sines(), time).unbind(-1)
             # The remainder first: the sine of a large angle has lost digits.
             parts.append(torch.sin(rates * torch.remainder(time, self.season) + shifts))
         return torch.cat([*parts, time] if self.trend else parts, -1)

@@ -19,6 +19,7 @@ from service.store.shards import StoreClient
 from service.wire import LEVELS, Record
 from service.worker.streams import step_inputs
 from service.worker.streams.loaded_models import LoadedModels
+from service.worker.streams.registry import compile_step
 
 
 def rehearse(client: StoreClient, settings: Settings) -> None:
@@ -61,6 +62,7 @@ def dummy_step(settings: Settings) -> None:
     except (NotInstalled, UnknownModel):
         model = catalogue.get("gaussian")
     slab = Slab(model, DEFAULTS.max_hypotheses, LEVELS, settings.device)
+    compile_step(slab, settings.default_model)
     ones = [[1.0] * model.scaled]
     (row,) = slab.begin(ones, ones)
     hazard, outlier_rate = effective_rates(model, DEFAULTS)

@@ -134,7 +134,7 @@ def read_off(belief: Belief, below: int, hazard: Sequence[float], threshold=0.0)
     settled = head[SEQ] - 1 - below
     inputs = np.zeros((1, LABEL))
     inputs[:, SETTLED:] = settled, settled, threshold
-    (found,) = readout.rows(
-        readout.table(layout, lines[None], head[None], inputs, np.array([hazard]), 5)
-    )
+    numbers = readout.at_rest(layout, lines[None], head[None])
+    table, _ = readout.table(layout, numbers, inputs, np.array([hazard]), 5)
+    (found,) = readout.rows(table)
     return found

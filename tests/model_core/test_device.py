@@ -44,6 +44,7 @@ def test_steps_and_answers(name, device):
     batch = [series(one, seed, STEPS, (0.05, 0.2, 0.01), **told) for seed in range(3)]
     model, prior = moved(one.model, device), moved(one.prior(3), device)
     state, levels, missing = moca.init(prior, ROOM), tensor([0.05, 0.5, 0.95]), []
+    levels_there = levels.to(device)
     layout = Layout(model, ROOM, device)
     for t, here in enumerate(run(one, batch, ROOM)):
         now = there(inputs(batch, t), device)
@@ -53,11 +54,12 @@ def test_steps_and_answers(name, device):
             numbers = [info.log_score, info.changepoint_probability, mixture.mean()]
             if model.label not in ("class", "binary"):
                 numbers += [mixture.covariance(), mixture.cdf(now.y)]
-                numbers += [mixture.quantile(levels.to(device), 1e-4)]
+                numbers += [mixture.quantile(levels_there, 1e-4)]
         given = np.zeros((3, LABEL)), inputs(batch, t).hazard.numpy()
-        table = readout.table(layout, *held, *given, 5, info)
-        on_host = [part.numpy() for part in transfer.to_host(held)]
-        assert (readout.table(layout, *on_host, *given, 5)[:, 6:] == table[:, 6:]).all()
+        (read,) = transfer.to_arrays([readout.columns(layout, *held, info)])
+        table, _ = readout.table(layout, read, *given, 5)
+        at_rest = readout.at_rest(layout, *transfer.to_arrays(held))
+        assert (readout.table(layout, at_rest, *given, 5)[0][:, 6:] == table[:, 6:]).all()
         assert all(each.ok for each in readout.rows(table))
         found, expected = transfer.to_host(numbers), [*here.info[1:3], here.info.predictive.mean()]
         assert state.belief.log_prob.device.type == device
@@ -106,8 +108,9 @@ def test_a_label_that_is_refused_leaves_a_state_on_a_device_as_it_was(device):
     prior = moved(one.prior(2), device)
     state, now = moca.init(prior, 4), inputs([series(one, seed, 3) for seed in range(2)], 0)
     now.y[1] = torch.inf
+    now = there(now, device)
     with no_waiting():
-        new, info = moca.step(one.model, state, prior, there(now, device))
+        new, info = moca.step(one.model, state, prior, now)
     assert info.ok.tolist() == [True, False]
     for first, other in zip(leaves(new), leaves(state), strict=True):
         assert first[1].tolist() == other[1].tolist()

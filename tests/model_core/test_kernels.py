@@ -177,7 +177,8 @@ class Pair:
         """One step of the eager filter; returns the state after it, its info and table."""
         state, info = moca.step(self.model, state, self.prior, seen.inputs())
         held = self.layout.packed(state, self.prior)
-        table = readout.table(self.layout, *held, seen.packed(), seen.hazard, WINDOW, info)
+        numbers = readout.columns(self.layout, *held, info).numpy()
+        table, _ = readout.table(self.layout, numbers, seen.packed(), seen.hazard, WINDOW)
         return state, info, table
 
     def advance(self, seen: Seen, rows: np.ndarray | None = None, **wanted):

@@ -127,10 +127,11 @@ def test_it_is_what_loops_over_the_hypotheses_find(name, hazard):
     hazards_of_both, inputs = np.array([hazard, hazard]), np.zeros((2, LABEL))
     for step in run(one, batch_of(one, hazard), MOST):
         held = layout.packed(step.state, prior)
+        numbers = readout.columns(layout, *held, step.info).numpy()
         for settled in (0, 4, 9):
             for since, threshold in ((settled, 0.0), (settled, 0.05), (2, 100.0)):
                 inputs[:, SETTLED:LABEL] = settled, since, threshold
-                table = readout.table(layout, *held, inputs, hazards_of_both, WINDOW, step.info)
+                table, _ = readout.table(layout, numbers, inputs, hazards_of_both, WINDOW)
                 for row, found in enumerate(readout.rows(table)):
                     check(found, step, row, Watch(settled, since, threshold), hazard)
 

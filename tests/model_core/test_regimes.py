@@ -343,7 +343,8 @@ def test_evidence_of_new_regimes_and_of_returns(hazard, threshold):
         state, info = moca.step(one.case.model, state, prior, inputs)
         seen = given(x, y, watch[0].numpy(), elapsed)
         held = layout.packed(state, prior)
-        table = readout.table(layout, *held, seen, inputs.hazard.numpy(), 5, info)
+        numbers = readout.columns(layout, *held, info).numpy()
+        table, _ = readout.table(layout, numbers, seen, inputs.hazard.numpy(), 5)
         (eagerly,) = readout.rows(table, heads[:, layout.numbers :])
         rows = Rows(layout.slots, lines, heads, layout.regimes)
         table, _ = step.advance(

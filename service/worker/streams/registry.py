@@ -13,13 +13,14 @@ from functools import cached_property, partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import redis
 
 from model_core import codec, lazy
-from model_core.errors import BadState, MissingTorch
+from model_core.errors import BadState, MissingTorch, NotCompiled
 from model_core.lazy import torch
 from model_core.stream.slab import CHUNK_BYTES, NOT_FINITE, STEP_BYTES, Slab, SlabMemory
 from model_core.upm.base import UnderlyingModel
@@ -328,6 +329,7 @@ class Engine:
                 self._slabs[key] = Slab(
                     model, settings.max_hypotheses, LEVELS, device, settings.regimes, room
                 )
+                compile_step(self._slabs[key], settings.model)
         return self._slabs[key]
 
     def need_torch(self) -> None:
@@ -529,6 +531,23 @@ class Engine:
         del self.streams[stream.partition, stream.name]
         stream.leave()
         stream.unserved = None  # its traceback holds the stream
+
+
+def compile_step(slab: Slab, name: str) -> None:
+    """Have the step of a model compiled for a GPU; where that cannot be, eager torch is slower."""
+    if not slab.device.startswith("cuda"):
+        return
+    logger.info("compiling the step of %s for %s", name, slab.device)
+    began = time.monotonic()
+    try:
+        slab.compile()
+    except (NotCompiled, SubprocessError) as error:
+        logger.warning(
+            "cannot compile the step of %s for %s, so it is slower: %s (torch.compile needs Triton "
+            "and a C compiler)", name, slab.device, error,
+        )  # fmt: skip
+    else:
+        logger.info("compiled the step of %s in %.0f s", name, time.monotonic() - began)
 
 
 def by_slab(

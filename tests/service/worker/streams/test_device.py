@@ -3,9 +3,12 @@
 The device is `guard`, which refuses what a GPU refuses; its numbers are those of the CPU.
 """
 
+from unittest import mock
+
 import msgspec
 import pytest
 
+from model_core.errors import NotCompiled
 from service.wire import (
     Act,
     Configure,
@@ -20,6 +23,7 @@ from service.wire import (
     WhatIf,
 )
 from service.worker.self_test import rehearse
+from service.worker.streams.registry import compile_step
 from tests.guarded import guarded
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
@@ -104,6 +108,20 @@ def test_every_command_of_every_kind(benches, both, name):
     assert ask(Delete("a"))[0] == 204
     assert [status for status, _ in asked].count(200) >= 9
     assert all(status < 500 for status, _ in asked)
+
+
+@pytest.mark.parametrize("error", [None, NotCompiled("no gcc")])
+def test_a_gpu_has_steps_compiled_and_does_without_where_that_fails(caplog, error):
+    slab = mock.Mock(device="cuda:0", **{"compile.side_effect": error})
+    with caplog.at_level("INFO"):
+        compile_step(slab, "gaussian")
+    last = caplog.records[-1]
+    assert last.levelname == ("WARNING" if error else "INFO")
+    assert "gaussian" in last.message
+    assert ("no gcc" in last.message) == (error is not None)
+    slab.device = "cpu"
+    compile_step(slab, "gaussian")
+    assert slab.compile.call_count == 1
 
 
 @pytest.mark.usefixtures("device")
