@@ -17,13 +17,18 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from model_core import compiled, quantiles
+from model_core import compiled, quantiles, readout
 from model_core import filter as filtering
+from model_core.errors import NotCompiled
+from model_core.stream import batched, columns
 from model_core.stream.events import Watch
 from model_core.stream_settings import DEFAULTS
 from model_core.table import Layout, Rows
+from model_core.transfer import moved, to_arrays, to_device
 from model_core.upm.builtin import BUILTIN
 from service.bench.report import BenchError, Rounds, show
+from service.problems import StartupError
+from service.worker.self_test import check_device
 
 Floats = NDArray[np.float64]
 Update = Callable[[float], object]  # what a package does with one label
@@ -142,6 +147,51 @@ def _time_us(update: Update) -> float:
     return 1e6 * (time.thread_time() - began) / PEER_STEPS
 
 
+COPIED_BYTES = 1 << 28  # of a copy, for the bandwidth of a device
+
+
+def bench_device(
+    *,
+    models: Sequence[str],
+    device: str,
+    streams: int,
+    max_hypotheses: int,
+    early: int,
+    rounds: int,
+    console: Console | None = None,
+) -> dict[str, Rounds]:
+    """Measure the steps of batches that torch compiled for a device, in microseconds; print them.
+
+    Host: until all work is sent, then that of the host with the numbers of the steps. Bytes: rows
+    read and written, observations, numbers for the host. Returns measures by model.
+    """
+    console = console or Console()
+    if unknown := [name for name in models if name not in BUILTIN]:
+        raise BenchError(f"expected models of {', '.join(BUILTIN)}, got {', '.join(unknown)}")
+    try:
+        check_device(device)
+    except StartupError as error:
+        raise BenchError(str(error)) from error
+    results = {}
+    for name in models:
+        held = BenchStreams(name, streams, max_hypotheses)
+        held.walk(early)
+        results[name] = held.on_device(device, rounds)
+        show(f"{name}: steps of {streams:,} streams on {device}", results[name], console)
+    return results
+
+
+def _wall_us(work: Callable[[], object], device: str) -> tuple[float, float]:
+    """Time of work until it is done, and until it is sent."""
+    wait = torch.cuda.synchronize if device.startswith("cuda") else int
+    wait()
+    began = time.perf_counter()
+    work()
+    sent = time.perf_counter()
+    wait()
+    return 1e6 * (time.perf_counter() - began), 1e6 * (sent - began)
+
+
 class BenchStreams:
     """A batch of streams of one model, at one time of their lives."""
 
@@ -185,6 +235,53 @@ class BenchStreams:
             return 1e6 * self._step_s(self._steps, answered) / self._steps / self._streams
         finally:
             self._rows = kept
+
+    def on_device(self, device: str, rounds: int) -> Rounds:
+        """Times of the next step, always of the same rows, and the bandwidth that it takes."""
+        model = moved(self._model, device)
+        layout = Layout(model, self._rows.slots - 1, device)
+        inputs = self._inputs(self.at)
+        packed = columns.Packed(self._labels(self.at), None, self._hazards, inputs)
+        lines = to_device(self._rows.lines, device)
+        heads = to_device(self._rows.heads, device)
+        try:
+            step = batched.compiled(model, layout, LEVELS[0].tolist(), device, self._streams)
+        except NotCompiled as error:
+            raise BenchError(f"cannot compile for {device}: {error}") from error
+        room = torch.empty(COPIED_BYTES // 8, dtype=torch.float64, device=device)
+        measures: Rounds = {}
+        with torch.inference_mode():
+            levels = to_device(LEVELS[0], device)
+            sent = columns.sent(packed, device)
+            numbers = step.advance(lines, heads, packed)[2]
+            moves = 2 * (lines.nbytes + heads.nbytes) + sent.nbytes + numbers.nbytes
+
+            def eager() -> object:
+                return batched.advance(model, layout, levels, lines, heads, sent)
+
+            def read() -> object:
+                (own,) = to_arrays([numbers])
+                return readout.table(layout, own, inputs, self._hazards, RECENT_RUN_LENGTHS)
+
+            for _ in range(rounds):
+                copied_us, _ = _wall_us(room.clone, device)
+                whole_us, host_us = _wall_us(lambda: step.advance(lines, heads, packed), device)
+                eager_us, _ = _wall_us(eager, device)
+                read_us, _ = _wall_us(read, device)
+                values = {
+                    "step: us": whole_us,
+                    "host, to send it: us": host_us,
+                    "host, to read it off: us": read_us,
+                    "step of eager torch: us": eager_us,
+                    "MB moved": 1e-6 * moves,
+                    "GB/s": 1e-3 * moves / whole_us,
+                    "share of the bandwidth of a copy": (
+                        moves / whole_us / (2 * COPIED_BYTES / copied_us)
+                    ),
+                }
+                for title, value in values.items():
+                    measures.setdefault(title, []).append(value)
+        return measures
 
     def _step_s(self, count: int, answered: bool) -> float:
         """Step on a copy of the state; returns the seconds of the steps alone."""

@@ -101,6 +101,35 @@ def bench_serve(
         fail(str(error), 1)
 
 
+@bench.command("device")
+def bench_device(
+    device: Annotated[str, typer.Option(help="cuda, cuda:0; cpu to try it.")] = "cuda",
+    model: Annotated[str, typer.Option(help="Built-in models, comma-separated.")] = "averaged",
+    streams: Annotated[int, typer.Option(min=1, max=4096, help="Streams per batch.")] = 4096,
+    max_hypotheses: Annotated[int, typer.Option(min=2, help="Hypotheses per stream.")] = 50,
+    early: Annotated[int, typer.Option(min=1, help="Steps before.")] = 200,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements.")] = 11,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure a filter step that torch compiles for a device: time, host time, bandwidth."""
+    from service.bench.report import BenchError, write_json
+    from service.bench.step import bench_device as run
+
+    try:
+        results = run(
+            models=names(model) or [],
+            device=device,
+            streams=streams,
+            max_hypotheses=max_hypotheses,
+            early=early,
+            rounds=rounds,
+        )
+        if json_file is not None:
+            write_json(json_file, results)
+    except (BenchError, OSError) as error:
+        fail(str(error), 1)
+
+
 @bench.command("step")
 def bench_step(
     model: Annotated[str | None, option("Built-in models, comma-separated.", default="all")] = None,

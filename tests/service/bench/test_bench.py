@@ -3,15 +3,19 @@
 import io
 import json
 import sys
+from functools import partial
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+import torch
 from rich.console import Console
 
 from service.bench import serve as serving
+from service.bench import step as stepping
 from service.bench.report import BenchError, write_json
 from service.bench.serve import ServePlan, bench_serve
-from service.bench.step import bench_step
+from service.bench.step import bench_device, bench_step
 
 
 class Cusum:
@@ -49,6 +53,24 @@ def test_requests_are_measured_beside_an_echo(monkeypatch, tmp_path):
             assert ratio == pytest.approx(single / bare)
     write_json(tmp_path / "serve.json", results)
     assert json.loads((tmp_path / "serve.json").read_text())["results"] == results
+
+
+@pytest.mark.slow
+def test_compiled_steps_are_measured(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(stepping, "COPIED_BYTES", 1 << 20)
+    console = Console(file=io.StringIO(), width=100)
+    small = {"device": "cpu", "streams": 3, "max_hypotheses": 8, "early": 10, "rounds": 2}
+    (measures,) = bench_device(models=["gaussian"], console=console, **small).values()
+    assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in measures.values())
+    assert "share of the bandwidth" in console.file.getvalue()
+    with pytest.raises(BenchError, match="expected models of"):
+        bench_device(models=["none"], console=console, **small)
+    with pytest.raises(BenchError, match="guarded"):
+        bench_device(models=["gaussian"], console=console, **small | {"device": "guarded"})
+    monkeypatch.setattr(torch, "compile", mock.Mock(side_effect=RuntimeError("no gcc")))
+    with pytest.raises(BenchError, match="no gcc"):
+        bench_device(models=["gaussian"], console=console, **small | {"max_hypotheses": 9})
 
 
 def test_steps_are_measured_beside_other_packages(monkeypatch):
