@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,18 +25,24 @@ T = TypeVar("T")
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError)
 
 
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A draft that takes the place of a file at the end; of a failure nothing is left."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        yield draft
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def write(
     path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> None:
     """Write a file, whole or not at all."""
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
     blob = codec.pack(MAGIC, VERSION, header, arrays)
-    try:
+    with replacing(Path(path)) as draft:
         draft.write_bytes(blob)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from model_core.stream.storage import replacing
 from training.errors import BadConfig, BadData
 
 
@@ -50,20 +49,9 @@ def arrays(
         raise BadData(f"{file} is not a readable .npz file: {error}") from error
 
 
-@contextmanager
-def replacing(file: Path) -> Iterator[Path]:
-    """A temporary file that takes the place of a file at the end; of a failure nothing is left."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        yield temporary
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def save(file: Path, **kept: Any) -> Path:
     """Write arrays to an `.npz` file atomically."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as temporary, temporary.open("wb") as opened:
         np.savez_compressed(opened, **kept)
     return file

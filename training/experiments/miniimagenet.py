@@ -29,7 +29,8 @@ from rich.progress import track
 from torch import Tensor
 
 from moca_client.series import SeriesError, listed, read_table
-from training.data.files import Place, arrays, replacing, save
+from model_core.stream.storage import replacing
+from training.data.files import Place, arrays, save
 from training.data.windows import Batch, Source, Splits, held, member, switches
 from training.errors import BadData
 from training.paper import Protocol
@@ -220,6 +221,7 @@ def cached(
     target = cache / f"{file.stem}-{size}-{digest[:32]}.npy"
     if not target.exists():
         shape = (len(offset) - 1, 3, size, size)
+        cache.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             images: Any = np.lib.format.open_memmap(
                 temporary, mode="w+", dtype=np.uint8, shape=shape

@@ -129,9 +129,9 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> tuple
         raise BadData(f"{source.path}: {error}") from error
     x_dim = 0 if series[0].x is None else series[0].x.shape[1]
     y_dim = series[0].y.shape[1]
-    scaling = scaling_of(parts[0], classes=classes)
+    scaling = scaling_of(parts[0], labels=not (classes or warmup))
     if warmup:
-        spread = scaling_of(series, classes=False).y_scale
+        spread = scaling_of(series, labels=True).y_scale
         if not bool(torch.isfinite(spread).all()):
             raise BadData(
                 f"{source.path}: labels have the standard deviations {spread.tolist()}, expected "
@@ -140,8 +140,6 @@ def split(source: DataSource, series: Sequence[Series], config: Config) -> tuple
         train = in_units(train, warmup)
         validation = in_units(validation, warmup)
         test = in_units(test, warmup)
-        none = Scaling.none(x_dim, y_dim)
-        scaling = scaling._replace(y_offset=none.y_offset, y_scale=none.y_scale)
     count = 1 + int(max(one.y.nan_to_num(0).max() for one in series)) if classes else 0
     return Splits(train, validation, test, x_dim, y_dim, count, scaling, parts[2]), short
 
@@ -179,12 +177,12 @@ def _short(name: str, parts: Sequence[Series], length: int, warmup: int, by: str
     return lines
 
 
-def scaling_of(series: Sequence[Series], *, classes: bool) -> Scaling:
-    """Scaling to mean 0 and standard deviation 1 over all observations; class indices unscaled."""
+def scaling_of(series: Sequence[Series], *, labels: bool) -> Scaling:
+    """Scaling to mean 0 and standard deviation 1 over all observations; labels: of these, too."""
     y = torch.cat([one.y for one in series])
     inputs = [one.x for one in series if one.x is not None]
     x_offset, x_scale = _moments(torch.cat(inputs) if inputs else y.new_zeros(1, 0))
-    if classes:
+    if not labels:
         return Scaling(x_offset, x_scale, torch.zeros(y.shape[1]), torch.ones(y.shape[1]))
     return Scaling(x_offset, x_scale, *_moments(y))
 

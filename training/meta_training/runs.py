@@ -17,8 +17,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from model_core.stream.storage import replacing
 from training.config import Config
-from training.data.files import replacing
 from training.errors import BadRun
 
 CHECKPOINT = "checkpoint.pt"

@@ -198,10 +198,10 @@ def test_inputs_and_labels_are_scaled_by_the_data_unless_a_fleet_takes_its_units
         assert best["y_offset"].item() == pytest.approx(float(units[0]), rel=1e-5)
         assert best["y_scale"].item() == pytest.approx(float(units[1]), rel=1e-5)
     missing = torch.tensor([[1.0, 0.1], [torch.nan, torch.nan], [3.0, 0.1]], dtype=torch.float64)
-    scaling = own.scaling_of([Series(None, missing, name="a")], classes=False)
+    scaling = own.scaling_of([Series(None, missing, name="a")], labels=True)
     assert scaling.y_offset.tolist() == pytest.approx([2.0, 0.1])
     assert scaling.y_scale.tolist() == [1.0, 1.0]  # a column that never changes
-    scaling = own.scaling_of([Series(None, missing, name="a")], classes=True)
+    scaling = own.scaling_of([Series(None, missing, name="a")], labels=False)
     assert scaling.y_offset.tolist() == [0, 0]
 
 
