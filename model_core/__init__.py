@@ -1,4 +1,4 @@
-"""MOCA: run-length filtering over Bayesian models that adapt. Pure torch, no clock, no network."""
+"""MOCA: run-length filtering over Bayesian models that adapt. No clock, no network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Detector", "Detectors"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import detectors, and torch with them, at their first use alone."""
+    """Import detectors at their first use alone."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from model_core.stream import detector

@@ -68,11 +68,14 @@ def _best(y: Floats, shortest: int) -> tuple[float, int]:
 def fundamental(y: Floats, period: int) -> int:
     """Shortest whole part of a period of labels (T,) without trend that explains as much.
 
-    A multiple has more evidence where there are many labels: its last periods are longer.
+    A multiple has more evidence where there are many labels: its last periods are longer. Both are
+    to explain those, of which a gap is a small share.
     """
+    y = y[len(y) - min(len(y) // period, RECENT_PERIODS) * period :]
     most = AS_GOOD * _explained(y, period)
     for part in range(SHORTEST, period // 2 + 1):
-        if period % part == 0 and _explained(y, part) >= most and evidence(y, part) >= EVIDENCE:
+        whole = period % part == 0
+        if whole and _explained(y, part, len(y)) >= most and evidence(y, part) >= EVIDENCE:
             return part
     return period
 
@@ -151,12 +154,13 @@ def learned(y: Floats, period: int, scaled: bool = False) -> Floats:
     return profile * (size * min(max(amplitude, AMPLITUDES[0]), AMPLITUDES[1]))
 
 
-def _folded(y: Floats, period: int, robust: bool = False) -> Floats:
+def _folded(y: Floats, period: int, robust: bool = False, most: int = RECENT_PERIODS) -> Floats:
     """The last periods as rows (n, P) about their means and the slope through those.
 
     The slope is that of the neighbours' means; robust: the median of all, not moved by one step.
+    most: rows.
     """
-    count = min(len(y) // period, RECENT_PERIODS)
+    count = min(len(y) // period, most)
     rows = y[len(y) - count * period :].reshape(count, period)
     means = rows.mean(1)
     slopes = np.zeros(count)
@@ -303,9 +307,9 @@ def _fitted(labels: Floats, period: int, harmonics: int) -> float:
     return float(products @ np.linalg.solve(waves @ waves.T, products))
 
 
-def _explained(y: Floats, period: int) -> float:
+def _explained(y: Floats, period: int, most: int = RECENT_PERIODS) -> float:
     """Share of the variation within periods that their mean explains, less that by chance."""
-    rows = _folded(y, period)
+    rows = _folded(y, period, most=most)
     squares = float((rows**2).mean())
     if squares <= 0 or len(rows) < 2:
         return 0.0

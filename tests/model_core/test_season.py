@@ -356,6 +356,13 @@ def test_a_multiple_of_a_period_is_not_taken_for_it():
     assert periodicity.fundamental(weekly, 7 * DAY) == 7 * DAY
 
 
+@pytest.mark.parametrize("multiple", [3, 5, 13])
+def test_nor_is_it_where_two_of_the_last_days_are_missing(multiple):
+    y = sine(np.random.default_rng(multiple), 84 * DAY)
+    y[-5 * DAY : -3 * DAY] = 0.0
+    assert periodicity.fundamental(y, multiple * DAY) == DAY
+
+
 def several(rng, n, phases=(0.0, 2.0), flat=1, period=DAY):
     """Outputs of one season with phases of their own, and some without it, whose noise is alike."""
     t = np.arange(n)
