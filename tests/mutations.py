@@ -198,13 +198,6 @@ MUTATIONS = [
         "tests/model_core/test_season.py",
     ),
     Mutation(
-        "quantiles: other levels of an answer are of slots as they lie",
-        "model_core/stream/slab.py",
-        "copy = self.add(own._replace(lines=self._layout.ordered(own.lines)))",
-        "copy = self.add(own)",
-        "tests/service/worker/test_kinds.py",
-    ),
-    Mutation(
         "paths: the label drawn is not learned",
         "model_core/compiled/step.py",
         "            number[LABELLED] = 1.0\n            labelled = True",

@@ -94,7 +94,7 @@ def compiled(
 ) -> Compiled:
     """Compile the step of rows, at most `most` of them at once; raises NotCompiled.
 
-    Takes a minute or more; torch keeps on disk what it made. Of an equal model and shape once.
+    Takes minutes; torch keeps on disk what it made. Of an equal model and shape once.
     """
     shape = layout.max_hypotheses, layout.regimes
     try:
