@@ -111,7 +111,7 @@ class Answered(Generic[P, T]):
         self, client: AsyncClient, owner: object
     ) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, client: Any, owner: object) -> Any:
-        raise NotImplementedError  # each client has a function in its place
+        return self  # each client has a function in its place
 
 
 class Iterated(Generic[P, T]):
@@ -125,7 +125,7 @@ class Iterated(Generic[P, T]):
     @overload
     def __get__(self, client: AsyncClient, owner: object) -> Callable[P, AsyncMessages[T]]: ...
     def __get__(self, client: Any, owner: object) -> Any:
-        raise NotImplementedError
+        return self
 
 
 class Methods:
@@ -137,7 +137,9 @@ class Methods:
     _messages: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
-        """Make the methods of a client."""
+        """Make the methods of a client; classes derived from one have them, or their own."""
+        if Methods not in cls.__bases__:
+            return
 
         def iterated(describe: Callable[..., Any]) -> Callable[..., Any]:
             def method(self: Methods, *arguments: Any, **options: Any) -> Any:
@@ -151,6 +153,9 @@ class Methods:
                 make = cls._answered if isinstance(method, Answered) else iterated
                 made: Any = wraps(method.describe)(make(method.describe))
                 made.__signature__ = signature(made).replace(return_annotation=Signature.empty)
+                made.__qualname__ = f"{cls.__qualname__}.{name}"
+                taken = made.__annotations__.items()
+                made.__annotations__ = {key: kind for key, kind in taken if key != "return"}
                 setattr(cls, name, made)
 
     # --- streams -----------------------------------------------------------------------------

@@ -271,9 +271,9 @@ class OutboxStore:
             made = there
             if again:
                 made = [int(db.execute(copy, (number,)).lastrowid or 0) for number in there]
-                self.waiting_count += len(there)
             db.executemany("DELETE FROM items WHERE id = ?", [(number,) for number in there])
             self.aside_count -= len(there)
+            self.waiting_count += len(there) if again else 0
         return made
 
 

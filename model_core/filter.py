@@ -337,8 +337,8 @@ def finite(state: FilterState) -> Tensor:
 def order(state: FilterState) -> Tensor:
     """Slots (B, S) of hypotheses, the shortest run first, of one start by origin, empty ones last.
 
-    So that a seed means the same draws whatever slots they are in: a state that was stored and
-    loaded has others.
+    So that a seed means the same draws whatever slots they are in: a state that was resized, or
+    filtered again, has others.
     """
     belief = state.belief
     rank = belief.run_length

@@ -219,6 +219,13 @@ MUTATIONS = [
         "tests/model_core/test_resolution.py",
     ),
     Mutation(
+        "predictions: components come as hypotheses lie in their slots",
+        "model_core/stream/slab.py",
+        "alive = moca.order(grown)[0, : int(torch.isfinite(belief.log_prob[0]).sum())]",
+        "alive = torch.isfinite(belief.log_prob[0]).nonzero().squeeze(-1)",
+        "tests/service/worker/streams/test_slab.py",
+    ),
+    Mutation(
         "compiled steps: a longer table of hazards is cut off",
         "model_core/stream/batched.py",
         "return len(packed.hazard[0]) <= self.width",

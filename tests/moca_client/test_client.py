@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import pydoc
 import runpy
 import sys
 import threading
@@ -280,6 +281,29 @@ def test_the_key_of_the_argument_or_of_the_variable_is_sent(ask, monkeypatch):
     assert outcome.headers("authorization") == ["Bearer moca_1_env"]
     outcome = ask([ok(STATE)], lambda c: c.stream("s"), api_key="moca_2_arg")
     assert outcome.headers("authorization") == ["Bearer moca_2_arg"]
+
+
+def test_a_derived_client_keeps_its_own_methods():
+    class Own:
+        def stream(self, stream):
+            return f"own: {stream}"
+
+    class Mine(Client):
+        stream = Own.stream
+
+    class Mixed(Own, AsyncClient):
+        pass
+
+    assert Mine("http://localhost").stream("a") == "own: a"
+    assert Mixed.stream is Own.stream
+    assert Mine.put_stream is Client.put_stream
+
+
+def test_methods_are_shown_as_those_of_their_client():
+    assert "Iterate over the ids" in pydoc.render_doc("moca_client.client")
+    for kind in (Client, AsyncClient):
+        assert kind.stream.__qualname__ == f"{kind.__name__}.stream"
+        assert "return" not in kind.stream.__annotations__  # it is no call
 
 
 def test_bodies_of_beliefs_snapshots_and_moves(ask):

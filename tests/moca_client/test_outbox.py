@@ -440,6 +440,12 @@ def test_an_outbox_holds_so_many_and_takes_each_offset_of_a_source_once(tmp_path
     assert (aside.ticket, aside.stream, aside.observation) == (1, "s", {})
     assert str(aside.problem) == "422 unfit"
     assert aside.problem.request_id == "r1"
+    store._db.execute(
+        "CREATE TEMP TRIGGER kept BEFORE DELETE ON items BEGIN SELECT RAISE(ABORT, 'full'); END"
+    )
+    with pytest.raises(OutboxError, match="full"):
+        store.remove([1], again=True)
+    assert (store.waiting_count, store.aside_count) == (2, 1)
     assert not store.add("s", b"{}", ("topic", 5))
     assert store.add("s", b"{}", ("topic", 6))
     store.close()

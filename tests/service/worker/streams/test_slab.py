@@ -143,6 +143,27 @@ def test_what_is_predicted_takes_no_rows_and_no_memory_of_many():
     assert small.rows == large.rows == STREAMS
 
 
+@pytest.mark.parametrize("regimes", [0, 2])
+def test_components_and_draws_are_the_same_whatever_slots_hypotheses_are_in(regimes):
+    slab = Slab(build("averaged", Options()), 10, LEVELS, regimes=regimes)
+    (row,) = slab.begin([[0.0]], [[1.0]])
+    for y in (*np.linspace(-1.0, 1.0, 30), *np.linspace(4.0, 6.0, 12)):
+        slab.step([row], seen_of(np.array([[y]]), [0.05]), [NOTHING_WATCHED])
+    coming = columns.packed(slab.model, seen_of(np.full((1, 1), np.nan), [0.05]))
+    mixture, run_lengths = slab.mixture(row, coming)
+    alive = [length for length in run_lengths if length is not None]
+    assert alive == sorted(alive)
+    assert len(set(alive)) > 5
+    assert run_lengths[: len(alive)] == alive
+    own = slab.row(row)
+    lines = own.lines.copy()
+    lines[:, : slab.layout.slots] = own.lines[:, : slab.layout.slots][:, ::-1]
+    other, of_other = slab.mixture(slab.add(own._replace(lines=lines)), coming)
+    assert of_other == run_lengths
+    drawn = [each.sample(9, torch.Generator().manual_seed(3)) for each in (mixture, other)]
+    torch.testing.assert_close(*drawn, rtol=1e-9, atol=0.0)
+
+
 def test_a_warm_up_leaves_no_row_where_a_step_fails(monkeypatch):
     slab = Slab(build("averaged", Options()), 10, LEVELS)
     monkeypatch.setattr(slab, "absorb", Mock(side_effect=MemoryError))
