@@ -105,6 +105,8 @@ class Answered(Generic[P, T]):
         self.describe = describe
 
     @overload
+    def __get__(self, client: None, owner: object) -> Callable[Concatenate[Any, P], Any]: ...
+    @overload
     def __get__(self, client: Client, owner: object) -> Callable[P, T]: ...
     @overload
     def __get__(
@@ -120,6 +122,8 @@ class Iterated(Generic[P, T]):
     def __init__(self, describe: Callable[Concatenate[Any, P], Pages[T] | Feed[T]]) -> None:
         self.describe = describe
 
+    @overload
+    def __get__(self, client: None, owner: object) -> Callable[Concatenate[Any, P], Any]: ...
     @overload
     def __get__(self, client: Client, owner: object) -> Callable[P, Messages[T]]: ...
     @overload

@@ -19,6 +19,7 @@ README = [code for kind, code, _ in blocks(ROOT / "README.md") if kind == "pytho
 CLIENT = [code for kind, code, _ in blocks(ROOT / "docs" / "client.md") if kind == "python"]
 DETECTOR = next(blocks(ROOT / "docs" / "detector.md"))
 PANDAS = "import pandas as pd"  # not installed beside the client
+OF_CLASS = "import moca_client\nprint(moca_client.Client.stream, moca_client.AsyncClient.events)\n"
 WRONG = "import moca_client\nmoca_client.Client('').model('').versions[0].no_such_member\n"
 PIP = ("-m", "pip", "--disable-pip-version-check")
 # What `make run` installs beside the service itself.
@@ -126,7 +127,7 @@ def test_the_client_needs_three_packages_and_the_readme_runs_with_it(client, ser
 @pytest.mark.slow
 def test_the_readme_and_the_page_of_the_client_are_typed(client, tmp_path):
     pytest.importorskip("mypy")
-    for number, code in enumerate(README + CLIENT):
+    for number, code in enumerate([*README, *CLIENT, OF_CLASS]):
         page = tmp_path / f"block{number}.py"
         page.write_text(code.replace(PANDAS, f"{PANDAS}  # type: ignore[import-untyped]"))
         checked = ("-m", "mypy", "--strict", "--config-file=", "--python-executable", client)
