@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from importlib import import_module
 from importlib.resources import files
@@ -73,6 +74,11 @@ class Ablation(Section):
     methods: tuple[Options, ...] = ()
     supervision: tuple[float, ...] = ()
     mode: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of runs."""
+        return math.prod(len(axis) or 1 for axis in (self.hazards, self.values, self.methods))
 
 
 def ablation(name: str, experiment: str) -> Ablation:

@@ -401,14 +401,22 @@ class Study(NamedTuple):
         return self.runs / self.experiment / self.name
 
     def chosen(self) -> dict[Key, Run]:
-        """The best run of each setting and method; raises BadRun where nothing is trained."""
-        chosen = best(finished(self.folder), (self.ablation or catalogue.GRID).axis)
-        if not chosen:
+        """The best run of each setting and method.
+
+        Raises BadRun where nothing is trained, and for an ablation that is not complete.
+        """
+        runs = finished(self.folder)
+        if not runs:
             option = "" if self.ablation is None else f" --ablation {self.name}"
             raise BadRun(
                 f"{self.folder}: no finished run; run moca train {self.experiment}{option}"
             )
-        return chosen
+        if self.ablation is not None and len(runs) < self.ablation.size:
+            raise BadRun(
+                f"{self.folder}: {len(runs)} of {self.ablation.size} runs are finished; run moca "
+                f"train {self.experiment} --ablation {self.name}"
+            )
+        return best(runs, (self.ablation or catalogue.GRID).axis)
 
     def tests(self, run: Run) -> dict[str, Objective]:
         """Conditioning of the tests of a run, by the method's name in the comparison."""

@@ -188,6 +188,9 @@ def test_an_ablation_is_tested_at_every_share_of_known_switches(place, tmp_path,
     with pytest.raises(BadRun, match="moca train sinusoid --ablation known"):
         evaluate(wanted)
     train(Training("sinusoid", "quick", tmp_path, ablation="known"), SETTINGS, place)
+    longer = asked.model_copy(update={"values": (0.0, 0.5, 1.0)})
+    with pytest.raises(BadRun, match="2 of 3 runs are finished; .*--ablation known"):
+        evaluate(wanted._replace(ablation=longer))
     comparison = evaluate(wanted)
     assert comparison.settings() == [0.0, 1.0]
     unknown, known = comparison.methods()
