@@ -215,7 +215,7 @@ class Layout:
     def ordered(self, lines: Floats) -> Floats:
         """Lines (L, W) with the hypotheses in order, the shortest run first, empty slots last.
 
-        Of one start by origin. A state that was stored and loaded has them in other slots.
+        Of one start by origin. A state that was resized, or filtered again, has other slots.
         """
         own = lines[:, : self.slots]
         origin = own[self.origin] if self.regimes else np.zeros(self.slots)
