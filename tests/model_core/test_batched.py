@@ -146,6 +146,7 @@ def test_batches_of_any_size_are_steps_of_two_that_were_compiled_once(monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own use
 def test_what_the_compiler_makes_is_the_step():
     compare("gaussian-1")
 
