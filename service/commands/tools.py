@@ -103,12 +103,12 @@ def bench_serve(
 
 @bench.command("device")
 def bench_device(
-    device: Annotated[str, typer.Option(help="cuda, cuda:0; cpu to try it.")] = "cuda",
-    model: Annotated[str, typer.Option(help="Built-in models, comma-separated.")] = "averaged",
-    streams: Annotated[int, typer.Option(min=1, max=4096, help="Streams per batch.")] = 4096,
-    max_hypotheses: Annotated[int, typer.Option(min=2, help="Hypotheses per stream.")] = 50,
-    early: Annotated[int, typer.Option(min=1, help="Steps before.")] = 200,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements.")] = 11,
+    device: Annotated[str, option("cuda, cuda:0; cpu to try it.")] = "cuda",
+    model: Annotated[str, option("Built-in models, comma-separated.")] = "averaged",
+    streams: Annotated[int, option("Streams per batch.", min=1, max=4096)] = 4096,
+    max_hypotheses: Annotated[int, option("Hypotheses per stream.", min=2)] = 50,
+    early: Annotated[int, option("Steps before.", min=1)] = 200,
+    rounds: Annotated[int, option("Measurements.", min=1)] = 11,
     json_file: JsonFile = None,
 ) -> None:
     """Measure a filter step that torch compiles for a device: time, host time, bandwidth."""
