@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,10 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
+from moca_client.replayed import Beliefs, Replayed
 from moca_client.stream_settings import ALARM_SILENCE, ANOMALY_ALARM, drawn_outputs
-
-if TYPE_CHECKING:
-    from moca_client.replay import Beliefs, Replayed
 
 WIDTH = 11.0  # inches of a picture
 # Inches around and between the panels: to find out what texts need takes as long as to draw.

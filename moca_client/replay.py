@@ -12,12 +12,11 @@ import gc
 import re
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from os.path import commonprefix
@@ -34,17 +33,13 @@ from moca_client import DEFAULT_URL
 from moca_client.client import Client
 from moca_client.console import progress_bar, table
 from moca_client.errors import ClientError, Problem, SeqConflict, Unavailable
+from moca_client.replayed import Replayed
 from moca_client.responses import (
     Answer,
-    BeliefColumns,
-    Event,
     EventMembers,
-    Hindsight,
-    Segment,
     StreamChange,
 )
 from moca_client.series import Series, notices_of
-from moca_client.stream_settings import StreamSettings
 from moca_client.tables import (
     Columns,
     answer_columns,
@@ -80,101 +75,6 @@ _NEEDS = {".parquet": ("pyarrow", "replay"), ".png": ("matplotlib", "plots")}
 
 class ReplayError(RuntimeError):
     """The replay cannot go on; the message says why and what to do."""
-
-
-@dataclass
-class Beliefs:
-    """Run-length beliefs after observations, one after the other: far smaller than lists.
-
-    counts: run lengths of each observation; 0: it has no belief.
-    """
-
-    counts: array[int] = field(default_factory=lambda: array("i"))
-    run_length: array[int] = field(default_factory=lambda: array("i"))
-    probability: array[float] = field(default_factory=lambda: array("f"))
-
-    def add(self, belief: BeliefColumns | None) -> None:
-        """Keep the belief after the next observation."""
-        self.counts.append(0 if belief is None else len(belief.run_length))
-        if belief is not None:
-            self.run_length.extend(array("i", belief.run_length))
-            self.probability.extend(array("f", belief.probability))
-
-
-@dataclass
-class Replayed:
-    """A series and everything the service said about it."""
-
-    stream: str
-    series: Series
-    answers: list[Answer] = field(default_factory=list)
-    beliefs: Beliefs = field(default_factory=Beliefs)
-    events: list[Event] = field(default_factory=list)
-    segmentation: list[Segment] = field(default_factory=list)
-    hindsight: Hindsight | None = None  # how far the segmentation is one in hindsight
-    settings: StreamSettings = field(default_factory=StreamSettings)
-
-    def add(self, answers: Sequence[Answer]) -> None:
-        """Keep the next answers; their beliefs go into arrays."""
-        self.answers += answers
-        for answer in answers:
-            summary = answer.run_length
-            self.beliefs.add(None if summary is None else summary.belief)
-            if summary is not None:
-                summary.belief = None
-
-    @property
-    def model(self) -> str:
-        """Return the model that gave the last answer."""
-        return self.answers[-1].model if self.answers else ""
-
-    @property
-    def first_seq(self) -> int:
-        """`seq` of the first row of the file; not 0 when the stream had observations before."""
-        return self.answers[0].seq if self.answers else 0
-
-    def row(self, seq: int) -> int | None:
-        """Row of the file that became observation `seq`, if any did."""
-        row = seq - self.first_seq
-        return row if 0 <= row < len(self.answers) else None
-
-    def sentence(self, event: Event) -> str:
-        """What an event is, in a few words; of several labels with the name of the one."""
-        names = self.series.y_names
-
-        def named(output: re.Match[str]) -> str:
-            i = int(output[1]) - 1
-            return f"{names[i]}: " if i < len(names) else output[0]
-
-        return re.sub(r"\boutput (\d+): ", named, event.sentence, count=1)
-
-    @property
-    def confirmed(self) -> list[Event]:
-        """Return the confirmed changes."""
-        return [event for event in self.events if event.state == "confirmed"]
-
-    @property
-    def headline(self) -> str:
-        """What the last confirmed change was, and how many there were before it."""
-        confirmed = self.confirmed
-        if not confirmed:
-            return f"{self.stream}: no change"
-        last = max(confirmed, key=lambda event: event.start)
-        text = f"{self.stream}: {self.sentence(last)}, since {self.when(last.start)}"
-        earlier = len(confirmed) - 1
-        return f"{text}; {earlier} earlier change{'' if earlier == 1 else 's'}" if earlier else text
-
-    def place(self, seq: int) -> float:
-        """Where observation `seq` is: on the axis of its file, else its position."""
-        row = self.row(seq)
-        axis = self.series.axis
-        return float(seq) if row is None or axis is None else axis.value[row]
-
-    def when(self, seq: int) -> str:
-        """How people read the time of observation `seq`."""
-        row = self.row(seq)
-        axis = self.series.axis
-        return str(seq) if row is None or axis is None else axis.label(row)
 
 
 def stream_name(file: Path) -> str:

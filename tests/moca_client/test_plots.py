@@ -7,7 +7,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
 from moca_client import plots, stream_settings
-from moca_client.replay import Beliefs, Replayed
+from moca_client.replayed import Beliefs, Replayed
 from moca_client.responses import (
     Answer,
     BeliefColumns,

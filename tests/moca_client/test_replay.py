@@ -16,7 +16,6 @@ from moca_client import times
 from moca_client.errors import Unavailable, problem_of
 from moca_client.replay import (
     SEASONS_FROM,
-    Replayed,
     ReplayError,
     may_recur,
     stream_name,
@@ -24,6 +23,7 @@ from moca_client.replay import (
     write_table,
 )
 from moca_client.replay import replay as replay_streams
+from moca_client.replayed import Replayed
 from moca_client.responses import (
     Answer,
     Changepoints,
