@@ -215,8 +215,9 @@ class PlainPosts:
         self._admission.plain_posts -= 1
         result: Response | Exception
         try:
-            outcome = self._context.gateway.end(pending)
-            result = answer_response(cast(wire.Observe, pending.envelope.command), outcome)
+            command = pending.envelope.command
+            assert isinstance(command, wire.Observe)
+            result = answer_response(command, self._context.gateway.end(pending))
         except Exception as error:  # noqa: BLE001
             result = error
         end(result)

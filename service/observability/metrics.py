@@ -324,19 +324,36 @@ def observe_all(histogram: Histogram, values: ArrayLike) -> None:
         histogram._sum.inc(float(numbers.sum()))
 
 
-class Gathered:
-    """Values of one event loop that are in no histogram yet: entered a few times a second.
+class GatheredValues:
+    """Values that are in no histogram yet.
 
-    One at a time they cost several times what it takes to keep them for that long.
+    Entered one at a time they cost several times what it takes to keep them for a while.
     """
 
     def __init__(self) -> None:
         self._values: defaultdict[Histogram, list[float]] = defaultdict(list)
-        self._timer: asyncio.TimerHandle | None = None
 
     def add(self, histogram: Histogram, *values: float) -> None:
         """Gather values of a histogram."""
         self._values[histogram] += values
+
+    def enter(self) -> None:
+        """Enter what was gathered."""
+        for histogram, gathered in self._values.items():
+            observe_all(histogram, gathered)
+            gathered.clear()
+
+
+class Gathered(GatheredValues):
+    """Those of one event loop: entered a few times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, histogram: Histogram, *values: float) -> None:
+        """Gather values of a histogram."""
+        super().add(histogram, *values)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(ENTER_EVERY_S, self.enter)
 
@@ -345,9 +362,7 @@ class Gathered:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for histogram, gathered in self._values.items():
-            observe_all(histogram, gathered)
-            gathered.clear()
+        super().enter()
 
 
 def count_change(model: str, event: Event, stream: str) -> None:

@@ -47,7 +47,7 @@ from service.worker.filtering.pipeline import StoredPipeline
 from service.worker.filtering.quiet import Entered, Wave
 from service.worker.filtering.rewriting import marked, resampled
 from service.worker.streams import alarm_period, answers, step_inputs
-from service.worker.streams.answers import Filling, PendingAnswer
+from service.worker.streams.answers import Filling, PendingAnswer, gathered
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream, StreamKey
 from service.worker.streams.task import CommandTask, RowsTask, Task, key_field
@@ -276,12 +276,14 @@ class CommandBatch:
         table = self.engine.table
         streams = [queue.stream for queue in queues]
         envelopes = [queue.tasks[0].envelope for queue in queues]
-        counts = np.array([len(_observed(queue).observations) - queue.at for queue in queues])
+        commands = [_observed(queue) for queue in queues]
+        counts = np.array([len(own.observations) for own in commands])
+        counts -= [queue.at for queue in queues]
         own, left = quiet.asleep(table, streams, envelopes, counts)
         left[~np.isnan(own["interval"])] = 0
-        runs = [self._run(queue, most) for queue, most in zip(queues, left.tolist(), strict=True)]
+        runs = list(map(self._run, queues, commands, left.tolist()))
         tried = [i for i, run in enumerate(runs) if run]
-        believed = [i for i in tried if _observed(queues[i]).belief]
+        believed = [i for i in tried if commands[i].belief]
         together = [i for i in tried if i not in believed]
         for group in [*([i] for i in believed), together]:
             if not group:
@@ -299,12 +301,10 @@ class CommandBatch:
         self._enter_awake()
         return {queues[i] for i in tried}
 
-    def _run(self, queue: StreamQueue, most: int) -> Sequence[Observation]:
-        """The queue's next observations, `most` of them, if they may be quiet ones."""
+    def _run(self, queue: StreamQueue, command: Observe, most: int) -> Sequence[Observation]:
+        """The queue's next observations, `most` of its first command, if they may be quiet ones."""
         if most < 1:
             return ()
-        task = queue.tasks[0]
-        command = _observed(queue)
         at = queue.at
         seen = command.observations[at : at + min(most, quiet.MOST_AT_ONCE)]
         # Of a command that begins all are checked, so that a refusal leaves nothing applied.
@@ -315,7 +315,7 @@ class CommandBatch:
             field = key_field(command.key, command.first)
             if self._claimed(queue, field) is not None or field in queue.stream.remembered:
                 return ()
-            self._claim(queue, task, field)
+            self._claim(queue, queue.tasks[0], field)
         return seen
 
     def _quiet(self, queues: Sequence[StreamQueue], wave: Wave, entered: Entered) -> None:
@@ -344,7 +344,7 @@ class CommandBatch:
         """Step runs of streams; yields those of each slab, and what was entered of them."""
         for slab, chosen in wave.by_slab():
             self.engine.tick()
-            metrics.BATCH_SIZE.observe(len(chosen))
+            gathered.add(metrics.BATCH_SIZE, len(chosen))
             part = wave.part(chosen)
             entered = quiet.advance(self.engine.table, slab, part)
             self.filling.count += int(entered.counts.sum())
@@ -373,14 +373,14 @@ class CommandBatch:
 
     def _step(self, work: list[tuple[StreamQueue, PendingAnswer]]) -> None:
         """Apply one observation to each of several streams."""
-        metrics.BATCH_SIZE.observe(len(work))
+        gathered.add(metrics.BATCH_SIZE, len(work))
         failed = self.pipeline.step([(queue.stream, answer) for queue, answer in work])
         for (queue, answer), refusal in zip(work, failed, strict=True):
             self._entered(queue, [answer], refusal is None, refusal)
 
     def _series(self, queue: StreamQueue, coming: list[PendingAnswer]) -> None:
         """Apply several observations of one command, one after the other."""
-        metrics.BATCH_SIZE.observe(len(coming))
+        gathered.add(metrics.BATCH_SIZE, len(coming))
         believed = _observed(queue).belief
         applied, refusal = self.pipeline.step_series(queue.stream, coming, believed)
         self._entered(queue, coming, applied, refusal)

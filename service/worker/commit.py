@@ -22,6 +22,7 @@ from service.store.log import Commit, Effect, Lease, Log, Offset
 from service.store.shards import Argument
 from service.store.streams import Store, UnreadablePart
 from service.wire import Id, IdempotencyRecord, Observe, Outcome
+from service.worker.streams.answers import gathered
 from service.worker.streams.stream import Changes, Stream
 from service.worker.streams.task import CommandTask, LogItem, Task, key_field
 
@@ -221,7 +222,7 @@ class Stages:
         self._began = time.monotonic()
         now_ms = time.time() * 1000
         waited = [max(0.0, now_ms - task.envelope.time_ms) / 1000 for task in tasks]
-        metrics.observe_all(_queue, waited)
+        gathered.add(_queue, *waited)
         # Those with a trace, and the span that theirs are below.
         self._traced: list[tuple[Task, Any]] = []
         for task in tasks if tracer is not None else ():
@@ -232,7 +233,7 @@ class Stages:
     def computed(self) -> None:
         """The batch is applied."""
         now = time.monotonic()
-        _compute.observe(now - self._began)
+        gathered.add(_compute, now - self._began)
         if self._traced:
             now_ns = time.time_ns()
             began_ns = now_ns - int((now - self._began) * NS)
@@ -245,7 +246,7 @@ class Stages:
     def committed(self, began: float, commits: Sequence[Commit], results: Sequence[str]) -> None:
         """Its commits, begun at `began` of the monotonic clock, have their results."""
         now = time.monotonic()
-        _commit.observe(now - began)
+        gathered.add(_commit, now - began)
         if self._traced:
             now_ns = time.time_ns()
             result_of = {c.partition: result for c, result in zip(commits, results, strict=True)}
@@ -274,7 +275,7 @@ class Committer:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._commits: list[Commit] = []
-        self._stages = Stages([], None)
+        self._stages: Stages | None = None
         self._began = 0.0
         self._results: Callable[[], list[str]] | None = None
 
@@ -299,9 +300,10 @@ class Committer:
         results = wait()
         self._results = None
         commits = self._commits
+        assert self._stages is not None
         self._stages.committed(self._began, commits, results)
         self._commits = []  # megabytes, after a large batch
-        self._stages = Stages([], None)
+        self._stages = None
         return list(zip(commits, results, strict=True))
 
     @property

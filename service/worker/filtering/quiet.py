@@ -578,7 +578,7 @@ def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
     numbers = quiet_rows(stepped, predicted)
     streams = wave.streams
     model = streams[0].settings.model
-    gathered.add(model, stepped.table[:, _COUNTED])
+    gathered.add_steps(model, stepped.table[:, _COUNTED])
     gathered.add_pits(model, predicted)
     accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])
     encoded = _encoded(wave, numbers, stepped, accepted_ms)

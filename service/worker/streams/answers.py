@@ -47,19 +47,19 @@ STEPPED = ("count", "binary")  # supports on which a distribution function has s
 _random = np.random.default_rng(1)  # of metrics alone: no answer depends on it
 
 
-class GatheredSteps:
-    """Numbers of steps that are in no histogram yet, by model. Of one thread.
+class GatheredSteps(metrics.GatheredValues):
+    """Also numbers of steps, by model. Of one thread.
 
-    A histogram takes nearly as long for one number as for a hundred. A worker enters what was
-    gathered once a second, and when nothing waits for it.
+    A worker enters what was gathered once a second, and when nothing waits for it.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._steps: defaultdict[str, list[Floats]] = defaultdict(list)
         self._pits: defaultdict[str, list[Floats]] = defaultdict(list)
         self._count = 0
 
-    def add(self, model: str, numbers: Floats) -> None:
+    def add_steps(self, model: str, numbers: Floats) -> None:
         """Gather what steps of one model gave: (n, 5) GATHERED; log_score nan: without a label."""
         self._steps[model].append(numbers)
         self._count += len(numbers)
@@ -69,7 +69,8 @@ class GatheredSteps:
     def add_readouts(self, model: str, lines: Sequence[Readout]) -> None:
         """Gather what was read off after steps of one model."""
         if lines:
-            self.add(model, np.array([[getattr(own, name) for name in GATHERED] for own in lines]))
+            rows = [[getattr(own, name) for name in GATHERED] for own in lines]
+            self.add_steps(model, np.array(rows))
 
     def add_pits(self, model: str, summary: Summary) -> None:
         """Gather the probability integral transform of each label, of each output alone.
@@ -86,6 +87,7 @@ class GatheredSteps:
 
     def enter(self) -> None:
         """Enter what was gathered into the histograms."""
+        super().enter()
         for model, parts in self._steps.items():
             changepoint, score, pruned, run_length, evidence = np.concatenate(parts).T
             score = score[~np.isnan(score)]

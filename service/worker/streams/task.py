@@ -64,6 +64,7 @@ class CommandTask:
     command: Command
     row: int = 0
     received: Command = dataclasses.field(init=False)
+    streams: list[StreamKey] = dataclasses.field(init=False)  # that it is for
     units: int = dataclasses.field(init=False)  # what it counts for in backpressure
     raised: int = 0  # events so far
     status: int = 200
@@ -81,12 +82,8 @@ class CommandTask:
 
     def __post_init__(self) -> None:
         self.received = self.command
+        self.streams = [(self.partition, self.command.stream)]
         self.units = wire.units(self.command)
-
-    @property
-    def streams(self) -> list[StreamKey]:
-        """Streams that it is for."""
-        return [(self.partition, self.command.stream)]
 
     def count(self, observations: Counter[StreamKey]) -> int:
         """Add its observations to those of its stream; returns how many these are then."""

@@ -104,7 +104,7 @@ def test_what_was_gathered_is_entered_when_nothing_waits_and_before_it_is_much(b
     assert entered() - before == 4
     monkeypatch.setattr(answers, "MOST_STEPS", 5)
     rows = np.ones((3, len(answers.GATHERED)))
-    gathered.add("gaussian", rows)
+    gathered.add_steps("gaussian", rows)
     assert entered() - before == 4
-    gathered.add("gaussian", rows)
+    gathered.add_steps("gaussian", rows)
     assert entered() - before == 10
