@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from model_core.stream import hindsight
-from model_core.stream.events import Event
+from model_core.stream.events import Event, Watch
 from model_core.stream.local import LocalPipeline
 from model_core.stream.rows import Observation
-from model_core.stream.series import NOTHING
+from model_core.stream.series import NOTHING, Taken
 from model_core.stream.settings import rules
 from model_core.stream.slab import NOT_FINITE, Refused
 from model_core.stream_settings import DEFAULTS, StreamSettings
@@ -23,10 +23,36 @@ from model_core.upm.base import UnderlyingModel
 Floats = NDArray[np.float64]
 
 
+class StartBelief(NamedTuple):
+    """What is believed of a change's start, given a change, where its event's interval is read.
+
+    seq: position after whose observation that is. confirmed_at to coverage: as of the event.
+    start, probability: (n,) of each possible start.
+    """
+
+    seq: int
+    confirmed_at: int
+    earliest: int
+    latest: int
+    coverage: float
+    start: NDArray[np.int64]
+    probability: Floats
+
+    def rank(self, start: int, draw: float) -> float:
+        """Probability of an earlier start, and of this one times a draw from [0, 1).
+
+        Over changes that the belief is right about it is uniform; without the draw it would not be,
+        as there are few starts.
+        """
+        earlier = self.probability[self.start < start].sum()
+        return float(earlier + draw * self.probability[self.start == start].sum())
+
+
 class Followed(NamedTuple):
     """Events, segmentation and answers of one series of T observations.
 
     events: each state change of an event with its position. pipeline: as the series left it.
+    starts: see `follow`.
     log_score, changed, recent, anomaly, evidence: (T,) log score (nan without a label, as the
     anomaly), `changed_probability`, `recent_change_probability`, `anomaly` and `evidence`, all nan
     in the warm-up. summary: of the predictives (T rows), empty unless quantiles were wanted.
@@ -34,6 +60,7 @@ class Followed(NamedTuple):
 
     events: list[tuple[int, Event]]
     pipeline: LocalPipeline
+    starts: list[StartBelief]
     log_score: Floats
     changed: Floats
     recent: Floats
@@ -58,23 +85,32 @@ def follow(
     levels: Sequence[float] = (),
     inputs: ArrayLike | None = None,
     elapsed: ArrayLike | None = None,
+    starts_from: float = math.inf,
 ) -> Followed:
     """Events and answers of a series, as of a stream of the service.
 
     y: (T,) or (T, d) labels, nan where missing; one that the filter refuses counts as missing.
     levels: of the quantiles of predictives; without any these are not summarised. inputs: of a
     model that takes some, (T, x_dim). elapsed: (T,) time since the observation before, in units of
-    the hazard; without it 1.
+    the hazard; without it 1. starts_from: position from which on beliefs about starts are kept.
     """
     pipeline = begun(model, settings, levels)
     seen = observations(y, inputs, elapsed)
-    taken = pipeline.take_series(0, seen)
+    taken: list[Taken] = []
+    starts: list[StartBelief] = []
     while len(taken) < len(seen):
+        first = len(taken)
+        watch = pipeline.series[0].watch
+        coming = seen[first : int(min(len(seen), max(starts_from, first + 1)))]
+        taken += pipeline.take_series(0, coming)
+        if len(taken) == first + len(coming):
+            if first >= starts_from:
+                starts += _starts(pipeline, watch, taken[-1])
+            continue
         refused = seen[len(taken)]
         if all(map(math.isnan, refused.y)):
             raise Refused(NOT_FINITE)
         seen[len(taken)] = refused._replace(y=(math.nan,) * model.y_dim)
-        taken += pipeline.take_series(0, seen[len(taken) :])
     numbers = np.full((5, len(taken)), np.nan)
     for t, step in enumerate(taken):
         if step.readout is not None:
@@ -90,6 +126,7 @@ def follow(
     return Followed(
         events=events,
         pipeline=pipeline,
+        starts=starts,
         log_score=numbers[0],
         changed=numbers[1],
         recent=numbers[2],
@@ -97,6 +134,26 @@ def follow(
         evidence=numbers[4],
         summary=summary,
     )
+
+
+def _starts(pipeline: LocalPipeline, watch: Watch, step: Taken) -> list[StartBelief]:
+    """What is believed of the start of an event whose interval a step reads; watch: before it."""
+    line = step.readout
+    if line is None or not line.coverage:
+        return []
+    interval = (step.seq - line.longest, step.seq - line.shortest, line.coverage)
+    belief = pipeline.slab.belief(pipeline.series[0].row)
+    start = step.seq - np.array(belief.run_length)
+    beliefs = []
+    for moved in step.moved:
+        event = moved.event
+        if (event.earliest, event.latest, event.coverage) == interval:
+            confirmed_at = step.seq if event.confirmed_at is None else event.confirmed_at
+            later = start > (watch.settled if event.start > watch.settled else watch.since)
+            chances = np.array(belief.probability)[later]
+            own = (start[later], chances / chances.sum())
+            beliefs.append(StartBelief(step.seq, confirmed_at, *interval, *own))
+    return beliefs
 
 
 def observations(

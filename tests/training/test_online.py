@@ -6,6 +6,7 @@ from importlib import resources
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from model_core.stream import warmup
 from model_core.stream.events import Event
@@ -13,7 +14,7 @@ from model_core.stream.slab import OK_COLUMN, Refused, Slab
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
-from training.online import follow, segmentation
+from training.online import StartBelief, follow, segmentation
 
 LEVELS = (0.05, 0.5, 0.95)
 SEASONAL = StreamSettings(seasonal=True)
@@ -70,6 +71,39 @@ def test_answers_are_those_after_the_warm_up():
     assert low < median < high
     assert followed.summary.cdf[28, 0] < 0.5  # it fell
     assert np.isnan(followed.summary.cdf[:20]).all()
+
+
+def test_a_start_ranks_by_those_before_it_and_a_share_of_its_own_probability():
+    belief = StartBelief(9, 9, 6, 8, 0.9, np.array([9, 8, 7, 6]), np.array([0.1, 0.5, 0.1, 0.3]))
+    ranks = [belief.rank(start, 0.5) for start in (5, 6, 8, 9)]
+    assert ranks == pytest.approx([0.0, 0.15, 0.65, 0.95])
+    assert belief.rank(8, 0.0) == pytest.approx(0.4)
+
+
+def test_ranks_of_starts_are_uniform_over_what_the_model_says_of_series():
+    """Regimes from the prior of a model, by its hazard: beliefs about their starts are right."""
+    rng, hazard, steps = np.random.default_rng(0), 0.02, 60
+    model = Gaussian(outlier_rate=0.0)
+    known = StreamSettings(
+        location=(0.0,), scale=(1.0,), hazard=hazard, max_hypotheses=steps, false_alarm_every=30
+    )
+    ranks = []
+    for _ in range(300):
+        ends = np.append(True, rng.random(steps - 1) < hazard)
+        variance = 1 / rng.gamma(model.alpha, 1 / model.beta, steps)
+        mean = rng.normal(size=steps) * np.sqrt(variance / model.kappa)
+        starts = np.maximum.accumulate(np.where(ends, np.arange(steps), 0))
+        y = rng.normal(mean[starts], np.sqrt(variance[starts]))
+        for belief in follow(model, y, known, starts_from=0).starts[:1]:
+            order = np.argsort(-belief.probability, kind="stable")
+            held = belief.probability[order].cumsum()
+            likely = belief.start[order[: np.searchsorted(held, 0.9) + 1]]
+            assert (likely.min(), likely.max()) == (belief.earliest, belief.latest)
+            assert held[len(likely) - 1] == pytest.approx(belief.coverage)
+            if starts[belief.seq] >= belief.start.min():  # there was a change
+                ranks.append(belief.rank(int(starts[belief.seq]), rng.random()))
+    assert len(ranks) > 100
+    assert stats.kstest(ranks, "uniform").pvalue > 0.1
 
 
 class Own(Gaussian):

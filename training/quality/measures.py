@@ -1,7 +1,7 @@
 """`moca evaluate all`: every measure of the default settings, then their tables and figures.
 
-Each function of `MEASURES` returns rows of results by the name of their table; a row is a dict, by
-the names that its function gives.
+Measures return rows, some by the names of their tables; a row is a dict, by the names that its
+function gives.
 
 An alarm of a model is an event that is confirmed or `changed_probability` crossing .9. Delays count
 the observations from the shift on, the first one included.
@@ -27,11 +27,12 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import track
 
+from model_core.stream.events import SETTLING
 from model_core.stream_settings import DEFAULTS, StreamSettings
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.figures import Chart, Dots, dots
-from training.online import Followed, follow, segmentation
+from training.online import Followed, StartBelief, follow, segmentation
 from training.quality import baselines, scores
 from training.quality.baselines import ALWAYS, EVEN, Detector, alarms_of, warmed_up
 from training.quality.scores import (
@@ -63,6 +64,7 @@ Floats = NDArray[np.float64]
 CROSSED = 0.9  # `changed_probability` above which a model alarms
 LITTLE = 0.2  # `changed_probability` that tells of no change
 SETTLED_FROM = 100  # observations, from which on it is to be little
+CENTRAL = (0.05, 0.95)  # ranks of starts that are neither early nor late
 SPREAD = 2.0  # random settings: each constant times a factor log-uniform in [1 / SPREAD, SPREAD]
 SERVED = "segmentation as served"
 OUTPUTS = ("confirmed online", SERVED, "by hindsight alone")
@@ -145,9 +147,15 @@ def evaluate(
     detectors, missing = baselines.detectors()
     rng = np.random.default_rng(seed)
     study = QualityStudy(models, detectors, data, sizes or Sizes(), seed, rng, console)
-    rows: dict[str, Rows] = {}
-    for measure in MEASURES:
-        rows |= measure(study)
+    # In this order they take their chance from `rng`.
+    rows = {
+        **families(study),
+        "periods": periods(study),
+        "ages": ages(study),
+        "changes": changes(study),
+        "selection": selection(study),
+        **forecasts(study),
+    }
     return {
         "models": list(models),
         "seed": seed,
@@ -161,13 +169,14 @@ def evaluate(
 
 
 def families(study: QualityStudy) -> dict[str, Rows]:
-    """False alarms and delays of every method on every family.
+    """False alarms and delays of every method on every family, and starts of changes of models.
 
     false: alarms per 1,000 quiet observations. found: share of shifts with an alarm in time, by
-    size. delay: their median, inf where fewer than half are found.
+    size. delay: their median, inf where fewer than half are found. Of starts: see `starts_read`.
     """
     sizes = study.sizes
     rows = []
+    starts: Rows = []
     for index, family in enumerate(study.track(FAMILIES, "simulated families")):
         rng = np.random.default_rng([study.seed, index])
         at = sizes.shift_at
@@ -177,7 +186,14 @@ def families(study: QualityStudy) -> dict[str, Rows]:
             for by in sizes.shifts
         ]
         groups = [quiet, *shifted]
-        raised = [_alarms(study, series) for series in groups]
+        runs = [
+            {
+                name: [follow(model, y, settings, starts_from=first) for y in series]
+                for name, (model, settings) in study.models.items()
+            }
+            for series, first in zip(groups, [math.inf, *[at] * len(shifted)], strict=True)
+        ]
+        raised = [_alarms(study, *group) for group in zip(runs, groups, strict=True)]
         for name in [method for method in raised[0] if method.endswith(CONFIRMED)]:
             threshold = baselines.focus_threshold(quiet, sum(map(len, raised[0][name])))
             oracle = partial(baselines.focus, threshold=threshold)
@@ -198,19 +214,64 @@ def families(study: QualityStudy) -> dict[str, Rows]:
                     "delay": [statistics.median(of_shift) for of_shift in delays],
                 }
             )
-    return {"families": rows}
+        starts += [
+            {"family": family.name, "method": name, "shift": shift, **read}
+            for shift, by_model in zip(sizes.shifts, runs[1:], strict=True)
+            for name, followed in by_model.items()
+            if (read := starts_read([one.starts for one in followed], at, study.seed))["confirmed"]
+        ]
+    return {"families": rows, "starts": starts}
 
 
-def _alarms(study: QualityStudy, series: Sequence[Floats]) -> dict[str, list[list[int]]]:
-    """Times of the alarms on each series, by method."""
+def _alarms(
+    study: QualityStudy, runs: Mapping[str, Sequence[Followed]], series: Sequence[Floats]
+) -> dict[str, list[list[int]]]:
+    """Times of the alarms on each series, by method; runs: of models."""
     raised: dict[str, list[list[int]]] = {}
-    for name, (model, settings) in study.models.items():
-        for one in (follow(model, y, settings) for y in series):
-            raised.setdefault(f"{name}{CONFIRMED}", []).append(confirmations(one))
-            raised.setdefault(f"{name}, changed > .9", []).append(crossings(one.changed))
+    for name, followed in runs.items():
+        raised[f"{name}{CONFIRMED}"] = [confirmations(one) for one in followed]
+        raised[f"{name}, changed > .9"] = [crossings(one.changed) for one in followed]
     for name, detector in study.detectors.items():
         raised[name] = _after_warmup(partial(alarms_of, detector), series)
     return raised
+
+
+def starts_read(
+    beliefs: Sequence[Sequence[StartBelief]], start: int, seed: int
+) -> dict[str, dict[str, Any] | None]:
+    """How intervals fit the start of the first change confirmed from it on; see `_fit`.
+
+    beliefs: of each series. confirmed: as it is; later: as its start is looked at once more.
+    """
+    rng = np.random.default_rng(seed)
+    first = []
+    for of_series in beliefs:
+        own = [one for one in of_series if one.confirmed_at >= start]
+        first += [one for one in own if one.confirmed_at == own[0].confirmed_at]
+    return {
+        when: _fit([one for one in first if one.seq == one.confirmed_at + after], start, rng)
+        for when, after in (("confirmed", 0), ("later", SETTLING))
+    }
+
+
+def _fit(
+    beliefs: Sequence[StartBelief], start: int, rng: np.random.Generator
+) -> dict[str, Any] | None:
+    """How intervals read off beliefs fit a start; None without any.
+
+    count: of them. inside: share that holds it. stated: mean of their coverages. length: median.
+    central: share of beliefs in which its rank is within `CENTRAL`.
+    """
+    if not beliefs:
+        return None
+    ranks = [one.rank(start, rng.random()) for one in beliefs]
+    return {
+        "count": len(beliefs),
+        "inside": statistics.fmean(one.earliest <= start <= one.latest for one in beliefs),
+        "stated": statistics.fmean(one.coverage for one in beliefs),
+        "length": statistics.median(1 + one.latest - one.earliest for one in beliefs),
+        "central": bootstrap([CENTRAL[0] <= rank <= CENTRAL[1] for rank in ranks], rng),
+    }
 
 
 def _after_warmup(detector: Detector, series: Sequence[Floats]) -> list[list[int]]:
@@ -244,7 +305,7 @@ def wait(alarms: Sequence[int], change: int) -> float:
     return min((t - change + 1 for t in alarms if t >= change), default=math.inf)
 
 
-def periods(study: QualityStudy) -> dict[str, Rows]:
+def periods(study: QualityStudy) -> Rows:
     """Alarms got over alarms asked for, of every model on every family, by `false_alarm_every`.
 
     steady: share of the observations from `SETTLED_FROM` on at which `changed_probability` is at
@@ -272,10 +333,10 @@ def periods(study: QualityStudy) -> dict[str, Rows]:
                         "steady": steady,
                     }
                 )
-    return {"periods": rows}
+    return rows
 
 
-def ages(study: QualityStudy) -> dict[str, Rows]:
+def ages(study: QualityStudy) -> Rows:
     """Delays of every model at shifts that come early and later in normal series.
 
     delay, late: median and 90 % quantile, inf where too few are found. found: share with an alarm.
@@ -299,10 +360,10 @@ def ages(study: QualityStudy) -> dict[str, Rows]:
                         "found": float(np.isfinite(delays).mean()),
                     }
                 )
-    return {"ages": rows}
+    return rows
 
 
-def changes(study: QualityStudy) -> dict[str, Rows]:
+def changes(study: QualityStudy) -> Rows:
     """Changes found on TCPD, scored as by its benchmark, and on corpora of vectors by F1.
 
     f1 and, on TCPD, cover: means over series.
@@ -327,7 +388,7 @@ def changes(study: QualityStudy) -> dict[str, Rows]:
             results = [(_change_score(corpus, one, marks), len(marks)) for one, marks in marked]
             rng = np.random.default_rng(study.seed)
             rows.append(_change_row(corpus, f"{ALWAYS}, every {apart}", results, rng))
-    return {"changes": rows}
+    return rows
 
 
 def _change_score(corpus: str, one: LabelledSeries, starts: Sequence[int]) -> ChangeScore:
@@ -382,7 +443,7 @@ def segmentations(
     return ways
 
 
-def selection(study: QualityStudy) -> dict[str, Rows]:
+def selection(study: QualityStudy) -> Rows:
     """What choosing a model's constants on TCPD is worth: chosen on one half, scored on the other.
 
     Candidates are the default settings and random ones around them: every constant of the model,
@@ -395,7 +456,7 @@ def selection(study: QualityStudy) -> dict[str, Rows]:
     """
     series = study.data.annotated.get(TCPD, [])
     if len(series) < 2:  # no halves
-        return {"selection": []}
+        return []
     rows = []
     for name in study.names:
         tried = candidates(build(name, Options()), study.sizes.candidates, study.rng)
@@ -430,7 +491,7 @@ def selection(study: QualityStudy) -> dict[str, Rows]:
                     "beaten": float((sums[1:] < sums[0]).mean()),
                 }
             )
-    return {"selection": rows}
+    return rows
 
 
 def candidates(model: UnderlyingModel, count: int, rng: np.random.Generator) -> list[Candidate]:
@@ -550,10 +611,6 @@ def _anomalies(
     return nab, vus
 
 
-# In this order they take their chance from `rng`.
-MEASURES = (families, periods, ages, changes, selection, forecasts)
-
-
 # --- tables and figures --------------------------------------------------------------------------
 
 
@@ -563,6 +620,8 @@ def tables(results: Results) -> str:
         "quality.md",
         **results,
         sizes=Sizes(),
+        settling=SETTLING,
+        central=CENTRAL,
         settled_from=SETTLED_FROM,
         little=LITTLE,
         margin=MARGIN,

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from model_core.stream_settings import DEFAULTS
 from model_core.upm.builtin import Options, build
 from training.commands.evaluate import app
+from training.online import StartBelief
 from training.quality.measures import (
     QualityStudy,
     ages,
@@ -18,6 +19,7 @@ from training.quality.measures import (
     evaluate,
     periods,
     show,
+    starts_read,
     variants,
     write,
 )
@@ -77,6 +79,9 @@ def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     methods = {row["method"] for row in results["families"]}
     assert "FOCuS at the rate of gaussian, confirmed" in methods
     assert len(results["periods"]) == 11 * 3
+    starts = [row["confirmed"] for row in results["starts"] if row["shift"] == 3.0]
+    assert {row["family"] for row in results["starts"]} >= {"normal", "1 % outliers", "lognormal"}
+    assert 0.8 < np.mean([read["inside"] for read in starts]) <= 1.0
     assert [row["shift"] for row in results["ages"]] == [1.0] * 3 + [2.0] * 3 + [3.0] * 3
     forecasts = {(row["corpus"], row["method"]): row["score"] for row in results["forecasts"]}
     assert {corpus for corpus, _ in forecasts} == {"TCPD", "NAB"}
@@ -120,7 +125,7 @@ def test_alarms_got_are_fewer_the_fewer_are_asked_for():
     sizes = Sizes(quiet=3, quiet_length=400, periods=(30.0, 10_000.0))
     rows = {
         (row["family"], row["every"]): row
-        for row in periods(studied(sizes, variants(["gaussian"])))["periods"]
+        for row in periods(studied(sizes, variants(["gaussian"])))
     }
     often = rows["AR(0.9)", 30.0]
     seldom = rows["AR(0.9)", 10_000.0]
@@ -133,10 +138,35 @@ def test_alarms_got_are_fewer_the_fewer_are_asked_for():
 
 def test_larger_shifts_are_found_sooner():
     sizes = Sizes(aged=6, ages=(40,), within=60, shifts=(0.5, 4.0))
-    small, large = ages(studied(sizes, variants(["gaussian"])))["ages"]
+    small, large = ages(studied(sizes, variants(["gaussian"])))
     assert (small["after"], small["shift"], large["shift"]) == (40, 0.5, 4.0)
     assert large["found"] == 1.0
     assert large["delay"] <= large["late"] < small["delay"]
+
+
+def test_intervals_of_starts_are_those_of_the_first_change_after_a_shift():
+    def read(seq, confirmed_at, earliest, latest, coverage, *chances):
+        possible = np.arange(seq + 1 - len(chances), seq + 1)
+        return StartBelief(
+            seq, confirmed_at, earliest, latest, coverage, possible, np.array(chances)
+        )
+
+    sure = read(44, 44, 40, 40, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
+    unsure = read(43, 43, 41, 42, 0.9, 0.0, 0.5, 0.4, 0.1)  # it leaves 40 out
+    beliefs = [
+        [],
+        [read(41, 31, 32, 33, 0.9, 1.0), sure, sure._replace(seq=54), sure._replace(seq=61)],
+        [unsure, unsure._replace(seq=70, confirmed_at=60)],
+        [read(36, 36, 35, 36, 1.0, 1.0)],  # of a change before the shift
+    ]
+    fit = starts_read(beliefs, 40, 0)
+    confirmed, later = fit["confirmed"], fit["later"]
+    numbers = ("count", "inside", "stated", "length")
+    assert [confirmed[name] for name in numbers] == [2, 0.5, pytest.approx(0.95), 1.5]
+    assert [later[name] for name in numbers] == [1, 1.0, 1.0, 1]
+    assert confirmed["central"].mean == 0.5  # all starts that are believed in are after the shift
+    assert later["central"].mean == 1.0
+    assert starts_read(beliefs[:1], 40, 0) == {"confirmed": None, "later": None}
 
 
 def test_what_cannot_be_evaluated_is_named(tmp_path):
