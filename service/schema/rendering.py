@@ -22,14 +22,7 @@ from moca_client.tables import magnitude
 from model_core import incidents
 from model_core.stream.segmentation import best, confirmed, lasting, regimes
 from service import wire
-from service.wire.commands import (
-    LOWER,
-    MEDIAN,
-    SUMMARY_NUMBERS,
-    UPPER,
-    QuietNumbers,
-    quiet_row,
-)
+from service.wire.commands import DETAILS, LOWER, MEDIAN, UPPER, Layout
 from service.wire.event_entries import Raised
 from service.wire.incidents import Entered, FoundChange, FoundIncident
 
@@ -208,10 +201,11 @@ def _columns_of(
 ) -> QuietColumns:
     stored = outcome.answers
     assert stored is not None
-    count = len(part.rows) // quiet_row(stored.full).size
+    count = len(part.rows) // part.layout.row_bytes(stored.full)
     return QuietColumns(
         stored.model,
         stored.full,
+        part.layout,
         [command.stream] * count,
         range(part.first, part.first + count),
         [seen.time for seen in command.observations[first : first + count]],
@@ -224,11 +218,12 @@ def _columns_of(
 class QuietColumns(NamedTuple):
     """Answers to quiet observations, by columns.
 
-    rows: `QuietNumbers` of each; full: with details.
+    rows: numbers of each; full: with details.
     """
 
     model: str
     full: bool
+    layout: Layout
     streams: Sequence[str]
     seqs: Sequence[int]
     times: Sequence[str | None]
@@ -239,16 +234,16 @@ class QuietColumns(NamedTuple):
     def texts(self, kind: type[responses.Answer]) -> list[bytes]:
         """Return the JSON of each, in a quarter of the time of making and encoding answers."""
         count = len(self.seqs)
-        table = np.frombuffer(self.rows, "<f8").reshape(count, -1)
+        layout = self.layout
+        table = layout.decoded(self.rows, self.full)
         width = table.shape[1]
         words: list[bytes] = _encode(table.ravel().tolist())[1:-1].split(b",")
         columns: list[Sequence[Any]] = [words[at::width] for at in range(width)]
         missing: list[int] = []  # answers without members that all others have
         if self.full:
-            variance = table[:, _VARIANCE]
-            lacking = ~np.isfinite(variance) | np.isnan(table[:, _LOG_SCORE])
+            covariance = table[:, layout.summary : -len(DETAILS)]
+            lacking = ~np.isfinite(covariance).all(1) | np.isnan(table[:, -len(DETAILS)])
             missing = lacking.nonzero()[0].tolist()
-            columns[_VARIANCE] = [b"[[%b]]" % word for word in columns[_VARIANCE]]
             for at in _WHOLE:
                 columns[at] = [b"%d" % number for number in table[:, at].tolist()]
         columns.append([stream.encode() for stream in self.streams])
@@ -256,7 +251,7 @@ class QuietColumns(NamedTuple):
         columns.append([time and _encode(time) for time in self.times])
         texts = [b""] * count
         for chosen, (timed, periods) in self._alike():
-            form, order = _form(kind, self.model, self.full, self.duplicate, timed, periods)
+            form, order = _form(kind, self.model, self.full, layout, self.duplicate, timed, periods)
             own = [columns[at] for at in order]
             if len(chosen) < count:
                 own = [[column[i] for i in chosen] for column in own]
@@ -268,10 +263,20 @@ class QuietColumns(NamedTuple):
 
     def answer(self, kind: type[responses.Answer], i: int) -> responses.Answer:
         """Return one of the answers."""
-        form = quiet_row(self.full)
-        shown = _shown(form.unpack_from(self.rows, i * form.size))
+        layout = self.layout
+        numbers = layout.decoded(self.rows, self.full)[i].tolist()
+        if self.full:
+            for at in _WHOLE:
+                numbers[at] = int(numbers[at])
         stream, seq, time = self.streams[i], self.seqs[i], self.times[i]
-        answer = _quiet(kind, stream, self.model, seq, time, self.duplicate, shown)
+        answer = _quiet(kind, stream, self.model, seq, time, self.duplicate, layout, numbers)
+        if isnan(numbers[layout.summary - 1]):
+            answer.anomaly = None
+        if self.full and isnan(numbers[-len(DETAILS)]):
+            answer.log_score = None
+        if self.full and not all(map(isfinite, numbers[layout.summary : -len(DETAILS)])):
+            assert answer.predictive is not None
+            answer.predictive.variance = None
         answer.season = season(self.seasons[i])
         return answer
 
@@ -287,9 +292,8 @@ class QuietColumns(NamedTuple):
         return [([i for i, own in enumerate(kinds) if own == one], one) for one in different]
 
 
-_VARIANCE = QuietNumbers._fields.index("variance")
-_LOG_SCORE = QuietNumbers._fields.index("log_score")
-_WHOLE = [QuietNumbers._fields.index(name) for name in ("map_run_length", "hypotheses")]
+# Of the numbers with details, from the end: those that are whole.
+_WHOLE = [DETAILS.index(name) - len(DETAILS) for name in ("map_run_length", "hypotheses")]
 
 
 @lru_cache(256)
@@ -297,35 +301,23 @@ def _form(
     kind: type[responses.Answer],
     model: str,
     full: bool,
+    layout: Layout,
     duplicate: bool,
     timed: bool,
     periods: tuple[int, ...],
 ) -> tuple[bytes, list[int]]:
     """JSON of an answer, to be filled in by `%`, and what with.
 
-    By number: those of `QuietNumbers`, then stream, position and time.
+    By number: those of `Layout`, then stream, position and time.
     """
-    width = len(QuietNumbers._fields) if full else SUMMARY_NUMBERS
+    width = layout.full if full else layout.summary
     gaps = [msgspec.Raw(b"\0%d\0" % number) for number in range(width + 3)]
     stream = msgspec.Raw(b'"%b"' % bytes(gaps[width]))
     time = gaps[width + 2] if timed else None
-    answer = _quiet(kind, stream, model, gaps[width + 1], time, duplicate, gaps[:width])
+    answer = _quiet(kind, stream, model, gaps[width + 1], time, duplicate, layout, gaps[:width])
     answer.season = responses.Season([*periods]) if periods else None
     parts = _encode(answer).replace(b"%", b"%%").split(b"\0")
     return b"%b".join(parts[::2]), list(map(int, parts[1::2]))
-
-
-def _shown(numbers: Sequence[float]) -> list[Any]:
-    """Return `QuietNumbers` as an answer has them."""
-    mean, lower, median, upper, changed_probability, evidence, anomaly, *details = numbers
-    shown: list[Any] = [mean, lower, median, upper, changed_probability, evidence]
-    shown.append(None if isnan(anomaly) else anomaly)
-    if details:
-        variance, log_score, starts, recent, most_probable, average, hypotheses, pruned = details
-        shown.append([[variance]] if isfinite(variance) else None)
-        shown.append(None if isnan(log_score) else log_score)
-        shown += (starts, recent, int(most_probable), average, int(hypotheses), pruned)
-    return shown
 
 
 def _quiet(
@@ -335,13 +327,20 @@ def _quiet(
     seq: Any,
     time: Any,
     duplicate: bool,
-    shown: Sequence[Any],
+    layout: Layout,
+    numbers: Sequence[Any],
 ) -> responses.Answer:
-    """Return the answer to a quiet observation; shown: of `_shown`."""
-    mean, lower, median, upper, changed_probability, evidence, anomaly, *details = shown
-    predictive = responses.Predictive(
-        [mean], ABSENT, {LOWER: [lower], MEDIAN: [median], UPPER: [upper]}, ABSENT
-    )
+    """Return the answer to a quiet observation by its numbers."""
+    end = layout.summary
+    outputs = layout.outputs
+    middle = numbers[: layout.predictive]
+    changed_probability, evidence, anomaly = numbers[layout.predictive : end]
+    if layout.classes:
+        predictive = of_classes([*middle])
+    else:
+        mean, lower, median, upper = _cut(middle, outputs)
+        quantiles = {LOWER: lower, MEDIAN: median, UPPER: upper}
+        predictive = of_numbers(mean, ABSENT, quantiles)
     # What is not named here is as it is by default: it takes its time.
     answer = kind(
         stream=stream,
@@ -353,11 +352,13 @@ def _quiet(
         duplicate=duplicate,
         time=time,
     )
-    if anomaly is not None:
-        answer.anomaly = anomaly
-    if details:
-        variance, log_score, starts, recent, most_probable, average, hypotheses, pruned = details
-        predictive.variance = variance
+    answer.anomaly = anomaly
+    if len(numbers) > end:
+        if layout.covariance:
+            predictive.variance = _cut(numbers[end : end + layout.covariance], outputs)
+        log_score, starts, recent, most_probable, average, hypotheses, pruned = numbers[
+            end + layout.covariance :
+        ]
         answer.log_score = log_score
         answer.changepoint_probability = starts
         answer.recent_change_probability = recent
@@ -365,6 +366,11 @@ def _quiet(
             most_probable, average, None, hypotheses, pruned
         )
     return answer
+
+
+def _cut(numbers: Sequence[Any], length: int) -> list[list[Any]]:
+    """Parts of one length."""
+    return [[*numbers[at : at + length]] for at in range(0, len(numbers), length)]
 
 
 def summary(name: str, head: wire.Head) -> responses.StreamSummary:

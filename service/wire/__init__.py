@@ -16,6 +16,7 @@ from service.wire.commands import (
     AS_IT_IS,
     BACKGROUND,
     LEVELS,
+    ONE_NUMBER,
     READ_ONLY,
     Act,
     Answers,
@@ -31,6 +32,7 @@ from service.wire.commands import (
     Id,
     Import,
     Ingest,
+    Layout,
     LogEntry,
     Move,
     NameRegime,
@@ -87,7 +89,7 @@ from service.wire.stored_records import (
     place_of,
 )
 
-FORMAT = 33  # of all that the store and backups hold; one of another format is refused
+FORMAT = 34  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
 from typing import Any, NamedTuple, TypeVar, cast
@@ -313,42 +312,58 @@ LEVELS = (0.05, 0.5, 0.95)  # of the usual quantiles
 LOWER, MEDIAN, UPPER = map(str, LEVELS)
 
 
-class QuietNumbers(NamedTuple):
-    """Numbers of a quiet observation, in the order in which they are stored; nan: has none.
+SUMMARY = ("changed_probability", "evidence", "anomaly")
+DETAILS = (
+    "log_score", "changepoint_probability", "recent_change_probability", "map_run_length",
+    "mean_run_length", "hypotheses", "pruned_mass",
+)  # fmt: skip
 
-    Of a label that is one number. Those from `variance` on are details.
+
+class Layout(NamedTuple):
+    """Order of the numbers of a quiet observation, as they are stored; nan: it has none.
+
+    First the predictive of its label: mean, then quantiles at LEVELS, each of all outputs; of
+    classes their probabilities. Then SUMMARY. With details the covariance, inf where it does not
+    exist, which classes have not, and DETAILS.
     """
 
-    mean: float
-    lower: float  # quantiles at LEVELS
-    median: float
-    upper: float
-    changed_probability: float
-    evidence: float
-    anomaly: float
-    variance: float = nan  # inf where it does not exist
-    log_score: float = nan
-    changepoint_probability: float = nan
-    recent_change_probability: float = nan
-    map_run_length: float = nan
-    mean_run_length: float = nan
-    hypotheses: float = nan
-    pruned_mass: float = nan
+    outputs: int = 1  # numbers in a label
+    classes: int = 0  # 0: labels are quantities
+
+    @property
+    def predictive(self) -> int:
+        """Numbers of the predictive."""
+        return self.classes or (1 + len(LEVELS)) * self.outputs
+
+    @property
+    def summary(self) -> int:
+        """Numbers without details."""
+        return self.predictive + len(SUMMARY)
+
+    @property
+    def covariance(self) -> int:
+        """Numbers of the covariance."""
+        return 0 if self.classes else self.outputs**2
+
+    @property
+    def full(self) -> int:
+        """Numbers with details."""
+        return self.summary + self.covariance + len(DETAILS)
+
+    def row_bytes(self, full: bool) -> int:
+        """Bytes of a row; full: with details."""
+        return 8 * (self.full if full else self.summary)
+
+    def encoded(self, numbers: NDArray[np.float64], full: bool) -> bytes:
+        """Encode rows (n, `full`); full: with details."""
+        return numbers[:, : None if full else self.summary].astype("<f8").tobytes()
+
+    def decoded(self, rows: bytes, full: bool) -> NDArray[np.float64]:
+        """Return what was `encoded`."""
+        return np.frombuffer(rows, "<f8").reshape(-1, self.full if full else self.summary)
 
 
-SUMMARY_NUMBERS = QuietNumbers._fields.index("variance")
-_summary = struct.Struct(f"<{SUMMARY_NUMBERS}d")
-_full = struct.Struct(f"<{len(QuietNumbers._fields)}d")
-
-
-def quiet_row(full: bool) -> struct.Struct:
-    """Return the form of a row; full: with details."""
-    return _full if full else _summary
-
-
-def quiet_bytes(numbers: NDArray[np.float64], full: bool) -> bytes:
-    """Encode rows (n, 15) of `QuietNumbers`; full: with details."""
-    return numbers[:, : None if full else SUMMARY_NUMBERS].astype("<f8").tobytes()
+ONE_NUMBER = Layout()
 
 
 class QuietAnswers(Struct, array_like=True, tag=0, gc=False):
@@ -358,7 +373,8 @@ class QuietAnswers(Struct, array_like=True, tag=0, gc=False):
     """
 
     first: int  # seq
-    rows: bytes  # `QuietNumbers` of each
+    rows: bytes  # numbers of each
+    layout: Layout = ONE_NUMBER
     season: SeasonPeriods | None = None  # of all of them
     beliefs: Sequence[tuple[list[int], list[float]]] | None = None
 
@@ -371,8 +387,9 @@ class QuietRows(Struct, array_like=True, gc=False):
 
     model: str
     full: bool
+    layout: Layout
     firsts: list[int]  # seq of each
-    rows: bytes  # `QuietNumbers` of each
+    rows: bytes  # numbers of each
     seasons: list[SeasonPeriods | None] | None = None  # of each, if any has one
 
 

@@ -1,10 +1,10 @@
 """What is stored of a stream: its position, and records as rows of bytes, blocks, columns.
 
 Position and row: a kind (u8), then what it says. Ordinary ones, which nearly all are, have numbers
-alone, at fixed places; all others are the whole in msgpack. A block is what one commit appends to a
-tail: the position of its first row (u48), how many there are (u8), and rows one after the other.
-A chunk of history is such a block by columns: of rows of one kind and length all first bytes, then
-all second ones, and so on, which compress to less.
+alone, at places that a row's shape fixes; all others are the whole in msgpack. A block is what one
+commit appends to a tail: the position of its first row (u48), how many there are (u8), and rows one
+after the other. A chunk of history is such a block by columns: of rows of one kind, shape and
+length all first bytes, then all second ones, and so on, which compress to less.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from functools import lru_cache
+from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
 from struct import Struct
 from struct import error as StructError
@@ -24,36 +25,67 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.stream.state import SeenLabels, seasons_of
+from model_core.stream.state import SeenLabels, kept_season, seasons_of
 from model_core.stream_settings import Hazard
-from service.wire.commands import QuietNumbers, numbers
+from service.wire.commands import DETAILS, SUMMARY, Layout, numbers
 from service.wire.records import Head, Pace, Position, Record
 
 MOST_RATIO = 255  # of a block of LZ4
+KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
 
 # Kinds of positions and of rows, and what is added to NUMBERS of a row.
 WHOLE = 0  # in msgpack; of a row the length of what follows (u32), and that
 NUMBERS = 1
 STATED = 2  # an elapsed time, supervision, a hazard or a season that are not the usual ones
 TIMED = 4  # time of the observation as text, after its length (u8), instead of when it was accepted
+SHAPED = 8  # its `Shape`, after the kind, where it is another than the usual one; the largest
 
 LEVELS = ("0.05", "0.5", "0.95")
 LONGEST_TIME = 63  # characters: of UTF-8 at most 255 bytes, and more than any time has
-RATES = ("elapsed", "changepoint", "hazard", "offset")
-NUMBERED = {"y", "outlier_rate", "mean", "quantiles", "variance", "uncorrected", "log_score"}
-NUMBERED |= {"changed_probability", "evidence", "anomaly", "changepoint_probability"}
-NUMBERED |= {"recent_change_probability", "map_run_length", "previous_start", "accepted_ms"}
+RATES = ("elapsed", "changepoint", "hazard")
+NUMBERED = {"y", "x", "outlier_rate", "mean", "quantiles", "variance", "uncorrected", "log_score"}
+NUMBERED |= {"probabilities", "changed_probability", "evidence", "anomaly", "offset"}
+NUMBERED |= {"changepoint_probability", "recent_change_probability", "map_run_length"}
+NUMBERED |= {"previous_start", "accepted_ms", *RATES}
 # All else, which an ordinary record has not got.
-RARE = [f for f in Record.__struct_fields__ if f not in {"seq", "time", *NUMBERED, *RATES}]
-_rates = attrgetter(*RATES[:-1])
-_ORDINARY_RATES: tuple[float, float | None, float | None, float] = (1.0, None, None, 0.0)
+RARE = [f for f in Record.__struct_fields__ if f not in {"seq", "time", *NUMBERED}]
+_rates = attrgetter(*RATES)
+_ORDINARY_RATES: tuple[float, float | None, float | None] = (1.0, None, None)
 _rare = attrgetter(*RARE)
 _NOTHING = (None,) * len(RARE)
-# Kind, map run length, previous start, accepted at; label, outlier rate; numbers as they begin in
-# `QuietNumbers`, and the median before it was corrected.
-_PLAIN = Struct("<BIiq2d12d")
-_OTHER_RATES = Struct("<4d")
-NUMBERS_KEPT = 11  # the first of `QuietNumbers`, down to the probability of a recent change
+# Of DETAILS those that a record has, too.
+_SCORES = DETAILS[: DETAILS.index("map_run_length")]
+UNKEPT = len(DETAILS) - len(_SCORES)
+_SHAPE = Struct("<3H")
+
+
+class Shape(NamedTuple):
+    """Which numbers an ordinary record has: of its label and input, and of its predictive."""
+
+    outputs: int = 1  # a label of one is no list
+    classes: int = 0  # as of `Layout`
+    inputs: int = 0
+
+    @property
+    def layout(self) -> Layout:
+        """Order of the numbers of its answer."""
+        return Layout(self.outputs, self.classes)
+
+    @property
+    def kind(self) -> int:
+        """What it adds to the kind of a row."""
+        return SHAPED if self != USUAL_SHAPE else 0
+
+    def encoded(self) -> bytes:
+        """Encode it; raises StructError for one that is too large."""
+        return _SHAPE.pack(*self) if self.kind else b""
+
+    def size(self, stated: bool) -> int:
+        """Bytes of a row, without a time; stated: with what STATED adds."""
+        return _form(self, stated).itemsize
+
+
+USUAL_SHAPE = Shape()
 
 
 def field_at(table: np.dtype[Any], name: str) -> int:
@@ -62,31 +94,44 @@ def field_at(table: np.dtype[Any], name: str) -> int:
     return int(table.fields[name][1])
 
 
-# The same as columns; rates: of rows that have STATED.
-_PLAIN_COLUMNS: list[tuple[Any, ...]] = [
-    ("kind", "u1"),
-    ("map_run_length", "<u4"),
-    ("previous_start", "<i4"),
-    ("accepted_ms", "<i8"),
-    ("y", "<f8"),
-    ("outlier_rate", "<f8"),
-    ("numbers", "<f8", NUMBERS_KEPT),
-    ("uncorrected", "<f8"),
-]
-_STATED_ROW = np.dtype([*_PLAIN_COLUMNS, ("rates", "<f8", len(RATES))])
-_PLAIN_ROW = np.dtype(_PLAIN_COLUMNS)
-_VARIANCE = QuietNumbers._fields.index("variance")
+@lru_cache(256)
+def _form(shape: Shape, stated: bool) -> np.dtype[Any]:
+    """Rows of a shape as columns; numbers: as they begin in `Layout`, without the last DETAILS."""
+    outputs = shape.outputs
+    numbers = shape.layout.full - UNKEPT
+    columns: list[tuple[Any, ...]] = [
+        ("kind", "u1"),
+        *([("shape", "<u2", len(shape))] if shape.kind else []),
+        ("map_run_length", "<u4"),
+        ("previous_start", "<i4"),
+        ("accepted_ms", "<i8"),
+        ("y", "<f8", (outputs,)),
+        ("x", "<f8", (shape.inputs,)),
+        ("outlier_rate", "<f8"),
+        ("numbers", "<f8", (numbers,)),
+        ("uncorrected", "<f8", (outputs,)),
+    ]
+    if stated:
+        columns += [("rates", "<f8", (len(RATES),)), ("offset", "<f8", (outputs,))]
+    return np.dtype(columns)
+
+
+@lru_cache(256)
+def _row(shape: Shape, stated: bool) -> Struct:
+    """The same as one row; in place of the shape its bytes."""
+    form = _form(shape, stated)
+    start = field_at(form, "y")
+    return Struct(f"<B{_SHAPE.size if shape.kind else 0}sIiq{(form.itemsize - start) // 8}d")
+
+
 _MOST_LENGTH = 2**32 - 1
 _LATEST_START = 2**31 - 1
 _LENGTH = Struct("<I")
-_RUN = Struct("<BI")  # rows of one kind and length that follow one another, and the length
+_RUN = Struct("<BI")  # rows of one kind, shape and length that follow one another, and the length
 _SEQ_BYTES = 6
 _HEADER = _SEQ_BYTES + 1  # of a block
 _BLOCK = np.dtype([("first", "<u4"), ("above", "<u2"), ("count", "u1")])
 
-_LABEL_AT = field_at(_PLAIN_ROW, "y")
-_ACCEPTED_AT = field_at(_PLAIN_ROW, "accepted_ms")
-_OFFSET_AT = field_at(_STATED_ROW, "rates") + 8 * RATES.index("offset")
 Bytes = NDArray[np.uint8]
 # Rows that follow one another: a run of one kind and length as it lies in a chunk, bytes (length,
 # rows); or one by one, with records that are not encoded.
@@ -98,18 +143,17 @@ _decode_record = msgspec.msgpack.Decoder(Record).decode
 
 def encode_row(record: Record) -> bytes:
     """Encode a record, but for its position where it is an ordinary one."""
-    quantiles = record.quantiles
-    mean = record.mean
-    variance = record.variance
-    if quantiles is None or mean is None or variance is None or type(record.y) is not float:
+    y = [record.y] if type(record.y) is float else record.y
+    predictive = _predictive(record)
+    if predictive is None or not isinstance(y, list) or None in y or record.x == []:
         return _whole(record)
-    if _rare(record) != _NOTHING or tuple(quantiles) != LEVELS:
+    outputs = len(y)
+    if _rare(record) != _NOTHING or outputs > KEPT_OUTPUTS or (outputs == 1 and y is record.y):
         return _whole(record)
-    kind = NUMBERS
+    x = record.x or []
+    shape = Shape(outputs, len(record.probabilities or ()), len(x))
+    kind = NUMBERS | shape.kind
     more = b""
-    rates = (*_rates(record), record.offset[0] if record.offset else 0.0)
-    if rates != _ORDINARY_RATES:
-        kind |= STATED
     accepted_ms = record.accepted_ms
     if record.time is not None:
         if accepted_ms is not None or len(record.time) > LONGEST_TIME:
@@ -117,48 +161,74 @@ def encode_row(record: Record) -> bytes:
         kind |= TIMED
         accepted_ms = 0
         more = _text(record.time)
+    middle, covariance = predictive
+    missing = [math.nan] * outputs
+    values = [
+        *y,
+        *x,
+        record.outlier_rate,
+        *middle,
+        record.changed_probability,
+        record.evidence,
+        math.nan if record.anomaly is None else record.anomaly,
+        *covariance,
+        math.nan if record.log_score is None else record.log_score,
+        record.changepoint_probability,
+        record.recent_change_probability,
+        *(record.uncorrected or missing),
+    ]
+    rates = _rates(record)
+    stated = rates != _ORDINARY_RATES or bool(record.offset)
+    if stated:
+        kind |= STATED
+        values += [math.nan if rate is None else rate for rate in rates]
+        values += record.offset or [0.0] * outputs
+    lists = (record.uncorrected, record.offset)
+    if any(own and len(own) != outputs for own in lists):
+        return _whole(record)
     try:
-        (own_mean,) = mean
-        ((own_variance,),) = variance
-        (low,), (middle,), (high,) = quantiles.values()
-        (uncorrected,) = record.uncorrected or (math.nan,)
-        row = _PLAIN.pack(
+        row = _row(shape, stated).pack(
             kind,
+            shape.encoded(),
             record.map_run_length,
             record.previous_start,
             accepted_ms,
-            record.y,
-            record.outlier_rate,
-            own_mean,
-            low,
-            middle,
-            high,
-            record.changed_probability,
-            record.evidence,
-            math.nan if record.anomaly is None else record.anomaly,
-            own_variance,
-            math.nan if record.log_score is None else record.log_score,
-            record.changepoint_probability,
-            record.recent_change_probability,
-            uncorrected,
+            *values,
         )
-        if kind & STATED:
-            row += _OTHER_RATES.pack(*(math.nan if rate is None else rate for rate in rates))
-    except (ValueError, StructError):  # of several outputs; or one is missing, or too large
+    except StructError:  # one number is missing, or too large
         return _whole(record)
     return row + more
 
 
-class PlainRows(NamedTuple):
-    """Ordinary records (N,) as columns, which have no supervision.
+def _predictive(record: Record) -> tuple[list[float], list[float]] | None:
+    """The predictive of an ordinary record as `Layout` has it, and its covariance."""
+    mean = record.mean
+    variance = record.variance
+    quantiles = record.quantiles
+    probabilities = record.probabilities
+    if probabilities is not None:
+        several = mean is None and variance is None and quantiles is None and probabilities
+        return (probabilities, []) if several else None
+    if mean is None or variance is None or quantiles is None or tuple(quantiles) != LEVELS:
+        return None
+    lists: list[list[Any]] = [variance, *variance, *quantiles.values()]
+    if any(len(own) != len(mean) for own in lists):
+        return None
+    return [*mean, *chain(*quantiles.values())], [*chain(*variance)]
 
-    y, outlier_rate: (N,). numbers: (N, 11) as they begin in `QuietNumbers`. uncorrected: (N,)
-    medians before they were corrected. elapsed: time since the one before. hazard: nan where the
-    model's own was met. times: as text, where any record has one. offset: seasons, where any label
-    has one.
+
+class PlainRows(NamedTuple):
+    """Ordinary records (N,) of one shape as columns, which have no supervision.
+
+    y: (N, d). x: (N, x). outlier_rate: (N,). numbers: (N, ...) as they begin in `Layout`.
+    uncorrected: (N, d) medians before they were corrected. elapsed: time since the one before.
+    hazard: nan where the model's own was met. times: as text, where any record has one. offset:
+    (N, d) seasons, where any label has one.
     """
 
+    classes: int
     y: NDArray[np.float64]
+    x: NDArray[np.float64]
     outlier_rate: NDArray[np.float64]
     numbers: NDArray[np.float64]
     uncorrected: NDArray[np.float64]
@@ -171,9 +241,21 @@ class PlainRows(NamedTuple):
     offset: NDArray[np.float64] | None = None
 
     @property
+    def shape(self) -> Shape:
+        """Of each of them."""
+        return Shape(self.y.shape[1], self.classes, self.x.shape[1])
+
+    @property
+    def _exist(self) -> NDArray[np.bool_]:
+        """Which have a covariance, or classes (N,)."""
+        layout = self.shape.layout
+        covariance = self.numbers[:, layout.summary : layout.summary + layout.covariance]
+        return np.asarray(np.isfinite(covariance).all(1))
+
+    @property
     def fit(self) -> NDArray[np.bool_]:
         """Which of them have a row of numbers (N,); others are whole records."""
-        fit = np.isfinite(self.numbers[:, _VARIANCE])
+        fit = self._exist
         fit &= self.map_run_length <= _MOST_LENGTH
         fit &= self.previous_start <= _LATEST_START
         if self.times is not None:
@@ -182,67 +264,94 @@ class PlainRows(NamedTuple):
 
     def record(self, at: int, seq: int, hazard: Hazard | None) -> Record:
         """One of them, with a hazard that may be none of the numbers."""
-        plain = (
-            int(self.map_run_length[at]),
-            int(self.previous_start[at]),
-            int(self.accepted_ms[at]),
-            float(self.y[at]),
+        start = (self.map_run_length[at], self.previous_start[at], self.accepted_ms[at])
+        values = [
+            *self.y[at].tolist(),
+            *self.x[at].tolist(),
             float(self.outlier_rate[at]),
             *self.numbers[at].tolist(),
-            float(self.uncorrected[at]),
-        )
-        offset = 0.0 if self.offset is None else float(self.offset[at])
+            *self.uncorrected[at].tolist(),
+        ]
+        offset = [] if self.offset is None else self.offset[at].tolist()
         time = None if self.times is None else self.times[at]
-        record = _ordinary(seq, plain, (float(self.elapsed[at]), None, hazard, offset), time)
-        if not math.isfinite(self.numbers[at, _VARIANCE]):
-            record.variance = None  # it does not exist
+        rates = (float(self.elapsed[at]), None, hazard)
+        record = _ordinary(seq, self.shape, [*map(int, start)], values, rates, offset, time)
+        if not self._exist[at]:
+            record.variance = None
         return record
 
     def encoded(self) -> list[bytes]:
         """Rows as `encode_row` makes them; undefined of those that do not fit."""
         stated = ~np.isnan(self.hazard) | (self.elapsed != 1.0)
         if self.offset is not None:
-            stated |= self.offset != 0.0
-        some = stated.any()
-        table = np.empty(len(self.numbers), _STATED_ROW if some else _PLAIN_ROW)
-        table["kind"] = NUMBERS
-        for name, *_ in _PLAIN_COLUMNS[1:]:
+            stated |= (self.offset != 0.0).any(1)
+        some = bool(stated.any())
+        shape = self.shape
+        table = np.empty(len(self.numbers), _form(shape, some))
+        table["kind"] = NUMBERS | shape.kind
+        if shape.kind:
+            table["shape"] = shape
+        for name in _COLUMNS:
             table[name] = getattr(self, name)
         if some:
             table["kind"][stated] += STATED
-            table["rates"] = (1.0, math.nan, math.nan, 0.0)
             table["rates"][:, RATES.index("elapsed")] = self.elapsed
+            table["rates"][:, RATES.index("changepoint")] = math.nan
             table["rates"][:, RATES.index("hazard")] = self.hazard
-            if self.offset is not None:
-                table["rates"][:, RATES.index("offset")] = self.offset
+            table["offset"] = 0.0 if self.offset is None else self.offset
         if self.times is not None:
             timed = [time is not None for time in self.times]
             table["kind"][timed] += TIMED
             table["accepted_ms"][timed] = 0
         rows: list[bytes] = table.view(f"V{table.itemsize}").tolist()
         if some and not stated.all():
+            size = shape.size(False)
             pairs = zip(rows, stated.tolist(), strict=True)
-            rows = [row if own else row[: _PLAIN.size] for row, own in pairs]
+            rows = [row if own else row[:size] for row, own in pairs]
         if self.times is not None:
             pairs_of = zip(rows, self.times, strict=True)
             rows = [row if time is None else row + _text(time) for row, time in pairs_of]
         return rows
 
 
+# Columns of rows that are columns of `PlainRows`.
+_COLUMNS = [name for name in _form(Shape(), False).names or () if name in PlainRows._fields]
+
+
 def _ordinary(
     seq: int,
-    plain: Sequence[Any],
-    rates: tuple[float, float | None, Hazard | None, float],
+    shape: Shape,
+    start: Sequence[int],
+    values: Sequence[float],
+    rates: tuple[float, float | None, Hazard | None],
+    offset: list[float],
     time: str | None,
 ) -> Record:
-    """An ordinary record; plain: what follows the kind in a row. rates: RATES."""
-    run_length, previous_start, accepted_ms, y, outlier_rate, mean, low, middle, high = plain[:9]
-    changed, evidence, anomaly, variance, log_score, starts, recent, uncorrected = plain[9:]
-    elapsed, changepoint, hazard, offset = rates
-    return Record(
+    """An ordinary record; start: what follows its shape in a row. values: numbers down to STATED.
+
+    rates: RATES.
+    """
+    run_length, previous_start, accepted_ms = start
+    outputs = shape.outputs
+    layout = shape.layout
+    elapsed, changepoint, hazard = rates
+    numbered = iter(values)
+
+    def taken(count: int) -> list[float]:
+        return [*islice(numbered, count)]
+
+    y = taken(outputs)
+    x = taken(shape.inputs)
+    (outlier_rate,) = taken(1)
+    middle = taken(layout.predictive)
+    changed, evidence, anomaly = taken(len(SUMMARY))
+    covariance = taken(layout.covariance)
+    log_score, starts, recent = taken(len(_SCORES))
+    uncorrected = taken(outputs)
+    record = Record(
         seq=seq,
-        y=y,
-        x=None,
+        y=y[0] if outputs == 1 else [*y],
+        x=x or None,
         time=time,
         elapsed=elapsed,
         changepoint=changepoint,
@@ -254,15 +363,24 @@ def _ordinary(
         changepoint_probability=starts,
         recent_change_probability=recent,
         map_run_length=run_length,
-        mean=[mean],
-        quantiles={LEVELS[0]: [low], LEVELS[1]: [middle], LEVELS[2]: [high]},
         previous_start=previous_start,
-        variance=[[variance]],
         anomaly=None if math.isnan(anomaly) else anomaly,
-        offset=[offset] if offset else [],
+        offset=kept_season(offset),
         accepted_ms=accepted_ms if time is None else None,
-        uncorrected=None if math.isnan(uncorrected) else [uncorrected],
+        uncorrected=None if all(map(math.isnan, uncorrected)) else uncorrected,
     )
+    if layout.classes:
+        record.probabilities = middle
+        return record
+    record.mean, *quantiles = _cut(middle, outputs)
+    record.quantiles = dict(zip(LEVELS, quantiles, strict=True))
+    record.variance = _cut(covariance, outputs)
+    return record
+
+
+def _cut(numbers: list[float], length: int) -> list[list[float]]:
+    """Parts of one length."""
+    return [numbers[at : at + length] for at in range(0, len(numbers), length)]
 
 
 def _text(time: str) -> bytes:
@@ -283,15 +401,31 @@ def decode_row(seq: int, row: bytes) -> Record:
         if record.seq != seq:
             raise ValueError(f"expected the record at seq {seq}, got that at {record.seq}")
         return record
-    kind, *plain = _PLAIN.unpack_from(row)
-    at = _PLAIN.size
+    shape = _shape_of(row)
+    stated = bool(row[0] & STATED)
+    form = _row(shape, stated)
+    kind, _, run_length, previous_start, accepted_ms, *values = form.unpack_from(row)
     rates = _ORDINARY_RATES
-    if kind & STATED:
-        elapsed, *optional, offset = _OTHER_RATES.unpack_from(row, at)
+    offset: list[float] = []
+    if stated:
+        end = len(values) - len(RATES) - shape.outputs
+        elapsed, *optional = values[end : end + len(RATES)]
         changepoint, hazard = (None if math.isnan(rate) else rate for rate in optional)
-        rates = (elapsed, changepoint, hazard, offset)
-        at += _OTHER_RATES.size
-    return _ordinary(seq, plain, rates, row[at + 1 :].decode() if kind & TIMED else None)
+        rates = (elapsed, changepoint, hazard)
+        offset = values[end + len(RATES) :]
+    start = (run_length, previous_start, accepted_ms)
+    time = row[form.size + 1 :].decode() if kind & TIMED else None
+    return _ordinary(seq, shape, start, values, rates, offset, time)
+
+
+def _shape_of(row: bytes, at: int = 0) -> Shape:
+    """Shape of the ordinary row that begins here; raises ValueError for none."""
+    if not row[at] & SHAPED:
+        return USUAL_SHAPE
+    shape = Shape(*_SHAPE.unpack_from(row, at + 1))
+    if not 0 < shape.outputs <= KEPT_OUTPUTS:
+        raise ValueError(f"expected a label of 1 to {KEPT_OUTPUTS} numbers, got {shape.outputs}")
+    return shape
 
 
 def labels_of(parts: Iterable[Part], outputs: int) -> SeenLabels:
@@ -313,24 +447,33 @@ def labels_of(parts: Iterable[Part], outputs: int) -> SeenLabels:
             continue
         length, count = run.shape
         kind = int(run[0, 0])
-        form = _STATED_ROW if kind & STATED else _PLAIN_ROW
-        if length < form.itemsize:
-            raise ValueError(f"expected rows of {form.itemsize} bytes or more, got {length}")
-        y.append(_numbers_at(run, _LABEL_AT)[:, None])
-        seasons = _numbers_at(run, _OFFSET_AT) if kind & STATED else np.zeros(count)
-        offset.append(seasons[:, None])
+        shape = _shape_of(run[: 1 + _SHAPE.size, 0].tobytes())
+        form = _form(shape, bool(kind & STATED))
+        if length < form.itemsize or shape.outputs != outputs:
+            raise ValueError(
+                f"expected rows of {outputs} numbers and {form.itemsize} bytes or more, got "
+                f"{shape.outputs} and {length}"
+            )
+        y.append(_numbers_at(run, field_at(form, "y"), outputs))
+        if kind & STATED:
+            offset.append(_numbers_at(run, field_at(form, "offset"), outputs))
+        else:
+            offset.append(np.zeros((count, outputs)))
         if kind & TIMED:
             times += [row[form.itemsize + 1 :].decode() for row in _transposed(run)]
             accepted += [None] * count
         else:
             times += [None] * count
-            accepted += _numbers_at(run, _ACCEPTED_AT, np.int64).tolist()
+            at = field_at(form, "accepted_ms")
+            accepted += _numbers_at(run, at, 1, np.int64)[:, 0].tolist()
     return SeenLabels(np.concatenate(y), np.concatenate(offset), times, accepted)
 
 
-def _numbers_at(run: Bytes, at: int, kind: type[np.generic] = np.float64) -> NDArray[Any]:
-    """Numbers (count,) that the rows of a run have at a place."""
-    return np.ascontiguousarray(run[at : at + 8].T).view(kind)[:, 0]
+def _numbers_at(
+    run: Bytes, at: int, numbers: int, kind: type[np.generic] = np.float64
+) -> NDArray[Any]:
+    """Numbers (count, numbers) that the rows of a run have at a place."""
+    return np.ascontiguousarray(run[at : at + 8 * numbers].T).view(kind)
 
 
 def _runs_of(part: Part) -> Iterator[Bytes | list[Record]]:
@@ -338,17 +481,22 @@ def _runs_of(part: Part) -> Iterator[Bytes | list[Record]]:
     if isinstance(part, np.ndarray) and part[0, 0] != WHOLE:
         yield part
         return
-    for shape, group in groupby(listed(part), _shape):
-        if shape is None:
+    for alike, group in groupby(listed(part), _run_of):
+        if alike is None:
             yield [row if isinstance(row, Record) else _decode_whole(row) for row in group]
         else:
             run = cast(list[bytes], list(group))
             yield np.frombuffer(b"".join(run), np.uint8).reshape(len(run), -1).T
 
 
-def _shape(row: bytes | Record) -> tuple[int, int] | None:
-    """Kind and length of an ordinary row; None of all others."""
-    return None if isinstance(row, Record) or row[0] == WHOLE else (row[0], len(row))
+def _run_of(row: bytes | Record) -> tuple[bytes, int] | None:
+    """Kind and shape of an ordinary row, and its length; None of all others."""
+    return None if isinstance(row, Record) or row[0] == WHOLE else (_kind_of(row), len(row))
+
+
+def _kind_of(row: bytes) -> bytes:
+    """Kind and shape of a row."""
+    return row[: 1 + _SHAPE.size if row[0] & SHAPED else 1]
 
 
 def _decode_whole(row: bytes) -> Record:
@@ -361,7 +509,7 @@ def _length(body: bytes, at: int) -> int:
     if kind == WHOLE:
         (length,) = _LENGTH.unpack_from(body, at + 1)
         return 1 + _LENGTH.size + int(length)
-    length = _PLAIN.size + (_OTHER_RATES.size if kind & STATED else 0)
+    length = _shape_of(body, at).size(bool(kind & STATED))
     return length + (1 + body[at + length] if kind & TIMED else 0)
 
 
@@ -571,10 +719,12 @@ def columns_of(first: int, rows: Sequence[bytes]) -> bytes:
 
 
 def _runs(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Rows of one kind and length that follow one another, 255 at most."""
-    kinds = zip(map(itemgetter(0), rows), map(len, rows), strict=True)
+    """Rows of one kind, shape and length that follow one another, 255 at most."""
+    kinds: list[Any] = [*map(itemgetter(0), rows)]
+    if max(kinds, default=0) & SHAPED:
+        kinds = [*map(_kind_of, rows)]
     begin = 0
-    for _, run in groupby(kinds):
+    for _, run in groupby(zip(kinds, map(len, rows), strict=True)):
         count = len(list(run))
         for at in range(begin, begin + count, 255):
             yield rows[at : min(at + 255, begin + count)]

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from model_core.errors import OutOfRange, Unfit
+from model_core.labels import range_of
 from model_core.stream.checks import Dimensions, check_label, check_observation
 from model_core.stream.columns import effective_rates
 from model_core.stream.slab import AT_ONCE, Step
@@ -40,7 +41,6 @@ from service.wire import (
     outputs_of,
     timestamps,
 )
-from service.wire.commands import quiet_bytes, quiet_row
 from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import delayed_labels, quiet
 from service.worker.filtering.pipeline import StoredPipeline
@@ -186,26 +186,28 @@ class CommandBatch:
 
         runs: of the wave, of each row.
         """
-        model = wave.streams[0].settings.model
+        answering = entered.answering
         starts = entered.ends - entered.counts
         alone = (entered.counts[runs] == 1) & (wave.counts[runs] == 1)
         quiet_runs = runs[alone]
         task.answer_all(
-            rows[alone], model, entered.firsts[quiet_runs], entered.numbers[starts[quiet_runs]]
+            rows[alone], answering, entered.firsts[quiet_runs], entered.numbers[starts[quiet_runs]]
         )
         if entered.seasons:
             present = [entered.seasons.get(run) for run in runs.tolist()]
             task.seasons.update(zip((rows - task.first).tolist(), present, strict=True))
         others = zip(rows[~alone].tolist(), runs[~alone].tolist(), strict=True)
         for row, run in others:
-            part = entered.numbers[starts[run] : starts[run] + entered.counts[run]]
-            answers = task.answers_of(model, row - task.first, int(entered.firsts[run]), part)
+            part = answering.layout.encoded(
+                entered.numbers[starts[run] : starts[run] + entered.counts[run]], task.command.full
+            )
+            answers = task.answers_of(answering, row - task.first, int(entered.firsts[run]), part)
             if entered.counts[run] == wave.counts[run]:
                 task.answers[row] = answers
             else:
                 own = task.task(row)
-                own.take(model, answers.parts if len(part) else (), len(part))
-                self._wake(own, len(part), entered.steps[run])
+                own.take(answering.model, answers.parts if part else (), int(entered.counts[run]))
+                self._wake(own, int(entered.counts[run]), entered.steps[run])
         keys = task.command.keys
         if keys is not None:
             digests = task.command.digests or [None] * len(keys)
@@ -308,9 +310,13 @@ class CommandBatch:
         at = queue.at
         seen = command.observations[at : at + min(most, quiet.MOST_AT_ONCE)]
         # Of a command that begins all are checked, so that a refusal leaves nothing applied.
-        if not queue.plain and not all(map(quiet.plain, seen if at else command.observations)):
-            return ()
-        queue.plain = queue.plain or not at
+        if not queue.plain:
+            slab = queue.stream.slab
+            assert slab is not None
+            allowed = range_of(slab.model)
+            if not all(quiet.plain(own, allowed) for own in (seen if at else command.observations)):
+                return ()
+            queue.plain = not at
         if at == 0 and command.key is not None:
             field = key_field(command.key, command.first)
             if self._claimed(queue, field) is not None or field in queue.stream.remembered:
@@ -320,16 +326,17 @@ class CommandBatch:
 
     def _quiet(self, queues: Sequence[StreamQueue], wave: Wave, entered: Entered) -> None:
         """Take answers to the next observations of queues, as far as they were quiet."""
-        model = wave.streams[0].settings.model
-        answers = {full: quiet_bytes(entered.numbers, full) for full in (False, True)}
+        model = entered.answering.model
+        layout = entered.answering.layout
+        answers = {full: layout.encoded(entered.numbers, full) for full in (False, True)}
         at = 0
         runs = zip(entered.firsts.tolist(), entered.counts.tolist(), strict=True)
         for run, (queue, (first, count)) in enumerate(zip(queues, runs, strict=True)):
             command = _observed(queue)
             if count:
-                size = quiet_row(command.full).size
+                size = layout.row_bytes(command.full)
                 part = answers[command.full][size * at : size * (at + count)]
-                own = QuietAnswers(first, part, entered.seasons.get(run), entered.beliefs)
+                own = QuietAnswers(first, part, layout, entered.seasons.get(run), entered.beliefs)
                 queue.tasks[0].take(model, [own], count)
                 queue.at += count
                 at += count
@@ -682,9 +689,10 @@ def _plain(
     observations: Sequence[Observation], dimensions: Dimensions, model: UnderlyingModel
 ) -> bool:
     """Whether all are single numbers that any stream of the model takes; otherwise check each."""
-    if model.label != "real" or dimensions != (0, 1):
+    if dimensions != (0, 1):
         return False
-    return all(map(quiet.plain_number, observations))
+    allowed = range_of(model)
+    return all(quiet.plain_number(seen, allowed) for seen in observations)
 
 
 def _observed(queue: StreamQueue) -> Observe:

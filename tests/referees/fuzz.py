@@ -259,7 +259,8 @@ def stored_seeds() -> list[bytes]:
         recent_change_probability=0.2, map_run_length=0, previous_start=-1,
     )  # fmt: skip
     timed = {"time": "2026-01-01T00:00:00Z", "accepted_ms": None, "elapsed": 2.0}
-    records = [ordinary, msgspec.structs.replace(ordinary, **timed)]
+    classes = {"mean": None, "quantiles": None, "variance": None, "probabilities": [0.25, 0.75]}
+    records = [ordinary, *(msgspec.structs.replace(ordinary, **own) for own in (timed, classes))]
     plain_rows = [wire.encode_row(record) for record in records]
     command = wire.Observe("s", [wire.Observation(1.5), wire.Observation([1.0, None])], key="k")
     envelope = wire.Envelope(1, NOW_MS, 0, "averaged", command)

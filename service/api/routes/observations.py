@@ -49,7 +49,6 @@ from service.schema import rendering
 from service.schema.queries import ObserveQuery
 from service.tasks import apart
 from service.wire import rows
-from service.wire.commands import quiet_row
 
 OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -316,10 +315,11 @@ class Bulk:
         """Take answers to groups of one item, from the `first` on."""
         places = [place for (place,) in groups]
         stop = first + len(places)
-        size = quiet_row(quiet.full).size
+        size = quiet.layout.row_bytes(quiet.full)
         columns = rendering.QuietColumns(
             quiet.model,
             quiet.full,
+            quiet.layout,
             self._streams(groups),
             quiet.firsts[first:stop],
             [self._items.times[place] for place in places],

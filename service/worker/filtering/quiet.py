@@ -1,4 +1,4 @@
-"""Quiet observations: plain numbers of streams at rest, stepped and entered as columns.
+"""Quiet observations: single labels of streams at rest, stepped and entered as columns.
 
 A stream is at rest while nothing is awaited or stated, and until its season, its scale or the start
 of its last change is looked at again. Nearly all observations find it so and leave it so: they move
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, compress, repeat
 from math import inf, nan
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from model_core import readout
 from model_core.compiled import NO_BELIEFS
 from model_core.explanation import next_due
-from model_core.labels import LARGEST
+from model_core.labels import Range, range_of
 from model_core.stream import beliefs, season, seasons
 from model_core.stream.beliefs import Probabilities
 from model_core.stream.columns import Packed, effective_rates, hazard_table
@@ -30,15 +30,14 @@ from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
-from service.wire import Envelope, Head, Observation, encode_row, timestamps
-from service.wire.commands import QuietNumbers
-from service.wire.stored_records import NUMBERS_KEPT, TOO_MANY, PlainRows, numbers_of
+from service.wire import Envelope, Head, Layout, Observation, encode_row, timestamps
+from service.wire.stored_records import TOO_MANY, UNKEPT, PlainRows, numbers_of
 from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period
-from service.worker.streams.answers import GATHERED, gathered, quiet_rows
+from service.worker.streams.answers import GATHERED, gathered, layout_of, quiet_numbers
 from service.worker.streams.history import ENTRY_BYTES
 from service.worker.streams.stream import GROUPS, Stream, Table, put_rows
-from service.worker.streams.task import RowsTask
+from service.worker.streams.task import Answering, RowsTask
 
 MOST_AT_ONCE = 4 * AT_ONCE  # observations of a stream in a wave
 Floats = NDArray[np.float64]
@@ -49,14 +48,13 @@ Rows = NDArray[Any]  # of `stream.ROW`
 _COLUMN = {name: place for place, name in enumerate(readout.NUMBERS)}
 _EVENT_RUN_LENGTH = _COLUMN["event_run_length"]
 _PREVIOUS_START = _COLUMN["born_previous_start"]
-_BEST_START = _COLUMN["best_start"]
 _EVIDENCE = _COLUMN["evidence"]
+_MAP_RUN_LENGTH = _COLUMN["map_run_length"]
 _COUNTED = [_COLUMN[name] for name in GATHERED]
-_QUIET = {name: place for place, name in enumerate(QuietNumbers._fields)}
-_MAP_RUN_LENGTH = _QUIET["map_run_length"]
-# Those of `QuietNumbers` that a position has of the last step, and those it has the sums of.
-_READ = [_QUIET[name] for name in ("changed_probability", "evidence", "pruned_mass")]
-_SUMMED = [_QUIET[name] for name in ("log_score", "pruned_mass")]
+# Those that a position has of the last step, as its groups have them, and those it has the sums of.
+_LENGTHS = [_COLUMN[name] for name in ("map_run_length", "best_start")]
+_READ = [_COLUMN[name] for name in ("changed_probability", "evidence", "pruned_mass")]
+_SUMMED = [_COLUMN[name] for name in ("log_score", "pruned_mass")]
 
 
 # --- rest -----------------------------------------------------------------------------------------
@@ -82,6 +80,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> tuple[tuple[Any, ...], Haz
     alarm = head.settings.anomaly_alarm
     values = (
         position,
+        *range_of(slab.model),
         min(int(until), TOO_MANY - 1),
         stream.due(checkpoint_every),
         outlier_rate,
@@ -107,7 +106,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> tuple[tuple[Any, ...], Haz
 
 def _resting(stream: Stream, slab: Slab, head: Head) -> bool:
     """Whether nothing is awaited or stated, and single numbers are all that is expected."""
-    if not slab.in_series or slab.model.label != "real" or head.x_dim != 0 or head.y_dim != 1:
+    if not slab.in_series or head.x_dim != 0 or head.y_dim != 1:
         return False
     settings = head.settings
     if settings.regimes or not head.seq:
@@ -137,15 +136,15 @@ def place_of(table: Table, stream: Stream) -> int:
     return stream.at
 
 
-def plain_number(seen: Observation) -> bool:
-    """Whether a label is a number that any stream of one takes, and there is no input."""
+def plain_number(seen: Observation, allowed: Range) -> bool:
+    """Whether a label is a number that a stream of one takes, and there is no input."""
     y = seen.y
-    return type(y) is float and -LARGEST <= y <= LARGEST and not seen.x
+    return type(y) is float and allowed.has(y) and not seen.x
 
 
-def plain(seen: Observation) -> bool:
-    """Whether an observation is a number that every stream of one takes, and nothing else."""
-    if not plain_number(seen):
+def plain(seen: Observation, allowed: Range) -> bool:
+    """Whether an observation is a number that a stream of one takes, and nothing else."""
+    if not plain_number(seen, allowed):
         return False
     return seen.elapsed is None and seen.changepoint is None and not seen.pending
 
@@ -155,7 +154,7 @@ def plain(seen: Observation) -> bool:
 
 @dataclass(eq=False, repr=False)
 class Wave:
-    """Runs of plain numbers that come to distinct streams that are asleep, before `until`.
+    """Runs of plain labels that come to distinct streams that are asleep, before `until`.
 
     own: (B,) rows of the table, of the streams as they are before the wave. tables: as of
     `Table.hazards`.
@@ -320,10 +319,11 @@ def wave_of_rows(
     """
     sizes = [len(task.streams) for task in tasks]
     counts = np.concatenate([task.counts for task in tasks])
-    plain = np.concatenate([task.plain for task in tasks])
+    y = np.concatenate([task.labels for task in tasks])
     envelopes = [*chain.from_iterable(map(repeat, [task.envelope for task in tasks], sizes))]
     own, left = asleep(table, streams, envelopes, counts)
-    fit = allowed & plain & (counts > 0) & (counts <= np.minimum(left, MOST_AT_ONCE))
+    fit = allowed & (counts > 0) & (counts <= np.minimum(left, MOST_AT_ONCE))
+    fit &= _within(own, y, counts)
     if any(task.command.seqs for task in tasks):
         stated = chain.from_iterable(task.of_rows(task.command.seqs) for task in tasks)
         seqs = own["position"]["seq"].tolist()
@@ -331,20 +331,24 @@ def wave_of_rows(
     timed = np.repeat([task.command.settings is not None for task in tasks], sizes)
     fit &= np.where(timed, counts == 1, np.isnan(own["interval"]))
     chosen = np.flatnonzero(fit)
-    each = _by_task(tasks, chosen)
-    y, times = _numbers_of(tasks, each)
+    times = _times_of(tasks)
     elapsed = np.ones(len(chosen))
     if timed[chosen].any():
-        ends = counts[chosen].cumsum()
-        now = _seconds(times or [None] * len(y))[ends - 1]
+        last = counts.cumsum()[chosen] - 1
+        known = times or [None] * len(y)
+        now = _seconds([known[at] for at in last.tolist()])
         rows = own.take(chosen)
         passed = elapsed_of_each(now, rows["position"]["last_time"], rows["interval"])
         elapsed = np.where(timed[chosen], np.where(np.isnan(now), 0.0, passed), 1.0)
-        if not (elapsed > 0).all():
-            chosen = chosen[elapsed > 0]
-            elapsed = elapsed[elapsed > 0]
-            each = _by_task(tasks, chosen)
-            y, times = _numbers_of(tasks, each)
+        chosen = chosen[elapsed > 0]
+        elapsed = elapsed[elapsed > 0]
+    each = _by_task(tasks, chosen)
+    if len(chosen) < len(counts):
+        kept = np.zeros(len(counts), dtype=bool)
+        kept[chosen] = True
+        numbers = kept.repeat(counts)
+        y = y[numbers]
+        times = None if times is None else [*compress(times, numbers.tolist())]
     counts = counts[chosen]
     places = chosen.tolist()
     wave = _wave(
@@ -369,16 +373,29 @@ def _by_task(tasks: Sequence[RowsTask], places: Ints) -> list[Ints]:
     ]
 
 
-def _numbers_of(
-    tasks: Sequence[RowsTask], rows: Sequence[Ints]
-) -> tuple[Floats, list[str | None] | None]:
-    """Labels of rows of each command, one after the other, and their times, if any has one."""
-    parts = [task.numbers_of(own) for task, own in zip(tasks, rows, strict=True)]
-    y = np.concatenate([labels for labels, _ in parts])
-    if all(times is None for _, times in parts):
-        return y, None
-    each = ([None] * len(labels) if times is None else times for labels, times in parts)
-    return y, [*chain.from_iterable(each)]
+def _within(own: Rows, y: Floats, counts: Ints) -> Bools:
+    """Which rows (B,) have nothing but labels in the ranges of their streams; y: (N,) of all."""
+    single = bool((counts == 1).all())
+    least, largest, whole = (
+        own[name] if single else own[name].repeat(counts) for name in Range._fields
+    )
+    within = (y >= least) & (y <= largest)  # not of nan
+    if whole.any():
+        within &= ~whole | (np.floor(y) == y)
+    if single:
+        return np.asarray(within)
+    others = np.concatenate(([0], (~within).cumsum()))
+    ends = counts.cumsum()
+    return np.asarray(others[ends] == others[ends - counts])
+
+
+def _times_of(tasks: Sequence[RowsTask]) -> list[str | None] | None:
+    """Times of all observations of commands, if any has one."""
+    times = [task.times for task in tasks]
+    if all(own is None for own in times):
+        return None
+    parts = [own or [None] * task.units for task, own in zip(tasks, times, strict=True)]
+    return [*chain.from_iterable(parts)]
 
 
 def _wave(
@@ -452,13 +469,14 @@ class Entered(NamedTuple):
     """What runs of a wave came to.
 
     firsts: (B,) seq of each. counts: (B,) observations that were quiet, which are entered.
-    numbers: (..., 15) `QuietNumbers` of these, run after run. steps: of the observations after
-    them, by run, of runs of one. seasons: by run, of those of streams that look for seasons.
-    beliefs: after these observations, where they are wanted.
+    answering: by what all are answered. numbers: (N, ...) of these, run after run. steps: of the
+    observations after them, by run, of runs of one. seasons: by run, of those of streams that look
+    for seasons. beliefs: after these observations, where they are wanted.
     """
 
     firsts: Ints
     counts: Ints
+    answering: Answering
     numbers: Floats
     steps: Mapping[int, Step]
     seasons: Mapping[int, SeasonPeriods | None]
@@ -482,12 +500,13 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     room = slab.room(len(wave.y)) if wave.believed else NO_BELIEFS
     counts, stepped, steps = _taken(slab, wave, room)
     runs = counts.nonzero()[0]
+    answering = Answering(wave.streams[0].settings.model, layout_of(slab.model))
     if len(runs):
-        numbers = _enter(table, wave.cut(0, counts).part(runs), stepped)
+        numbers = _enter(table, answering, wave.cut(0, counts).part(runs), stepped)
     else:
-        numbers = np.empty((0, len(QuietNumbers._fields)))
+        numbers = np.empty((0, answering.layout.full))
     held = beliefs.of_room(room[: len(numbers)]) if wave.believed else None
-    return Entered(wave.firsts, counts, numbers, steps, present, held)
+    return Entered(wave.firsts, counts, answering, numbers, steps, present, held)
 
 
 def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[int, Step]]:
@@ -569,34 +588,34 @@ def _quiet(wave: Wave, stepped: Stepped) -> Bools:
     return np.asarray(still & stepped.ok & ~(stepped.anomaly >= wave.each(own["alarm"])))
 
 
-def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
-    """Enter quiet observations; returns their `QuietNumbers` (N, 15)."""
+def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> Floats:
+    """Enter quiet observations; returns the numbers (N, ...) that they are answered with."""
     assert stepped.predicted is not None
     predicted = stepped.predicted
     if wave.offset is not None:
         predicted = predicted.shifted(wave.offset[:, None])
-    numbers = quiet_rows(stepped, predicted)
+    numbers = quiet_numbers(answering.layout, stepped, predicted)
     streams = wave.streams
-    model = streams[0].settings.model
-    gathered.add_steps(model, stepped.table[:, _COUNTED])
-    gathered.add_pits(model, predicted)
+    read = stepped.table
+    gathered.add_steps(answering.model, read[:, _COUNTED])
+    gathered.add_pits(answering.model, predicted)
     accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])
-    encoded = _encoded(wave, numbers, stepped, accepted_ms)
+    encoded = _encoded(wave, answering.layout, numbers, stepped, accepted_ms)
 
     number = wave.counts
     ends = wave.ends
     own = wave.own
     groups = own.view(GROUPS)
-    summed = numbers[:, _SUMMED]
+    summed = read[:, _SUMMED]
     groups["counts"] = groups["counts"] + number[:, None]
     unscored = np.isnan(summed[:, 0])  # that repeat the one before, of a held series
     if unscored.any():
         scored = groups["counts"][:, 1]
         scored -= np.add.reduceat(unscored, ends - number, dtype=scored.dtype)
         summed = np.where(np.isnan(summed), 0.0, summed)
-    groups["lengths"][:, 0] = numbers[ends - 1, _MAP_RUN_LENGTH]
-    groups["lengths"][:, 1] = stepped.table[ends - 1, _BEST_START]
-    groups["read"] = numbers[ends - 1][:, _READ]
+    last = read[ends - 1]
+    groups["lengths"] = last[:, _LENGTHS]
+    groups["read"] = last[:, _READ]
     groups["sums"] = _added(groups["sums"], summed, number)
     sizes = np.array(list(map(len, encoded)))
     own["slept_bytes"] += np.add.reduceat(sizes, ends - number) + ENTRY_BYTES * number
@@ -624,21 +643,27 @@ def _enter(table: Table, wave: Wave, stepped: Stepped) -> Floats:
     return numbers
 
 
-def _encoded(wave: Wave, numbers: Floats, stepped: Stepped, accepted_ms: Ints) -> list[bytes]:
-    """Rows of the tail; accepted_ms: of runs."""
+def _encoded(
+    wave: Wave, layout: Layout, numbers: Floats, stepped: Stepped, accepted_ms: Ints
+) -> list[bytes]:
+    """Rows of the tail; numbers: of answers. accepted_ms: of runs."""
     own = wave.own
+    count = len(wave.y)
+    uncorrected = stepped.uncorrected
     records = PlainRows(
-        wave.y,
+        layout.classes,
+        wave.y[:, None],
+        np.empty((count, 0)),
         wave.each(own["outlier_rate"]),
-        numbers[:, :NUMBERS_KEPT],
-        stepped.uncorrected[:, 0],
-        numbers[:, _MAP_RUN_LENGTH].astype(np.int64),
+        numbers[:, : layout.full - UNKEPT],
+        uncorrected if uncorrected.shape[1] else np.full((count, layout.outputs), nan),
+        stepped.table[:, _MAP_RUN_LENGTH].astype(np.int64),
         stepped.table[:, _PREVIOUS_START].astype(np.int64),
         wave.each(accepted_ms),
         wave.elapsed,
         wave.each(own["hazard"]),
         wave.times,
-        wave.offset,
+        None if wave.offset is None else wave.offset[:, None],
     )
     rows = records.encoded()
     whole = ~records.fit

@@ -23,22 +23,22 @@ from model_core.stream.series import Taken
 from model_core.stream.slab import Detail, DetailRow, Stepped, SummaryRow
 from model_core.stream.state import seasons_of
 from model_core.summary import Floats, Summary
+from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.schema.rendering import of_classes, of_numbers
 from service.wire import LEVELS, BeliefSummary, Observe, ObserveMany, Record, StoredAnswer
-from service.wire.commands import SUMMARY_NUMBERS, QuietNumbers
+from service.wire.commands import DETAILS, SUMMARY, Layout
+from service.wire.stored_records import KEPT_OUTPUTS
 
 WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
-KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
 # Columns of a readout that quiet answers have, in their order.
-_SUMMARY = [list(NUMBERS).index(name) for name in ("changed_probability", "evidence")]
-_DETAILS = [list(NUMBERS).index(name) for name in QuietNumbers._fields[SUMMARY_NUMBERS + 1 :]]
+_SUMMARY = [list(NUMBERS).index(name) for name in SUMMARY[:-1]]  # all but the anomaly
+_DETAILS = [list(NUMBERS).index(name) for name in DETAILS]
 
 # What a record has of a readout, what an answer has of a record, and with details.
 RECORDED = [name for name in Record.__struct_fields__ if name in Readout._fields]
-DETAILS = ("variance", "log_score", "changepoint_probability", "recent_change_probability")
 FULL = [name for name in StoredAnswer.__struct_fields__ if name in Record.__struct_fields__]
-ANSWERED = [name for name in FULL if name not in DETAILS]
+ANSWERED = [name for name in FULL if name not in ("variance", *DETAILS)]
 
 # Columns of a readout that metrics have.
 GATHERED = ("changepoint_probability", "log_score", "pruned_mass", "map_run_length", "evidence")
@@ -199,15 +199,27 @@ class PendingAnswer(msgspec.Struct, gc=False):
         return answer
 
 
-def quiet_rows(stepped: Stepped, predicted: Summary) -> Floats:
-    """Return the `QuietNumbers` of steps, by labels that are single numbers."""
+def layout_of(model: UnderlyingModel) -> Layout:
+    """Return the order of the numbers of a model's quiet observations."""
+    return Layout(model.y_dim, 2 if model.label == "binary" else model.classes)
+
+
+def quiet_numbers(layout: Layout, stepped: Stepped, predicted: Summary) -> Floats:
+    """Return the numbers of steps (n, `full`) in the order of a layout."""
+    count = len(predicted.numbers)
+    middle = [predicted.mean]
+    covariance: list[Floats] = []
+    if predicted.support == "binary":
+        middle = [1.0 - predicted.mean, predicted.mean]
+    elif not layout.classes:
+        middle.append(np.maximum.accumulate(predicted.quantiles, 1).reshape(count, -1))
+        covariance.append(predicted.covariance.reshape(count, -1))
     return np.concatenate(
         (
-            predicted.mean,
-            np.maximum.accumulate(predicted.quantiles, 1)[:, :, 0],
+            *middle,
             stepped.table[:, _SUMMARY],
             stepped.anomaly[:, None],
-            predicted.covariance[:, 0],
+            *covariance,
             stepped.table[:, _DETAILS],
         ),
         1,

@@ -50,6 +50,9 @@ LISTED_SHARE = 1 / 16
 ROW = np.dtype(
     [
         ("position", POSITION),
+        ("least", "<f8"),  # this and the next two: as of `Range`, of its labels
+        ("largest", "<f8"),
+        ("whole", "?"),
         ("until", "<i8"),  # position of the first observation that has to be looked at
         ("due", "<i8"),  # position at which a commit writes more than position and tail
         ("outlier_rate", "<f8"),

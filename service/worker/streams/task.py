@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from moca_client.responses import Ingested
 from model_core.errors import OutOfRange
-from model_core.labels import LARGEST
 from model_core.stream.state import SeasonPeriods
 from service import wire
 from service.problems import ServiceError
@@ -37,7 +36,7 @@ from service.wire import (
     event_entries,
     rows,
 )
-from service.wire.commands import QuietNumbers, quiet_bytes, quiet_row
+from service.wire.commands import Layout
 from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.stream import Stream, StreamKey
 
@@ -169,6 +168,14 @@ def _counted(applied: int, skipped: int, misfits: Sequence[OutOfRange]) -> bytes
     return msgspec.json.encode(Ingested(applied, skipped, len(misfits), reason))
 
 
+@dataclasses.dataclass(frozen=True)
+class Answering:
+    """A model, and the order of the numbers of its quiet answers."""
+
+    model: str
+    layout: Layout
+
+
 class RowsTask:
     """Rows of an ObserveMany that follow on each other, on their way to their outcomes.
 
@@ -176,8 +183,8 @@ class RowsTask:
     """
 
     __slots__ = (
-        "answers", "base", "command", "entry", "envelope", "first", "firsts", "incarnation",
-        "models", "numbers", "partition", "seasons", "stop", "streams", "tasks", "_ends",
+        "answering", "answers", "base", "command", "entry", "envelope", "first", "firsts",
+        "incarnation", "numbers", "partition", "seasons", "stop", "streams", "tasks", "_ends",
     )  # fmt: skip
 
     def __init__(
@@ -212,10 +219,10 @@ class RowsTask:
         self.streams: list[StreamKey] = list(zip(repeat(self.partition), names))
         self.tasks: dict[int, CommandTask] = {}  # of rows that are not quiet
         self.answers: dict[int, Answers] = {}  # of quiet rows of several observations
-        # Of quiet rows of one: their model, seq and numbers, by place from `first` on.
-        self.models = np.full(stop - first, None, object)
+        # Of quiet rows of one: by what, seq and encoded numbers, by place from `first` on.
+        self.answering = np.full(stop - first, None, object)
         self.firsts = np.zeros(stop - first, np.int64)
-        self.numbers = np.empty((stop - first, len(QuietNumbers._fields)))
+        self.numbers = np.full(stop - first, None, object)
         self.seasons: dict[int, SeasonPeriods | None] = {}  # of quiet rows, if any has one
 
     def part(self, first: int, stop: int) -> RowsTask:
@@ -233,37 +240,22 @@ class RowsTask:
         return np.array(counts[self.first : self.stop])
 
     @property
-    def plain(self) -> NDArray[np.bool_]:
-        """Which rows have numbers that any stream takes, with their times at most."""
-        fit = np.abs(self._labels) <= LARGEST  # not of nan
-        if self.command.counts is None:
-            return np.asarray(fit[self.first : self.stop])
-        others = np.concatenate(([0], (~fit).cumsum()))
-        ends = np.concatenate(([0], np.cumsum(self.command.counts)))
-        return np.asarray(np.diff(others[ends]) == 0)[self.first : self.stop]
+    def labels(self) -> NDArray[np.float64]:
+        """Labels of all observations of the rows; nan: it is more than a number and its time."""
+        every = np.frombuffer(self.command.y, "<f8")
+        return every[self._ends[self.first] : self._ends[self.stop]]
+
+    @property
+    def times(self) -> list[str | None] | None:
+        """Times of all observations of the rows, if any has one."""
+        times = self.command.times
+        return None if times is None else times[self._ends[self.first] : self._ends[self.stop]]
 
     def of_rows(self, column: list[T | None] | None) -> list[T | None]:
         """What the rows have in a column of the command."""
         if column is None:
             return [None] * (self.stop - self.first)
         return column[self.first : self.stop]
-
-    def numbers_of(
-        self, rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], list[str | None] | None]:
-        """Labels of rows that are plain, one row after the other, and their times."""
-        places = rows
-        if self.command.counts is not None:
-            ends = np.cumsum(self.command.counts)
-            starts = ends - self.command.counts
-            parts = [np.arange(starts[row], ends[row]) for row in rows.tolist()]
-            places = np.concatenate([places[:0], *parts])
-        times = self.command.times
-        return self._labels[places], None if times is None else [times[i] for i in places]
-
-    @property
-    def _labels(self) -> NDArray[np.float64]:
-        return np.frombuffer(self.command.y, "<f8")
 
     @property
     def units(self) -> int:
@@ -298,32 +290,33 @@ class RowsTask:
     def answer_all(
         self,
         rows: NDArray[np.int64],
-        model: str,
+        answering: Answering,
         firsts: NDArray[np.int64],
         numbers: NDArray[np.float64],
     ) -> None:
-        """Take answers (n, 15) to quiet rows of one observation each, which are at `firsts`."""
+        """Take numbers (n, ...) of quiet rows of one observation each, which are at `firsts`."""
         places = rows - self.first
-        self.models[places] = model
+        layout = answering.layout
+        encoded = np.frombuffer(
+            layout.encoded(numbers, self.command.full),
+            f"V{layout.row_bytes(self.command.full)}",
+        )
+        self.answering[places] = answering
         self.firsts[places] = firsts
-        self.numbers[places] = numbers
+        self.numbers[places] = encoded.astype(object)
 
-    def answers_of(
-        self, model: str, place: int, first: int, numbers: NDArray[np.float64]
-    ) -> Answers:
-        """Answers (n, 15) to observations from position `first` on of one row, as they are kept."""
-        full = self.command.full
-        own = QuietAnswers(first, quiet_bytes(numbers, full), self.seasons.get(place))
-        return Answers(model, full, [own])
+    def answers_of(self, answering: Answering, place: int, first: int, numbers: bytes) -> Answers:
+        """Answers to observations from position `first` on of one row, as they are kept."""
+        own = QuietAnswers(first, numbers, answering.layout, self.seasons.get(place))
+        return Answers(answering.model, self.command.full, [own])
 
     def quiet_answers(self, row: int) -> Answers:
         """Answers to a row that was quiet."""
         place = row - self.first
-        model = self.models[place]
-        if model is None:
+        answering = self.answering[place]
+        if answering is None:
             return self.answers[row]
-        numbers = self.numbers[place : place + 1]
-        return self.answers_of(model, place, int(self.firsts[place]), numbers)
+        return self.answers_of(answering, place, int(self.firsts[place]), self.numbers[place])
 
     def finish(self) -> None:
         """Render the bodies, once the batch's predictives are filled in."""
@@ -336,19 +329,20 @@ class RowsTask:
         number = self.envelope.number
         full = self.command.full
         row = self.first
-        for model, count in self._stretches():
-            if model is not None and self.command.settings is not None:
+        for answering, count in self._stretches():
+            if answering is not None and self.command.settings is not None:
                 _join(outcomes, Outcome(number, 200, [_counted(1, 0, [])], row=row, rows=count))
-            elif model is not None:
+            elif answering is not None:
                 places = slice(row - self.first, row - self.first + count)
                 seasons: list[SeasonPeriods | None] = []
                 if self.seasons:
                     seasons = [self.seasons.get(at) for at in range(places.start, places.stop)]
                 quiet = QuietRows(
-                    model,
+                    answering.model,
                     full,
+                    answering.layout,
                     self.firsts[places].tolist(),
-                    quiet_bytes(self.numbers[places], full),
+                    b"".join(self.numbers[places]),
                     seasons if any(seasons) else None,
                 )
                 outcomes.append(Outcome(number, 200, [], None, row=row, quiet=quiet))
@@ -362,15 +356,19 @@ class RowsTask:
             row += count
         return outcomes
 
-    def _stretches(self) -> Iterator[tuple[str | None, int]]:
-        """Models, and how many rows one after the other have each; of quiet ones not too many."""
-        most = -(-OUTCOME_BYTES // quiet_row(self.command.full).size)
-        for model, alike in groupby(self.models):
+    def _stretches(self) -> Iterator[tuple[Answering | None, int]]:
+        """By what rows one after the other are answered, and how many; of quiet ones not too many.
+
+        None: those that are not quiet, or of several observations.
+        """
+        for answering, alike in groupby(self.answering):
             count = sum([1 for _ in alike])
-            while model is not None and count > most:
-                yield model, most
-                count -= most
-            yield model, count
+            if answering is not None:
+                most = -(-OUTCOME_BYTES // answering.layout.row_bytes(self.command.full))
+                while count > most:
+                    yield answering, most
+                    count -= most
+            yield answering, count
 
 
 def _join(outcomes: list[Outcome], outcome: Outcome) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
 import pytest_asyncio
 import redis
@@ -41,7 +42,6 @@ from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
 from service.store.streams import head_fields
 from service.wire import rows
-from service.wire.commands import quiet_row
 from service.worker.commit import PartitionCommits
 from tests.clusters import running_valkey
 from tests.stored import blob, block_of, record
@@ -259,8 +259,9 @@ def answer(command, seq, observation):
             found.run_length = wire.BeliefSummary(seq, float(seq), 1, 0.0)
             found.belief = ([seq], [1.0])
         return found
-    row = quiet_row(command.full)
-    return wire.QuietAnswers(seq, row.pack(observation.y, *[0.0] * (row.size // 8 - 1)))
+    numbers = np.zeros((1, wire.ONE_NUMBER.full))
+    numbers[0, 0] = observation.y
+    return wire.QuietAnswers(seq, wire.ONE_NUMBER.encoded(numbers, command.full))
 
 
 def make_key(redis_url, name, *scopes, **extra):

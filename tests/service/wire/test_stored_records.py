@@ -47,11 +47,36 @@ def ordinary(seq, rng, **fields):
     return Record(**{**values, **fields})
 
 
+def shaped(outputs, inputs):
+    """Numbers of an ordinary record of a vector, with an input."""
+    own = [0.5 - i for i in range(outputs)]
+    return {
+        "y": own,
+        "x": [float(i) for i in range(inputs)] or None,
+        "mean": own,
+        "quantiles": {level: [*own] for level in rows.LEVELS},
+        "variance": [[float(i - j) for j in range(outputs)] for i in range(outputs)],
+        "uncorrected": own,
+        "offset": own,
+    }
+
+
+CLASSES = {"mean": None, "quantiles": None, "variance": None, "probabilities": [0.25, 0.75]}
+SHAPED = [{"x": [0.5, -1.0]}, CLASSES, {**CLASSES, "x": [1.0]}, shaped(2, 0), shaped(3, 2)]
 # What makes a record another than an ordinary one, each alone.
 UNUSUAL = [
     {"y": None},
     {"y": [1.0, None]},
-    {"x": [0.5, -1.0]},
+    {"y": [1.0]},
+    {**shaped(2, 0), "uncorrected": [1.0]},
+    {**shaped(2, 0), "offset": [1.0]},
+    {**shaped(2, 0), "variance": [[1.0, 0.0]]},
+    {**shaped(2, 0), "y": 1.0},
+    shaped(17, 0),
+    {**CLASSES, "probabilities": []},
+    {**CLASSES, "mean": [1.0]},
+    {**CLASSES, "probabilities": [2.0**-16] * 2**16},
+    {"x": []},
     {"hazard": (0.1, 0.2)},
     {"hazard": {"mean": 9.0, "shape": 2.0}},
     {"changed_probability": None},
@@ -111,6 +136,11 @@ def test_ordinary_records_are_numbers_and_read_back_as_they_were():
         assert row[0] & rows.NUMBERS, record
         assert same(rows.decode_row(record.seq, row), record)
     assert len(rows.encode_row(ordinary(5, rng))) == 129  # part of the stored format
+    for fields in SHAPED:
+        record = ordinary(5, rng, **fields)
+        row = rows.encode_row(record)
+        assert row[0] & rows.NUMBERS, record
+        assert same(rows.decode_row(5, row), record)
 
 
 @pytest.mark.parametrize("fields", UNUSUAL)
@@ -127,7 +157,7 @@ def mixed(rng, first, count):
     """Records of all kinds, in runs of one kind and one by one."""
     records = []
     while len(records) < count:
-        fields = rng.choice([{}, rng.choice(STATED), rng.choice(UNUSUAL)])
+        fields = rng.choice([{}, rng.choice(STATED), rng.choice(UNUSUAL), rng.choice(SHAPED)])
         for _ in range(min(rng.choice([1, 2, 20]), count - len(records))):
             records.append(ordinary(first + len(records), rng, **fields))
     return records
@@ -178,6 +208,9 @@ def test_labels_are_read_as_columns_whatever_their_records_are(outputs):
         records = [record for record in drawn if len(wire.numbers(record.y)) < 2]
     for y in [None, *(several if outputs == 2 else [])] * 3:
         records.append(ordinary(7, rng, y=y, offset=[0.25, -0.5][:outputs]))
+        if outputs == 2:
+            records.append(ordinary(7, rng, **shaped(2, 1)))
+            records.append(ordinary(7, rng, **{**shaped(2, 1), "offset": []}))
     rng.shuffle(records)
     encoded = [rng.choice([record, rows.encode_row(record)]) for record in records]
     stored = [rows.encode_row(record) for record in records]
@@ -211,45 +244,57 @@ def test_a_block_that_was_cut_or_goes_on_is_refused():
             rows.decode_block(other)
 
 
+def predictives(records, outputs):
+    """Predictives as `Layout` has them, and covariances; inf where there is none."""
+    if records[0].probabilities is not None:
+        return [record.probabilities for record in records], [[] for _ in records]
+    nothing = [[np.inf] * outputs] * outputs
+    middle = [[*record.mean, *sum(record.quantiles.values(), [])] for record in records]
+    return middle, [sum(record.variance or nothing, []) for record in records]
+
+
 @pytest.mark.parametrize("seed", range(5))
-def test_columns_are_encoded_as_each_record_alone(seed):
+@pytest.mark.parametrize("shape", [{}, *SHAPED])
+def test_columns_are_encoded_as_each_record_alone(seed, shape):
     """With or without hazards, times, seasons; those without such a row say so."""
     rng = random.Random(seed)
     records = []
+    outputs = len(wire.numbers(shape.get("y", 0.0)))
     for seq in range(1, 80):
-        record = ordinary(seq, rng)
+        record = ordinary(seq, rng, **shape)
         record.map_run_length = rng.choice([0, 7, 2**32 - 1, 2**32])
         record.previous_start = rng.choice([-1, 0, 2**31 - 1, 2**31])
+        record.offset = rng.choice([[], [-0.7] * outputs]) if seed > 3 else []
         if seed != 0:
             record.hazard = rng.choice([None, 0.01]) if seed != 1 else 0.5
         if seed > 1:
             record.elapsed = rng.choice([1.0, 1.0, 3.0, 0.5])
-        if seed > 3:
-            record.offset = rng.choice([[], [-0.7]])
         if seed == 3 and rng.random() < 0.5:
             record.time = rng.choice([*TIMES[:2], "x" * 64])
             record.accepted_ms = None
-        record.variance = None if rng.random() < 0.1 else [[rng.random()]]
+        if record.variance is not None:
+            square = [[rng.random() for _ in range(outputs)] for _ in range(outputs)]
+            record.variance = rng.choice([None, *[square] * 9])
         records.append(record)
-    middle = [[*record.mean, *sum(record.quantiles.values(), [])] for record in records]
+    middle, variance = predictives(records, outputs)
     believed = [[r.changed_probability, r.evidence, r.anomaly] for r in records]
-    variance = [(record.variance or [[np.inf]])[0] for record in records]
     scores = [
         [r.log_score, r.changepoint_probability, r.recent_change_probability] for r in records
     ]
-    uncorrected = [(record.uncorrected or [np.nan])[0] for record in records]
     columns = rows.PlainRows(
-        np.array([record.y for record in records]),
+        len(shape.get("probabilities", ())),
+        np.array([wire.numbers(record.y) for record in records]),
+        np.array([record.x or [] for record in records]),
         np.array([record.outlier_rate for record in records]),
         np.hstack((middle, believed, variance, scores)),
-        np.array(uncorrected),
+        np.array([record.uncorrected or [np.nan] * outputs for record in records]),
         np.array([record.map_run_length for record in records]),
         np.array([record.previous_start for record in records]),
         np.array([record.accepted_ms or 0 for record in records]),
         np.array([record.elapsed for record in records]),
         np.array([np.nan if record.hazard is None else record.hazard for record in records]),
         [record.time for record in records] if seed == 3 else None,
-        np.array([sum(record.offset) for record in records]) if seed > 3 else None,
+        np.array([record.offset or [0.0] * outputs for record in records]) if seed > 3 else None,
     )
     encoded = columns.encoded()
     for i, record in enumerate(records):

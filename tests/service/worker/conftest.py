@@ -35,7 +35,6 @@ from service.store.streams import (
     values_of,
 )
 from service.wire import Import, Observation, Observe, ObserveMany, RunLength, rows, snapshot
-from service.wire.commands import quiet_row
 from service.worker import worker as loop
 from service.worker.worker import Worker
 from tests.answers import close
@@ -69,10 +68,11 @@ def by_row(outcome):
     if quiet is None:
         yield from [outcome] * outcome.rows
         return
-    size = quiet_row(quiet.full).size
+    size = quiet.layout.row_bytes(quiet.full)
     for i, first in enumerate(quiet.firsts):
         season = None if quiet.seasons is None else quiet.seasons[i]
-        own = wire.QuietAnswers(first, quiet.rows[size * i : size * (i + 1)], season)
+        rows = quiet.rows[size * i : size * (i + 1)]
+        own = wire.QuietAnswers(first, rows, quiet.layout, season)
         answers = wire.Answers(quiet.model, quiet.full, [own])
         yield wire.Outcome(outcome.number, outcome.status, [], answers)
 

@@ -136,6 +136,17 @@ ALIKE = {
 }  # fmt: skip
 
 
+# Labels of models by the number that they stand for.
+LABELS = {
+    "gaussian": float,
+    "poisson": lambda y: float(round(abs(y))),
+    "gamma": lambda y: abs(y) + 0.125,
+    "exponential": lambda y: abs(y),
+    "bernoulli": lambda y: float(y > 1),
+    "categorical": lambda y: float(min(int(abs(y)), 3)),
+}
+
+
 def kinds(quick):
     """Names of all kinds, of which some are quick."""
     return [pytest.param(k, marks=[] if k in quick else pytest.mark.slow) for k in KINDS]

@@ -25,6 +25,7 @@ from service.wire import (
 from service.worker.filtering import quiet
 from tests.service.worker.conftest import BAD, DETAILS
 from tests.service.worker.filtering.test_series import Refusing
+from tests.service.worker.kinds import LABELS
 
 STREAMS = [f"s{i}" for i in range(7)]
 SEASONAL = 5  # the place of one with seasons of 24
@@ -32,7 +33,7 @@ HELD = 3  # of one each of whose values is read three times
 LENGTH = 260
 
 
-def series(seed):
+def series(seed, label=float):
     """Two levels and spikes: events move, alarms are raised, and most of it is quiet."""
     rng = random.Random(seed)
     held = 0.0
@@ -44,13 +45,13 @@ def series(seed):
         held = y if seed != HELD or at % 3 == 0 else held
         missing = seed % 3 == 2 and rng.random() < 0.02
         time = f"2026-01-01T{at // 60:02}:{at % 60:02}:00Z" if seed % 2 else None
-        yield Observation(None if missing else held, time=time, changepoint=stated)
+        yield Observation(None if missing else label(held), time=time, changepoint=stated)
 
 
-def commands(seed, length):
+def commands(seed, length, label):
     """Observations of all streams, in lists of some length, some with keys, some repeated."""
     rng = random.Random(seed)
-    all_ = {name: [*series(i)] for i, name in enumerate(STREAMS)}
+    all_ = {name: [*series(i, label)] for i, name in enumerate(STREAMS)}
     for at in range(0, LENGTH, length):
         entry = []
         for i, (name, seen) in enumerate(all_.items()):
@@ -91,24 +92,34 @@ def remembered(stored, name):
     return records
 
 
-def apply(bench, length, crash_at=None):
+def apply(bench, model, length, crash_at=None):
     """Outcomes of all commands, and what is stored in the end."""
     bench.now_ms = 1_700_000_000_000
-    given = {"model": "gaussian", "anomaly_alarm": 0.99, "hazard": 0.01}
+    given = {"model": model, "anomaly_alarm": 0.99, "hazard": 0.01}
+    if model == "categorical":
+        given["classes"] = 4
     for place, name in enumerate(STREAMS[:-1]):
-        asked = {"seasonal": True} if place == SEASONAL else {}
+        asked = {"seasonal": True} if place == SEASONAL and model == "gaussian" else {}
         bench.ask(Configure(name, given | asked), status=201)
     bench.ask(Configure(STREAMS[-1], {"model": "averaged"}), status=201)
     outcomes = []
-    for at, entry in enumerate(commands(1, length)):
+    for at, entry in enumerate(commands(1, length, LABELS[model])):
         outcomes += [(outcome.status, outcome.body) for outcome in bench.send(*entry)]
         if at == crash_at:
             bench.crash()
     return outcomes, stored(bench)
 
 
-@pytest.mark.parametrize(("length", "crash_at"), [(1, None), (7, 20), (100, 1)])
-def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length, crash_at):
+@pytest.mark.parametrize(
+    ("model", "length", "crash_at"),
+    [
+        ("gaussian", 1, None),
+        ("gaussian", 7, 20),
+        ("gaussian", 100, 1),
+        *((model, 7, 20) for model in LABELS if model != "gaussian"),
+    ],
+)
+def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, model, length, crash_at):
     """To the last bit: answers, and all that is stored; answers and records also after a crash."""
     entered = []
     seasonal = []
@@ -128,13 +139,13 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, length, cr
         return make_bench(db=db, partitions=1, checkpoint_every=48)
 
     monkeypatch.setattr(quiet, "advance", counting)
-    by_columns = apply(bench(0), length)
+    by_columns = apply(bench(0), model, length)
     assert sum(entered) > LENGTH * len(STREAMS) / 10
-    assert sum(seasonal) > 10
+    assert (sum(seasonal) > 10) == (model == "gaussian")
     assert (len(believed) > LENGTH) == (length > 1)
-    after_crash = crash_at and apply(bench(1), length, crash_at)
+    after_crash = crash_at and apply(bench(1), model, length, crash_at)
     monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
-    one_by_one = apply(bench(2), length)
+    one_by_one = apply(bench(2), model, length)
     assert one_by_one == by_columns
     assert any(len(events) > 2 for events in one_by_one[1]["feed"])
     assert any(one_by_one[1]["anomalies"])
