@@ -256,8 +256,8 @@ MUTATIONS = [
     Mutation(
         "held labels: a refused step moves the state of a row",
         "model_core/stream/slab.py",
-        "moved = [row for row in held if row not in refused]",
-        "moved = [*held]",
+        "labels = y[[i for i in own if taken[i]]]",
+        "labels = y[own]",
         "tests/service/worker/streams/test_slab.py",
     ),
     Mutation(

@@ -10,9 +10,11 @@ Kernels are compiled at installation, by `python -m model_core.compiled`, and lo
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import Conjugate
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from model_core.compiled.kernel import Kernel
     from model_core.compiled.step import Functions, Model
 
+Floats = NDArray[np.float64]
 # Columns of the inputs of a row; the label's and the input's numbers follow.
 LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, SETTLED, SINCE, THRESHOLD, LABEL = range(8)
 # What a kernel is called with where quantiles, beliefs after each step, or labels that are drawn
@@ -28,6 +31,25 @@ LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, SETTLED, SINCE, THRESHOLD, LABEL =
 NO_LEVELS = np.empty((2, 0))
 NO_BELIEFS = np.empty((0, 2, 0))
 NO_NOISE = np.empty((0, 2, 0))
+
+
+class Run(NamedTuple):
+    """Observations (B) of one row, of which those after the first that is not quiet are left.
+
+    That is the first that moves an event, raises an alarm or is refused. suspected: start of the
+    event under suspicion; -1: none. alarm: least anomaly that raises one. ranks: the row's state of
+    `anomaly`, which moves. labels: (B, d) as that takes them. anomalies: (B,) to be filled in.
+    """
+
+    suspected: int
+    alarm: float
+    ranks: Floats
+    labels: Floats
+    anomalies: Floats
+
+
+# Of several rows: no observation is left.
+NO_RUN = Run(-1, inf, np.empty(0), np.empty((0, 0)), np.empty(0))
 
 # Which module below `models` has the sizes and functions of a model (`of`), by the module of its
 # class below `upm`; that of conjugate models is `conjugate`, wherever they are.

@@ -6,15 +6,15 @@ import math
 
 import numpy as np
 
-from model_core import anomaly, correction
+from model_core import correction
+from model_core.compiled import ranks
 from model_core.compiled.jit import Flags, Floats, Ints, called, either, locked
 
 for _function in (
-    anomaly.merge, anomaly.rank, anomaly.missing, anomaly.distance, anomaly.observe,
     correction.weight, correction.point, correction.move, correction.learn, correction.observe,
 ):  # fmt: skip
     either(_function)
-_rank = anomaly.observe
+_rank = ranks.observe
 _correct = correction.observe
 _learn = correction.learn
 _OUTPUT = correction.size(1)

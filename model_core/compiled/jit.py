@@ -40,12 +40,12 @@ _CALLED_OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 _ENTRY_OPTIONS = {**_CALLED_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Files and folders of model_core whose code and constants kernels hold.
 SOURCES = (
-    "belief.py", "compiled", "components", "hazard.py", "labels.py", "maths", "quantiles.py",
-    "regimes.py", "table.py", "upm",
+    "anomaly.py", "belief.py", "compiled", "components", "hazard.py", "labels.py", "maths",
+    "quantiles.py", "regimes.py", "table.py", "upm",
 )  # fmt: skip
 # Modules that share nothing with other kernels, and what each is compiled from: a change of that
 # empties no cache but its own.
-ALONE = {"beside": ("anomaly.py", "correction.py")}
+ALONE = {"beside": ("anomaly.py", "correction.py", "compiled/ranks.py")}
 CALLERS = ("kernel", "__main__")  # of kernels, beside them: no part of any
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()

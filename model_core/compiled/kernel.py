@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS, NO_NOISE
+from model_core import anomaly
+from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS, NO_NOISE, NO_RUN, Run
 from model_core.compiled.belief import NUMBERS, ROWS
 from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.models import lags
@@ -99,6 +100,7 @@ class Kernel:
         self.noise = DRAWN + sizes.outputs * OF_OUTPUT if functions.draw else 1
         # What is believed of a label, and features are made of, is known after its step alone.
         self._in_turns = bool(sizes.encoded and model.believes and sizes.lags)
+        self.runs = not self._in_turns  # whether observations of a row can be a `Run`
         self._support = model.label
         self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
         self._levels = NO_LEVELS  # that were checked last
@@ -124,6 +126,7 @@ class Kernel:
         summarised: bool = True,
         beliefs: Floats = NO_BELIEFS,
         noise: Floats = NO_NOISE,
+        run: Run = NO_RUN,
     ) -> tuple[Floats, Summary]:
         """Step rows by one observation each, in place; returns table and summary.
 
@@ -138,8 +141,9 @@ class Kernel:
         A summary that is not wanted is empty. beliefs: (B, 2, S), filled with the log probabilities
         and run lengths of the slots after each step, unless empty. noise: (B, 2, N) of distinct
         rows, `noise` uniform numbers above the normal's quantiles at them: draws the labels from
-        their predictives, into the inputs; unless empty. Raises ValueError for arrays of other
-        types and shapes. A row that is not held is not `ok`.
+        their predictives, into the inputs; unless empty. run: of kernels that have `runs`;
+        what is left of it is not `ok` either. Raises ValueError for arrays of other types and
+        shapes. A row that is not held is not `ok`.
         """
         slots, lines, heads, regimes = held
         batch = len(rows)
@@ -159,6 +163,13 @@ class Kernel:
             _check("beliefs", beliefs, (batch, 2, slots))
         if len(noise):
             _check("noise", noise, (batch, 2, self.noise))
+        if len(run.anomalies):
+            outputs = run.labels.shape[1]
+            _check("ranks", run.ranks, (anomaly.size(outputs),))
+            _check("labels", run.labels, (batch, outputs))
+            _check("anomalies", run.anomalies, (batch,))
+            if not self.runs or (rows != rows[0]).any():
+                raise ValueError(f"expected a run of one row of a model that has runs, got {rows}")
         table = np.empty((batch, self._numbers + (COLUMNS if regimes else 0)))
         if not summarised:
             levels = NO_LEVELS
@@ -170,10 +181,12 @@ class Kernel:
             for turn in _turns(rows):
                 self._step(
                     held, levels, window, rows[turn], inputs[turn], hazards[turn], table[turn],
-                    summary[turn], beliefs[turn], noise[turn],
+                    summary[turn], beliefs[turn], noise[turn], NO_RUN,
                 )  # fmt: skip
         else:
-            self._step(held, levels, window, rows, inputs, hazards, table, summary, beliefs, noise)
+            self._step(
+                held, levels, window, rows, inputs, hazards, table, summary, beliefs, noise, run,
+            )  # fmt: skip
         wanted = summary if summarised else summary[:, :0]
         return table, Summary(wanted, self.model.y_dim, self._support)
 
@@ -189,6 +202,7 @@ class Kernel:
         summary: Floats,
         beliefs: Floats,
         noise: Floats,
+        run: Run,
     ) -> None:
         """Step rows, in place, and fill their rows of the table, the summary and the beliefs."""
         given = inputs
@@ -197,7 +211,7 @@ class Kernel:
         memory = _own.memory((*self._shape, held.lines.shape[2]))
         self._steps(
             self._functions, self._sizes, held.slots, held.regimes, held.lines, held.heads, rows,
-            inputs, hazards, levels, window, *memory, table, summary, beliefs, noise,
+            inputs, hazards, levels, window, *memory, table, summary, beliefs, noise, run,
         )  # fmt: skip
         if len(noise):
             labels = slice(LABEL, LABEL + self.model.y_dim)

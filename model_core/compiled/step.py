@@ -20,15 +20,20 @@ from model_core.compiled import (
     LABEL,
     LABELLED,
     OUTLIER_RATE,
+    SETTLED,
+    THRESHOLD,
+    Run,
     arithmetic,
     belief,
     mixture,
+    ranks,
     regimes,
 )
 from model_core.compiled.belief import (
     BORN_PREVIOUS_START,
     CHANGEPOINT_PROBABILITY,
     EACH,
+    EVENT_RUN_LENGTH,
     EVIDENCE,
     LOG_SCORE,
     OK,
@@ -52,7 +57,7 @@ from model_core.compiled.jit import (
     statistics_line,
     whole,
 )
-from model_core.table import Rows
+from model_core.table import SEQ, Rows
 
 NO_NUMBERS = np.empty(0)
 QUANTILE = 4  # place of the first quantile in a summary of one number
@@ -163,6 +168,7 @@ _MODEL = numba.typeof(Model(0, 0, 0))
 _STEP = numba.types.NamedTuple(
     (_MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _MATRIX, numba.int64), RowStep
 )
+_RUN = numba.types.NamedTuple((numba.int64, numba.float64, _LINE, _MATRIX, _LINE), Run)
 _MARGINAL = (
     numba.int64, numba.int64, _LINE, _MATRIX, _MATRIX, numba.int64, _LINE,
 )  # fmt: skip
@@ -238,6 +244,19 @@ def _finite(own: Floats, sums: Floats) -> bool:
 numbers_of_memory = either(memories.size)
 
 
+@compiled
+def _quiet(head: Floats, number: Floats, run: Run, b: int, out: Floats) -> bool:
+    """Whether an observation moves no event, and raises no alarm; enters its anomaly."""
+    if math.isfinite(out[LOG_SCORE]):
+        run.anomalies[b] = ranks.observe(run.ranks, -out[LOG_SCORE], run.labels[b])
+        if run.anomalies[b] >= run.alarm:
+            return False
+    start = head[SEQ] - 1.0 - out[EVENT_RUN_LENGTH]
+    if run.suspected < 0:
+        return bool(start <= number[SETTLED])
+    return bool(start == run.suspected and out[EVIDENCE] < number[THRESHOLD])
+
+
 @called
 def advance(
     functions: Ints,
@@ -258,12 +277,13 @@ def advance(
     summary: Floats,
     beliefs: Floats,
     noise: Floats,
+    run: Run,
 ) -> None:
     """Step rows by one observation each, in order.
 
     A row that is not `ok` stays as it was, but for what its empty slots hold. recalled: regimes of
     their memories. summary: empty where it is not wanted, and no label lacks outputs. noise: of
-    labels that are drawn into the inputs, else empty.
+    labels that are drawn into the inputs, else empty. run: `NO_RUN` of several rows.
 
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
     model.params, W) to work in, spare: (model.spare, of `components`), room: of a
@@ -285,8 +305,12 @@ def advance(
     at = context_place(model.outputs)
     memory_at = heads.shape[1] - numbers_of_memory(recalled)
     end = at + (memory_at - at) // 2
+    halted = False
     for b in range(rows.shape[0]):
         table[b, OK] = 0.0
+        if halted:
+            continue
+        halted = run.anomalies.shape[0] > 0  # unless it turns out to be quiet
         if not 0 <= rows[b] < lines.shape[0]:
             continue
         line = lines[rows[b]]
@@ -362,6 +386,8 @@ def advance(
         out[LOG_SCORE] = log_score if labelled else np.nan
         out[OUTLYING] = 1.0 if outlying else 0.0
         out[OK] = 1.0
+        if halted:
+            halted = not _quiet(head, number, run, b, out)
 
 
 @compiled
@@ -459,7 +485,7 @@ def driver() -> Callable[..., None]:
     cube = numba.types.Array(numba.float64, 3, "C")
     types = (
         integers, _MODEL, numba.int64, numba.int64, cube, _MATRIX, integers, _MATRIX, _MATRIX,
-        _MATRIX, numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube, cube,
+        _MATRIX, numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube, cube, _RUN,
     )  # fmt: skip
     advance.compile(types)  # type: ignore[attr-defined]
     entry: Callable[..., None] = advance.overloads[types].entry_point  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from model_core import anomaly, correction, readout, summary
 from model_core import compiled as places
 from model_core import filter as moca
 from model_core.codec import StreamRow
+from model_core.compiled import Run
 from model_core.filter import FilterState, Prior
 from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture, alike
@@ -206,6 +207,13 @@ class Stepped(NamedTuple):
         return list(map(Step, lines, places, anomalies, self.uncorrected.tolist()))
 
 
+class Rest(NamedTuple):
+    """What an observation leaves as it is if it is quiet, see `compiled.Run`."""
+
+    suspected: int
+    alarm: float
+
+
 class SlabMemory(NamedTuple):
     """How a slab takes memory: bytes of a chunk of rows, and of the rows that are stepped at once.
 
@@ -303,6 +311,11 @@ class Slab:
     def in_series(self) -> bool:
         """Whether several observations of one row are stepped in one call, by a kernel."""
         return self._kernel is not None
+
+    @property
+    def runs(self) -> bool:
+        """Whether steps of a row can end where it is not quiet, see `stepped`."""
+        return self._kernel is not None and self._kernel.runs
 
     def trim(self, eager: bool = True) -> int:
         """Give back memory that no series needs; returns its bytes. eager: all of it."""
@@ -698,13 +711,15 @@ class Slab:
         owner = np.repeat(np.arange(len(rows)), [own.rows for own in seen])
         stepped = np.array(rows)[owner]
         packed, held = self._resolved(stepped, packed)
+        taken = np.empty(len(stepped), dtype=bool)
         for chunk, lying, at in self._chunks.groups(stepped):
             inputs = packed.inputs[at]
             self._settled(stepped[at], inputs)
             table, _ = self._advance(chunk.arrays, lying, inputs, packed.hazard[at], False)
-            for i in owner[at][table[:, OK_COLUMN] <= 0].tolist():
-                took[i] = False
-        self._hold(held)
+            taken[at] = table[:, OK_COLUMN] > 0
+        for i in owner[~taken].tolist():
+            took[i] = False
+        self._hold(held, packed.y, taken)
         return took
 
     def replay_each(
@@ -799,6 +814,13 @@ class Slab:
                 self.stepped([row] * used, packed.part(slice(used)), summarised)
         return used
 
+    def _run(self, rows: Numbers, packed: Packed, rest: Rest) -> Run:
+        """Observations of one row, of which those after the first that is not quiet are left."""
+        ((chunk, lying, _),) = self._beside.groups(rows[:1])
+        labels = np.ascontiguousarray(packed.y[:, : self._ranked])
+        anomalies = np.full(len(rows), np.nan)
+        return Run(rest.suspected, rest.alarm, chunk.arrays[0][lying[0]], labels, anomalies)
+
     def _anomalies(self, rows: Numbers, y: Floats, surprises: Floats) -> Floats:
         """Take observations in, in order; returns their anomalies (B,).
 
@@ -887,31 +909,42 @@ class Slab:
         packed: Packed,
         summarised: bool = True,
         room: Floats = places.NO_BELIEFS,
+        rest: Rest | None = None,
     ) -> Stepped:
         """Step rows where they lie by one observation each.
 
         With a kernel a row that is named again is stepped again, in order. room: (B, 2, S) for
-        beliefs, of rows that lie together, with a kernel.
+        beliefs, of rows that lie together, with a kernel. rest: of observations of one row, which
+        is to be stepped no further than to the first that is not quiet.
         """
         packed, held = self._resolved(rows, packed)
         memories = self._settled(rows, packed.inputs)
+        run = places.NO_RUN if rest is None else self._run(rows, packed, rest)
         if self._kernel is None:
             table, predicted = self._eagerly(rows, packed, summarised)
         else:
             groups = self._chunks.groups(rows)
             parts = [
                 self._advance(
-                    chunk.arrays, lying, packed.inputs[at], packed.hazard[at], summarised, room
+                    chunk.arrays,
+                    lying,
+                    packed.inputs[at],
+                    packed.hazard[at],
+                    summarised,
+                    room,
+                    run=run,
                 )
                 for chunk, lying, at in groups
             ]
             table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
         # Where a step is not `ok`, table and summary are undefined.
         refused = table[:, OK_COLUMN] <= 0
-        self._hold(held, {rows[i] for i in np.flatnonzero(refused).tolist()})
+        self._hold(held, packed.y, ~refused)
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
         table[refused] = 0.0
-        anomalies = self._anomalies(rows, packed.y, surprises)
+        anomalies = run.anomalies
+        if rest is None:
+            anomalies = self._anomalies(rows, packed.y, surprises)
         applied = NOTHING_CORRECTED
         if predicted is not None:
             if refused.any():
@@ -920,11 +953,11 @@ class Slab:
             applied = self.corrected(rows, predicted, self._interval, labels, packed.offset)
         return Stepped(table, predicted, anomalies, applied, memories)
 
-    def _resolved(self, rows: Numbers, packed: Packed) -> tuple[Packed, dict[int, Floats]]:
+    def _resolved(self, rows: Numbers, packed: Packed) -> tuple[Packed, dict[int, list[int]]]:
         """The next observations of rows, with labels of coarse ones spread over their steps.
 
         Those that a held series only repeats are none. A row that is named again is stepped again,
-        as of `stepped`. Also the states of held rows after them, see `_hold`.
+        as of `stepped`. Also the places of held rows among them, see `_hold`.
         """
         coarse = [i for i, row in enumerate(rows) if row in self._coarse] if self._coarse else []
         if not coarse:
@@ -945,20 +978,23 @@ class Slab:
         inputs = packed.inputs.copy()
         label = slice(places.LABEL, places.LABEL + self.model.y_dim)
         inputs[coarse, label] += known[:, :-1] * dither(positions, self.model.y_dim)
-        held: dict[int, Floats] = {}
+        held: dict[int, list[int]] = {}
+        moving: dict[int, Floats] = {}
         for i, row, state, most in zip(coarse, own, states, known[:, -1].tolist(), strict=True):
-            if most and repeats(packed.y[i : i + 1], held.setdefault(row, state), most)[0]:
+            if not most:
+                continue
+            held.setdefault(row, []).append(i)
+            if repeats(packed.y[i : i + 1], moving.setdefault(row, state), most)[0]:
                 inputs[i, places.LABELLED] = 0.0
                 inputs[i, label] = 0.0
         return packed._replace(inputs=inputs), held
 
-    def _hold(self, held: Mapping[int, Floats], refused: Container[int] = ()) -> None:
-        """Enter states of held rows, of which a step of some was refused: these stay."""
-        moved = [row for row in held if row not in refused]
-        if moved:
-            states = np.array([held[row] for row in moved])
-            for chunk, lying, at in self._beside.groups(moved):
-                chunk.arrays[2][lying] = states[at]
+    def _hold(self, held: Mapping[int, Sequence[int]], y: Floats, taken: NDArray[np.bool_]) -> None:
+        """Move the states of held rows past those of their labels y (B, d) that were taken (B,)."""
+        for row, own in held.items():
+            ((chunk, (lying,), _),) = self._beside.groups([row])
+            labels = y[[i for i in own if taken[i]]]
+            repeats(labels, chunk.arrays[2][lying], float(chunk.arrays[3][lying, -1]))
 
     def _settled(self, rows: Numbers, inputs: Floats) -> Floats | None:
         """Store the regimes whose ends were confirmed since the last steps of rows.
@@ -1062,11 +1098,13 @@ class Slab:
         room: Floats = places.NO_BELIEFS,
         noise: Floats = places.NO_NOISE,
         levels: Floats | None = None,
+        run: Run = places.NO_RUN,
     ) -> tuple[Floats, Summary | None]:
         """Step rows by the compiled kernel: the table of `readout`, and predictives.
 
         held: lines and heads of a chunk. room: for beliefs, see `compiled.kernel.Kernel.advance`.
-        noise: as it has it; the inputs are changed by it. levels: (2, Q), in place of the usual.
+        noise, run: as it has them; the inputs are changed by noise. levels: (2, Q), in place of the
+        usual.
         """
         assert self._kernel is not None
         lines, heads = held
@@ -1082,6 +1120,7 @@ class Slab:
             wanted,
             room,
             noise,
+            run,
         )
         return table, predicted if wanted else None
 

@@ -28,11 +28,11 @@ from hypothesis import strategies as st
 from numba.core import caching
 from scipy import special
 
-from model_core import compiled, quantiles, readout
+from model_core import anomaly, compiled, quantiles, readout
 from model_core import filter as moca
 from model_core import hazard as hazards
+from model_core.compiled import LABEL, SETTLED, arithmetic, jit, mixture
 from model_core.compiled import __main__ as installation
-from model_core.compiled import arithmetic, jit, mixture
 from model_core.compiled import step as steps_of
 from model_core.compiled.kernel import Kernel
 from model_core.compiled.models import regression
@@ -63,6 +63,7 @@ every_name = pytest.mark.parametrize("name", [name for name in NAMES if name not
 LEVELS, WINDOW = (0.05, 0.5, 0.95), 5
 MERGED = mixture.EXACT * min(LEVELS)  # error of distribution functions of real labels
 NORMAL = quantiles.with_normal(LEVELS)
+OK, SCORE = (list(readout.NUMBERS).index(name) for name in ("ok", "log_score"))
 OK = list(readout.NUMBERS).index("ok")
 INTEGERS = {name for name, kind in readout.NUMBERS.items() if kind is not float}
 PATHS = {"born_previous_start", "event_previous_start", "best_start"}
@@ -756,6 +757,59 @@ def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
     with pytest.raises(ValueError, match="contiguous"):
         pair.kernel.advance(**{"held": pair.held, **told, "window": 5, name: wrong})
     assert same_states(pair, other)
+
+
+def run_of(pair: Pair, y: np.ndarray, suspected: int, alarm: float) -> compiled.Run:
+    """Of observations of the first stream, whose ranks are those of no label yet."""
+    ranks = anomaly.begin(pair.model, [2.0], [1.5])
+    return compiled.Run(suspected, alarm, ranks, y, np.full(len(y), np.nan))
+
+
+@pytest.mark.parametrize("ended", ["event", "alarm", "refusal", "suspicion"])
+def test_a_run_ends_with_the_first_observation_that_is_not_quiet(ended):
+    """What it steps is as without an end, and nothing after it moves the row or its ranks."""
+    count, at = 140, 100
+    y = np.random.default_rng(3).normal(2.0, 1.5, count)
+    if ended != "suspicion":
+        y[at:] += 60.0
+    if ended == "refusal":
+        y[at] = 1e200
+    inputs = np.tile([1.0, 1.0, np.nan, 0.0, count, 0.0, 100.0, 0.0], (count, 1))
+    inputs[:, LABEL] = y
+    if ended == "event":
+        inputs[:, SETTLED] = 10.0
+    suspected = 7 if ended == "suspicion" else -1  # the most probable start is the first
+    alarm = 0.998 if ended == "alarm" else np.inf
+    plain, whole = (Pair(conjugate.Gaussian(), 1, 8) for _ in range(2))
+    run = run_of(plain, y[:, None], suspected, alarm)
+    rows, hazards = np.zeros(count, dtype=np.int64), np.full((count, 1), 0.01)
+
+    def advance(pair: Pair, stop: int, **wanted):
+        part = slice(0, stop)
+        return pair.kernel.advance(
+            pair.held, rows[part], inputs[part], hazards[part], WINDOW, NORMAL, **wanted
+        )
+
+    table, predicted = advance(whole, count, run=run)
+    taken = table[:, OK] > 0
+    stop = int(taken.argmin())
+    assert not taken[stop:].any()
+    assert stop == {"event": stop, "alarm": stop, "refusal": at, "suspicion": 1}[ended]
+    if ended in ("event", "alarm"):
+        assert at < stop < count
+    expected, summary = advance(plain, stop)
+    assert np.array_equal(table[:stop], expected)
+    assert np.array_equal(predicted.numbers[:stop], summary.numbers)
+    assert same_states(whole, plain)
+    state = anomaly.begin(plain.model, [2.0], [1.5])
+    scores = expected[:, SCORE]
+    ranked = [
+        anomaly.observe(state, -score, [label])
+        for score, label in zip(scores.tolist(), y.tolist(), strict=False)
+    ]
+    assert np.array_equal(run.anomalies, [*ranked, *[np.nan] * (count - stop)], equal_nan=True)
+    assert np.array_equal(run.ranks, state)
+    assert [value < alarm for value in ranked] == [True] * (stop - 1) + [ended != "alarm"]
 
 
 def test_features_of_another_number_are_refused():

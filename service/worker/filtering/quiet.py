@@ -27,7 +27,7 @@ from model_core.stream import beliefs, season, seasons
 from model_core.stream.beliefs import Probabilities
 from model_core.stream.columns import Packed, effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
-from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
+from model_core.stream.slab import AT_ONCE, Rest, Slab, Step, Stepped, SummaryRow
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
 from service.wire import Envelope, Head, Layout, Observation, encode_row, timestamps
@@ -512,10 +512,25 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
 def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[int, Step]]:
     """Step rows by runs, as far as these are quiet; room: for beliefs, see `Slab.stepped`.
 
-    In blocks, so that little is stepped in vain. Returns how many of each run are quiet (B,), the
-    steps of these, run after run, and those of the observations after them, by run.
+    Returns how many of each run are quiet (B,), the steps of these, run after run, and those of the
+    observations after them, by run.
     """
     rows = np.array([stream.row for stream in wave.streams])
+    if len(rows) > 1 or not slab.runs:
+        return _taken_by_blocks(slab, rows, wave, room)
+    rest = Rest(int(wave.own["suspected"][0]), float(wave.own["alarm"][0]))
+    stepped = _stepped(slab, rows, wave, room, rest)
+    still = _quiet(wave, stepped)
+    if still.all():
+        return wave.counts, stepped, {}
+    count = int(still.argmin())
+    return np.array([count]), stepped.part(slice(count)), {0: _step(stepped, count)}
+
+
+def _taken_by_blocks(
+    slab: Slab, rows: Ints, wave: Wave, room: Floats
+) -> tuple[Ints, Stepped, dict[int, Step]]:
+    """As `_taken`, of several rows: in blocks, so that little is stepped in vain."""
     counts = np.zeros(len(rows), dtype=np.int64)
     stops = wave.counts
     steps: dict[int, Step] = {}
@@ -541,14 +556,7 @@ def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[in
         starts = block.ends - block.counts
         for i in moved.nonzero()[0].tolist():
             at = int(starts[i] + own[i])
-            (line,) = readout.rows(stepped.table[at : at + 1])
-            assert stepped.predicted is not None
-            steps[i] = Step(
-                line,
-                SummaryRow(stepped.predicted, at),
-                float(stepped.anomaly[at]),
-                stepped.uncorrected[at].tolist(),
-            )
+            steps[i] = _step(stepped, at)
             if own[i] + 1 < block.counts[i]:
                 slab.write([rows[i]], before[i])
                 again = np.zeros_like(own)
@@ -565,14 +573,26 @@ def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[in
     return counts, stepped, steps
 
 
-def _stepped(slab: Slab, rows: Ints, wave: Wave, room: Floats) -> Stepped:
-    """Steps of the rows of streams, of each run, one after the other; room: as of `_taken`."""
+def _step(stepped: Stepped, at: int) -> Step:
+    """One of several steps."""
+    (line,) = readout.rows(stepped.table[at : at + 1])
+    assert stepped.predicted is not None
+    return Step(
+        line,
+        SummaryRow(stepped.predicted, at),
+        float(stepped.anomaly[at]),
+        stepped.uncorrected[at].tolist(),
+    )
+
+
+def _stepped(slab: Slab, rows: Ints, wave: Wave, room: Floats, rest: Rest | None = None) -> Stepped:
+    """Steps of rows, of each run, one after the other; room, rest: as of `Slab.stepped`."""
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
     inputs = plain_inputs(filtered, wave.elapsed, wave.each(wave.own.view(GROUPS)["rates"]))
     hazards = wave.each(hazard_table(slab.model, wave.hazards))
     offset = None if wave.offset is None else wave.offset[:, None]
     taken = Packed(wave.y[:, None], offset, hazards, inputs)
-    return slab.stepped(rows[wave.owner], taken, room=room[: len(wave.y)])
+    return slab.stepped(rows[wave.owner], taken, room=room[: len(wave.y)], rest=rest)
 
 
 def _quiet(wave: Wave, stepped: Stepped) -> Bools:

@@ -77,10 +77,13 @@ def test_a_list_is_its_observations_one_by_one(pair, close, model):
 class Refusing:
     """A kernel that leaves a row as it is where the label is BAD."""
 
+    runs = False
+
     def __init__(self, kernel):
         self._kernel = kernel
 
-    def advance(self, views, rows, inputs, hazards, window, levels, summarised, beliefs, noise):
+    def advance(self, views, rows, inputs, hazards, window, levels, summarised, *others):
+        beliefs, noise, _ = others
         refused = inputs[:, LABEL] == BAD
         table = np.zeros((len(rows), len(readout.NUMBERS) + 6))
         parts = []
