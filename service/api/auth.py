@@ -15,12 +15,12 @@ from functools import lru_cache
 import redis
 from starlette.types import Scope
 
-from service.api.gateway.reads import from_store
 from service.api_keys import OPEN, Key, Rate, parse_rate, parse_token
 from service.problems import MissingScope, RateExceeded, RedisUnavailable, Unauthorized
 from service.runtime.access_policy import is_own_name, names_of
 from service.settings import Settings
 from service.store.api_keys import AsyncKeyring
+from service.store.reads import from_store
 from service.store.shards import UNREACHABLE, AsyncStoreClient, script
 from service.tasks import bounded
 

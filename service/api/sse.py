@@ -24,14 +24,13 @@ from moca_client.responses import MESSAGES
 from service import wire
 from service.api.auth import Authenticator
 from service.api.gateway.pages import IncidentPages
-from service.api.gateway.reads import from_store
 from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable, ServiceError, TooManyEventStreams
 from service.schema import rendering
 from service.schema.rendering import event_state, instant
 from service.settings import Settings
 from service.store.feed import Feeds
-from service.store.reads import AsyncStore
+from service.store.reads import AsyncStore, from_store
 from service.store.shards import UNREACHABLE
 from service.store.streams import StoredHead, first_of, head_of
 from service.tasks import happened, is_cancelled

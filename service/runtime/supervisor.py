@@ -9,7 +9,6 @@ workers hand over, then the store stops; a second signal kills the children.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import logging
 import os
 import secrets
@@ -24,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import redis
 from prometheus_client.multiprocess import mark_process_dead
@@ -381,14 +379,9 @@ def _alarm_rule(settings: Settings) -> str:
 
 
 def _is_ready(url: str) -> bool:
-    place = urlsplit(url)
-    connection = http.client.HTTPConnection(
-        place.hostname or "", place.port, timeout=READY_TIMEOUT_S
-    )
+    import httpx  # while the processes start
+
     try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
+        return httpx.get(f"{url}/readyz", timeout=READY_TIMEOUT_S, trust_env=False).is_success
+    except httpx.TransportError:
         return False
-    finally:
-        connection.close()

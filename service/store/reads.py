@@ -1,11 +1,12 @@
-"""What streams keep in Redis, as the API reads it: committed state only."""
+"""What streams keep in Redis, as the API reads it: committed state only, in bounded time."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from itertools import count as count_from
 from typing import Any, NamedTuple, TypeVar, cast
@@ -13,8 +14,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 from moca_client.responses import Window
 from service import calendar, wire
 from service.models.catalogue import Canary, decode_canary, encode_canary
+from service.observability import metrics
+from service.problems import CorruptState, RedisUnavailable
 from service.store import keys
-from service.store.shards import LOST, AsyncStoreClient, Words, script
+from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, Words, script
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
@@ -30,14 +33,16 @@ from service.store.streams import (
     tail_has,
     values_of,
 )
+from service.tasks import bounded
 from service.wire import Id
 from service.wire.event_entries import START, kind_of
 from service.wire.snapshot import StreamSnapshot
 
+log = logging.getLogger(__name__)
 STAGED_MS = 600_000  # longer than any request waits
-
-
+TIMEOUT_S = 5.0  # of a read that a request waits for
 Name = TypeVar("Name", str, bytes)  # of a stream
+T = TypeVar("T")
 
 
 class Recent(NamedTuple):
@@ -464,3 +469,29 @@ def _recent(
         else:
             rows.append(Recent(stream, head, last))
     return rows, unreadable
+
+
+# --- reads that requests wait for -----------------------------------------------------------------
+
+
+async def from_store(read: Awaitable[T], bound: bool = True) -> T:
+    """Wait for a read of the store; map its errors to RedisUnavailable and CorruptState.
+
+    bound: whether for TIMEOUT_S at most; one of many reads has bounds of its own.
+    """
+    try:
+        return cast(T, await bounded(read, TIMEOUT_S)) if bound else await read
+    except UNREACHABLE as error:
+        raise RedisUnavailable(f"the store does not respond: {error}") from error
+    except UnreadablePart as error:
+        log.warning("%s", error)
+        metrics.CORRUPT_STATES.inc()
+        raise CorruptState(str(error)) from error
+
+
+def without(unreadable: list[str], where: str) -> list[str]:
+    """Log and return the names of unreadable parts that an answer leaves out."""
+    if unreadable:
+        log.warning("%s: cannot read %s", where, ", ".join(unreadable))
+        metrics.CORRUPT_STATES.inc()
+    return unreadable

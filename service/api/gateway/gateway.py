@@ -290,11 +290,6 @@ class Gateway:
         """Return a stream's partition."""
         return partition_of(stream, self._settings.partitions)
 
-    def partitions(self, streams: Iterable[str]) -> list[int]:
-        """Return the partitions of several streams."""
-        count = self._settings.partitions
-        return [partition_of(stream, count) for stream in streams]
-
     def patience(self) -> RequestPatience:
         """Return the patience of a new request of several commands."""
         return RequestPatience(self._settings.request_deadline_s)

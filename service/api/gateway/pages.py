@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,7 +23,6 @@ from moca_client.responses import ChangesPage, Mover, StreamChange, Timeline
 from moca_client.tables import magnitude
 from model_core.incidents import Tagged
 from service import wire
-from service.api.gateway.reads import from_store, without
 from service.problems import CorruptState, InvalidField, NotFound
 from service.schema import rendering
 from service.schema.queries import (
@@ -37,7 +36,7 @@ from service.schema.queries import (
 )
 from service.store import keys
 from service.store.feed import OF_INCIDENTS, ChangeFeed, IncidentFeed
-from service.store.reads import AsyncStore
+from service.store.reads import AsyncStore, from_store, without
 from service.store.streams import StoredHead, UnreadablePart, decoded, living_heads
 from service.tasks import apart
 from service.wire import tags
@@ -53,48 +52,32 @@ StreamRank = tuple[float, bytes]
 ChangeRank = tuple[float, str, int, int]  # value that is sorted by, stream, generation, id
 IncidentRank = tuple[float, str]  # value that is sorted by, id
 T = TypeVar("T")
-Place = TypeVar("Place")
 
 
-class SortedPages(Generic[Place]):
-    """Pages of sorted rows. A cursor has the place of the last row, a tuple, and the order."""
+def page_of(
+    ranked: Iterable[tuple[Any, T]], place: Any, sort: str, cursor: str | None, limit: int
+) -> tuple[list[T], str | None]:
+    """Return the first rows after a cursor, by their places, and the cursor of the next page.
 
-    def __init__(self, place: Any) -> None:
-        """place: the type of places, as msgspec takes it."""
-        self._decode: Callable[[bytes], tuple[str, Place]] = msgspec.msgpack.Decoder(
-            tuple[str, place]
-        ).decode
-
-    def page(
-        self, ranked: Iterable[tuple[Place, T]], sort: str, cursor: str | None, limit: int
-    ) -> tuple[list[T], str | None]:
-        """Return the first rows after a cursor, by their places, and the cursor of the next page.
-
-        Raises InvalidField for a cursor that is none of this order.
-        """
-        after = None if cursor is None else self._place(cursor, sort)
-        left = [row for row in ranked if after is None or cast(Any, row[0]) > after]
-        page = heapq.nsmallest(limit, left, key=itemgetter(0))
-        rows = [row for _, row in page]
-        if len(left) == len(page):
-            return rows, None
-        return rows, text_of(wire.encode((sort, page[-1][0])))
-
-    def _place(self, cursor: str, sort: str) -> Place:
+    place: the type of places, tuples. A cursor has the place of the last row, and the order. Raises
+    InvalidField for one that is none of this order.
+    """
+    after = None
+    if cursor is not None:
         try:
-            other, place = self._decode(blob_of(cursor))
+            other, after = msgspec.msgpack.decode(blob_of(cursor), type=tuple[str, place])
         except (ValueError, msgspec.MsgspecError):
             detail = "expected the unmodified cursor of a page"
-        else:
-            if other == sort:
-                return place
+            raise InvalidField.at("query.cursor", detail) from None
+        if other != sort:
             detail = f"expected a cursor of sort={sort}, got one of sort={other}"
-        raise InvalidField.at("query.cursor", detail)
-
-
-_change_pages: SortedPages[ChangeRank] = SortedPages(ChangeRank)
-_incident_pages: SortedPages[IncidentRank] = SortedPages(IncidentRank)
-_stream_pages: SortedPages[StreamRank] = SortedPages(StreamRank)
+            raise InvalidField.at("query.cursor", detail)
+    left = [row for row in ranked if after is None or row[0] > after]
+    page = heapq.nsmallest(limit, left, key=itemgetter(0))
+    rows = [row for _, row in page]
+    if len(left) == len(page):
+        return rows, None
+    return rows, text_of(wire.encode((sort, page[-1][0])))
 
 
 # --- changes --------------------------------------------------------------------------------------
@@ -182,7 +165,7 @@ def _ranked(
     rank_of = _RANKS[query.sort]
     fitting = [change for change in changes if fits(change)]
     ranked = ((rank_of(change), change) for change in fitting)
-    page, cursor = _change_pages.page(ranked, query.sort, query.cursor, query.limit)
+    page, cursor = page_of(ranked, ChangeRank, query.sort, query.cursor, query.limit)
     timeline = _timeline(fitting, query, now_s)
     streams = len({change.stream for change in fitting})
     return fitting, page, ChangesPage([], len(fitting), streams, timeline, cursor=cursor)
@@ -291,7 +274,7 @@ class IncidentPages:
         found = await from_store(self._incidents.found(kinds_of(query.kind)), bound=False)
         fleet = found.fleet
         fitting = _fitting(found.incidents, query, now_s)
-        page, cursor = _incident_pages.page(fitting, query.sort, query.cursor, query.limit)
+        page, cursor = page_of(fitting, IncidentRank, query.sort, query.cursor, query.limit)
         return responses.IncidentsPage(
             [_rendered(incident, fleet) for incident in page],
             len(fitting),
@@ -456,7 +439,7 @@ class Ranking:
             values = await self._changed(names)
         # Bytes of UTF-8 have the order of the code points.
         ranked = (((-values.get(name, -math.inf), name), name) for name in names)
-        page, cursor = _stream_pages.page(ranked, query.sort, query.cursor, query.limit)
+        page, cursor = page_of(ranked, StreamRank, query.sort, query.cursor, query.limit)
         return list(map(keys.text_of, page)), len(names), cursor
 
     async def _changed(self, names: Sequence[bytes]) -> Mapping[bytes, float]:

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moca_client import responses
-from service.api.gateway.reads import from_store
 from service.api.http import context_of, json_response
 from service.api.routes.calls import STORED, Calls
 from service.api.routes.streams import head_of
@@ -19,6 +18,7 @@ from service.problems import InvalidField, NotFound
 from service.schema import rendering
 from service.schema.commands import WindowForm
 from service.schema.queries import CalendarQuery, seconds_of
+from service.store.reads import from_store
 from service.wire import tags
 
 MOST = 100  # occurrences of a window in an answer

@@ -12,11 +12,11 @@ from starlette.responses import Response
 from moca_client import responses
 from service import problems, wire
 from service.api.context import Context
-from service.api.gateway.reads import from_store
 from service.api.http import ModelPath, context_of, json_response, submit_reruns
 from service.api.routes.calls import Calls
 from service.models.catalogue import Canary
 from service.schema.commands import CanaryForm, MovesForm
+from service.store.reads import from_store
 
 CANARY = "/v1/models/{name}/canary"
 

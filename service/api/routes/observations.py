@@ -264,15 +264,13 @@ class Bulk:
         gateway = self._context.gateway
         waves: defaultdict[int, list[list[int]]] = defaultdict(list)
         others = self._items.others
-        for (stream, places), partition in zip(
-            by_stream.items(), gateway.partitions(by_stream), strict=True
-        ):
+        for stream, places in by_stream.items():
             group = places
             if len(places) > 1 or places[0] in others:
                 self._groups[stream] = self._grouped(places)
                 group = self._next(stream)
             if group:
-                waves[partition].append(group)
+                waves[gateway.partition(stream)].append(group)
         await submit_waves(gateway, waves, self._command, self._following)
 
     def documents(self) -> list[Answer | Document]:

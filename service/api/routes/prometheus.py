@@ -23,7 +23,6 @@ from service.api import openapi
 from service.api.context import Context
 from service.api.gateway.gateway import Gateway, Result, RowsResult, submit_waves
 from service.api.gateway.pages import SelectedStream, select
-from service.api.gateway.reads import from_store, without
 from service.api.http import Rendered, context_of, header_text, problem, read_body
 from service.api.parsing.samples import (
     Version,
@@ -37,7 +36,7 @@ from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignmen
 from service.api.routes.calls import Calls
 from service.observability import metrics
 from service.schema.queries import RESULT_SERIES, ResultsQuery
-from service.store.reads import AsyncStore, Recent
+from service.store.reads import AsyncStore, Recent, from_store, without
 from service.tasks import apart
 from service.wire import rows, tags
 

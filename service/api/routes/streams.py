@@ -15,7 +15,6 @@ from service import problems, wire
 from service.api import openapi
 from service.api.context import Context
 from service.api.gateway.pages import select
-from service.api.gateway.reads import from_store, without
 from service.api.http import (
     EventPath,
     RegimePath,
@@ -41,6 +40,7 @@ from service.schema.queries import (
     StreamsQuery,
     kinds_of,
 )
+from service.store.reads import from_store, without
 from service.store.streams import CHUNK
 from service.wire import snapshot
 from service.wire.event_entries import kind_of

@@ -22,7 +22,7 @@ from service.api import app as app_module
 from service.api import auth
 from service.api import server as server_module
 from service.api.app import create_app
-from service.api.gateway import gateway, own_commands, reads, store_monitor
+from service.api.gateway import gateway, own_commands, store_monitor
 from service.api.parsing.bodies import JSON
 from service.api.routes import add_routes
 from service.problems import (
@@ -36,7 +36,7 @@ from service.problems import (
 from service.runtime.process import listen
 from service.schema import rendering
 from service.settings import Settings
-from service.store import feed, keys
+from service.store import feed, keys, reads
 from service.store.api_keys import Keyring
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
