@@ -207,7 +207,7 @@ class CommandBatch:
             else:
                 own = task.task(row)
                 own.take(answering.model, answers.parts if part else (), int(entered.counts[run]))
-                self._wake(own, int(entered.counts[run]), entered.steps[run])
+                self._wake(own, entered, run)
         keys = task.command.keys
         if keys is not None:
             digests = task.command.digests or [None] * len(keys)
@@ -227,21 +227,21 @@ class CommandBatch:
         queue.tasks.append(task)
         return queue
 
-    def _wake(self, task: CommandTask, applied: int, step: Step) -> None:
+    def _wake(self, task: CommandTask, entered: Entered, run: int) -> None:
         """Go on with a row that is not all quiet, as a task before those of its stream that wait.
 
-        applied: observations that were. step: by the one after them.
+        run: of the row, among those that were entered as far as they were quiet.
         """
         queue = self._wait((task.partition, task.command.stream), task)
         queue.tasks.rotate(1)
-        queue.at = applied
+        queue.at = int(entered.counts[run])
         command = task.command
         assert isinstance(command, Observe)
         if isinstance(command, Ingest):
             command = task.command = self._ingested(queue, task, command)
         if command.key is not None:
             self._claim(queue, task, key_field(command.key, command.first))
-        self._awaken(queue, command, step)
+        self._awaken(queue, command, entered, run)
 
     def _claim(self, queue: StreamQueue, task: CommandTask, field: bytes) -> None:
         """Have a task be what a key of its stream stands for."""
@@ -341,7 +341,7 @@ class CommandBatch:
                 queue.at += count
                 at += count
             if run in entered.steps:
-                self._awaken(queue, command, entered.steps[run])
+                self._awaken(queue, command, entered, run)
             else:
                 queue.pace = 0
                 if queue.at == len(command.observations):
@@ -357,17 +357,18 @@ class CommandBatch:
             self.filling.count += int(entered.counts.sum())
             yield chosen, part, entered
 
-    def _awaken(self, queue: StreamQueue, command: Observe, step: Step) -> None:
+    def _awaken(self, queue: StreamQueue, command: Observe, entered: Entered, run: int) -> None:
         """Take the observation of a run that was none of the quiet ones: see `_enter_awake`."""
-        queue.awake = queue.pace > 0
-        queue.pace = min(2 * queue.pace, AT_ONCE) or 1
+        if entered.by_blocks:
+            queue.awake = queue.pace > 0
+            queue.pace = min(2 * queue.pace, AT_ONCE) or 1
         stream = queue.stream
         stream.wake()
         seen = command.observations[queue.at : queue.at + 1]
         head = stream.live()
         (record,) = self._records(stream, head, seen, queue.tasks[0].envelope.time_ms)
         answer = PendingAnswer(head.settings.model, record, command)
-        self._awake.append((queue, answer, step))
+        self._awake.append((queue, answer, entered.steps[run]))
 
     def _enter_awake(self) -> None:
         """Have the observations count whose streams were awakened for them."""

@@ -471,7 +471,8 @@ class Entered(NamedTuple):
     firsts: (B,) seq of each. counts: (B,) observations that were quiet, which are entered.
     answering: by what all are answered. numbers: (N, ...) of these, run after run. steps: of the
     observations after them, by run, of runs of one. seasons: by run, of those of streams that look
-    for seasons. beliefs: after these observations, where they are wanted.
+    for seasons. beliefs: after these observations, where they are wanted. by_blocks: whether rows
+    may have been stepped in vain, see `_taken`.
     """
 
     firsts: Ints
@@ -481,6 +482,7 @@ class Entered(NamedTuple):
     steps: Mapping[int, Step]
     seasons: Mapping[int, SeasonPeriods | None]
     beliefs: list[Probabilities] | None
+    by_blocks: bool
 
     @property
     def ends(self) -> Ints:
@@ -498,7 +500,9 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
         seasonal = wave.own["seasonal"].nonzero()[0].tolist()
         present = {i: wave.streams[i].season for i in seasonal}
     room = slab.room(len(wave.y)) if wave.believed else NO_BELIEFS
-    counts, stepped, steps = _taken(slab, wave, room)
+    by_blocks = len(wave.streams) > 1 or not slab.runs
+    taken = _taken_by_blocks if by_blocks else _taken
+    counts, stepped, steps = taken(slab, wave, room)
     runs = counts.nonzero()[0]
     answering = Answering(wave.streams[0].settings.model, layout_of(slab.model))
     if len(runs):
@@ -506,18 +510,16 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     else:
         numbers = np.empty((0, answering.layout.full))
     held = beliefs.of_room(room[: len(numbers)]) if wave.believed else None
-    return Entered(wave.firsts, counts, answering, numbers, steps, present, held)
+    return Entered(wave.firsts, counts, answering, numbers, steps, present, held, by_blocks)
 
 
 def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[int, Step]]:
-    """Step rows by runs, as far as these are quiet; room: for beliefs, see `Slab.stepped`.
+    """Step the row of the only run, as far as it is quiet; room: for beliefs, see `Slab.stepped`.
 
     Returns how many of each run are quiet (B,), the steps of these, run after run, and those of the
     observations after them, by run.
     """
     rows = np.array([stream.row for stream in wave.streams])
-    if len(rows) > 1 or not slab.runs:
-        return _taken_by_blocks(slab, rows, wave, room)
     rest = Rest(int(wave.own["suspected"][0]), float(wave.own["alarm"][0]))
     stepped = _stepped(slab, rows, wave, room, rest)
     still = _quiet(wave, stepped)
@@ -527,10 +529,9 @@ def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[in
     return np.array([count]), stepped.part(slice(count)), {0: _step(stepped, count)}
 
 
-def _taken_by_blocks(
-    slab: Slab, rows: Ints, wave: Wave, room: Floats
-) -> tuple[Ints, Stepped, dict[int, Step]]:
-    """As `_taken`, of several rows: in blocks, so that little is stepped in vain."""
+def _taken_by_blocks(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[int, Step]]:
+    """As `_taken`, of several runs: in blocks, so that little is stepped in vain."""
+    rows = np.array([stream.row for stream in wave.streams])
     counts = np.zeros(len(rows), dtype=np.int64)
     stops = wave.counts
     steps: dict[int, Step] = {}

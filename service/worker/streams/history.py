@@ -175,7 +175,7 @@ class Tail:
         """Rows as of `retained`, but none before position `first`; some may not be encoded yet."""
         phase = self.phase
         first = max(first, self._chunks(head, most).start * CHUNK - phase, 0)
-        known = self._parts(head, stored, most)
+        known = self._parts(head, stored, most, first)
         newest_first: list[Part] = []
         end = head.seq
         while known and first < end:
@@ -195,11 +195,15 @@ class Tail:
         return newest_first[::-1]
 
     def _parts(
-        self, head: Head, stored: Sequence[bytes | None], most: int
+        self, head: Head, stored: Sequence[bytes | None], most: int, first: int
     ) -> list[tuple[int, int, Part]]:
-        """Rows in chunks, and those that are in none, each from a position to before another."""
+        """Rows in chunks, and those that are in none, each from a position to before another.
+
+        Chunks of the last `most` records, and others from position `first` on.
+        """
         phase = self.phase
-        blobs = dict(self.sealing)
+        wanted = self._chunks(head, most)
+        blobs = {number: blob for number, blob in self.sealing.items() if number in wanted}
         for number, blob in zip(self.missing(head, most)[2], stored, strict=True):
             if blob is not None:
                 blobs[number] = blob
@@ -212,10 +216,12 @@ class Tail:
                 known.append((begin, begin + run.shape[1], run))
                 begin += run.shape[1]
         start = self.start if self.rows else min(self.new, default=head.seq)
-        recent: list[bytes | Record] = [*self.rows]
-        for seq in sorted(self.new):
-            recent[seq - start : seq - start + 1] = [self.new[seq]]
-        known.append((start, start + len(recent), recent))
+        begin = max(first, start)
+        recent: list[bytes | Record] = [*self.rows[begin - start :]]
+        for seq in range(begin, head.seq):
+            if seq in self.new:
+                recent[seq - begin : seq - begin + 1] = [self.new[seq]]
+        known.append((begin, begin + len(recent), recent))
         return known
 
     # --- writing --------------------------------------------------------------------------------
