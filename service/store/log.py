@@ -36,6 +36,7 @@ from service.store.shards import (
     exchange,
     give_back,
     good,
+    is_closed,
     read_of,
     reply_of,
     script,
@@ -484,7 +485,7 @@ class Appender:
     """
 
     def __init__(self, client: AsyncStoreClient, incarnation: str, max_pending: int) -> None:
-        self._client = client
+        self._client = AsyncPipe(client)
         self.incarnation = incarnation
         self._max_pending = max_pending
         self._names: dict[int, list[str]] = {}  # of the keys of a partition
@@ -567,7 +568,7 @@ class Appender:
         return script("append", names, arguments)
 
 
-# --- connections that a worker keeps --------------------------------------------------------------
+# --- connections that are kept --------------------------------------------------------------------
 
 
 class Pipe(StoreClient):
@@ -625,6 +626,33 @@ class Pipe(StoreClient):
 
     async def _exchange(self, sendings: Sequence[Sending], replies: list[Any]) -> None:
         exchange(self._lent, sendings, replies)
+
+
+class AsyncPipe(AsyncStoreClient):
+    """Runs commands one after the other, over connections that it keeps.
+
+    To have one from the pool, and to give it back, takes as long as most commands do.
+    """
+
+    def __init__(self, client: AsyncStoreClient) -> None:
+        super().__init__(client.shards)
+        self._kept: dict[Any, Any] = {}  # a connection of each pool
+        self._until_s: dict[Any, float] = {}  # then the pool has a look at it
+
+    async def _lend(self, pool: Any) -> Any:
+        kept = self._kept.pop(pool, None)
+        if kept is not None:
+            if time.monotonic() < self._until_s[pool] and not is_closed(kept):
+                return kept
+            await pool.release(kept)
+        self._until_s[pool] = time.monotonic() + LENT_S
+        return await pool.get_connection()
+
+    async def _take_back(self, pool: Any, connection: Any) -> None:
+        if connection.is_connected and pool not in self._kept:
+            self._kept[pool] = connection
+        else:
+            await pool.release(connection)
 
 
 class Wait(NamedTuple):

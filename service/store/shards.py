@@ -218,8 +218,8 @@ class _AsyncForgetful:
         self.connection_class = _closing(cast(Any, self.connection_class))
 
     async def ensure_connection(self, connection: Any) -> None:
-        # What the kernel closed meanwhile is made anew here: a command over it would be lost.
-        if connection.is_connected and connection._writer.is_closing():
+        # What was closed meanwhile is made anew here: a command over it would be lost.
+        if connection.is_connected and is_closed(connection):
             await connection.disconnect(nowait=True)
         await cast(Any, super()).ensure_connection(connection)
 
@@ -232,6 +232,11 @@ class _AsyncForgetful:
             self._available_connections = []
             for lost_too in idle:
                 await lost_too.disconnect(nowait=True)
+
+
+def is_closed(connection: Any) -> bool:
+    """Whether the kernel or the server has closed a connection of asyncio that was made."""
+    return bool(connection._writer.is_closing() or connection._reader.at_eof())
 
 
 @functools.cache
@@ -595,7 +600,7 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
     async def _part(self, pool: Any, part: Sequence[Sending], replies: list[Any]) -> None:
         waiting = [sending.number for sending in reversed(part)]
         try:
-            connection = await pool.get_connection()
+            connection = await self._lend(pool)
             try:
                 await send_async(connection, _packed(part))
                 limit_s = connection.socket_timeout
@@ -609,10 +614,16 @@ class AsyncStoreClient(_Client, redis.asyncio.Redis):  # type: ignore[misc]
                 await connection.disconnect(nowait=True)
                 raise
             finally:
-                await pool.release(connection)
+                await self._take_back(pool, connection)
         except LOST as error:
             for index in waiting:
                 replies[index] = error
+
+    async def _lend(self, pool: Any) -> Any:
+        return await pool.get_connection()
+
+    async def _take_back(self, pool: Any, connection: Any) -> None:
+        await pool.release(connection)
 
 
 def _by_pool(sendings: Sequence[Sending]) -> dict[Any, list[Sending]]:

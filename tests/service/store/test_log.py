@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as Unreachable
 from service.store import keys
 from service.store import log as logs
 from service.store.log import DONE, REMEMBER_MS, START, Appended, Appender, Log, Offset, Pushed
+from service.store.shards import is_closed
 from service.wire.stored_records import packed
 from tests.service.store.conftest import TTL_MS, P
 from tests.waiting import until, until_async
@@ -65,6 +66,17 @@ async def test_numbers_belong_to_one_process_and_partition(redis_client, appende
     responses.append(await other.append(P, 0, 1, b"b"))
     assert [each.waiting for each in responses] == [1, 1, 1, 2]
     assert len(left(redis_client)) == 2
+
+
+async def test_appends_keep_a_connection_until_the_server_closes_it(redis_client, appender):
+    await appender.append(P, 0, 1, b"a")
+    (kept,) = appender._client._kept.values()
+    await appender.append(P, 1, 1, b"b")
+    assert [*appender._client._kept.values()] == [kept]
+    redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await until_async(lambda: is_closed(kept))
+    assert (await appender.append(P, 2, 1, b"c")).waiting == 3
+    assert len(left(redis_client)) == 3
 
 
 async def test_what_is_taken_right_before_an_append_goes_with_it(appender, monkeypatch):

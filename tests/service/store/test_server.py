@@ -232,10 +232,13 @@ def test_what_the_kernel_closed_is_made_anew(valkey_url):
         async with connect_async(valkey_url) as client:
             appender = Appender(client, "i1", max_pending=10)
             await appender.append(P, 0, 1, b"a")
-            for call in (lambda: client.get("a"), lambda: appender.append(P, 1, 1, b"b")):
-                (idle,) = client.connection_pool._available_connections
-                idle._writer.transport.abort()
-                await call()
+            await client.get("a")
+            (idle,) = client.connection_pool._available_connections
+            idle._writer.transport.abort()
+            await client.get("a")
+            (kept,) = appender._client._kept.values()
+            kept._writer.transport.abort()
+            await appender.append(P, 1, 1, b"b")
             connection = await client.connection_pool.get_connection()
             connection._writer.transport.abort()
             await asyncio.sleep(0.05)
