@@ -1,11 +1,4 @@
-"""Errors of training that the user can correct.
-
-ValueError
-└── TrainingError
-    ├── BadConfig   a setting, a preset or a combination of them
-    ├── BadData     unusable data
-    └── BadRun      an unusable run: unreadable, incompatible, or behind a model without training
-"""
+"""Errors of training that the user can correct."""
 
 from __future__ import annotations
 
@@ -23,4 +16,4 @@ class BadData(TrainingError):
 
 
 class BadRun(TrainingError):
-    """A run that cannot be read or used as it is."""
+    """A run that cannot be read or used as it is, or is behind a model without training."""

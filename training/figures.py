@@ -43,7 +43,6 @@ VALUE = "viridis"
 DPI = 200
 LEGEND_LETTERS = 150  # of keys and names in a row of the legend, 10 inches wide
 KEY_LETTERS = 7  # of a key without its name
-HAZARD = "hazard (changes per step)"
 ACROSS = 3  # panels in a row
 # Of the space between neighbouring ticks or categories, what the marks of all methods take.
 SPREAD = 0.25
@@ -159,12 +158,7 @@ def _numbers(curve: Mapping[float, Estimate]) -> Floats:
 
 
 @styled
-def against(
-    curves: Curves,
-    measure: str,
-    title: str = "Performance against hazard",
-    setting: str = HAZARD,
-) -> Chart:
+def against(curves: Curves, measure: str, title: str, setting: str) -> Chart:
     """Methods against a setting, logarithmic, with error bars."""
     figure = Figure((8, 4.3))
     axes = figure.subplots()

@@ -186,8 +186,8 @@ def fit(
             splits = sources(config)
             job = Job(config, splits, learner(config, splits), run, wanted.device)
             lock = run.locked() if processes.leads else contextlib.nullcontext()
-            bar = shown(config, run.folder, name, console, leads=processes.leads)
-            with lock, bar as report:
+            shows = shown(job, console) if processes.leads else contextlib.nullcontext(ignore)
+            with lock, shows as report:
                 progress = loop(job, processes, report, resume=wanted.resume)
             best = progress.best_metric or 0.0
             if config.validation.metric == "accuracy":
@@ -202,14 +202,14 @@ def fit(
 # --- what a run shows while it trains -----------------------------------------------------------
 
 
+def ignore(progress: Progress, measured: dict[str, float]) -> None:
+    """Of a process that does not lead."""
+
+
 @contextlib.contextmanager
-def shown(
-    config: Config, folder: Path, title: str, console: Console, *, leads: bool = True
-) -> Iterator[Report]:
-    """Progress callback for `loop.train`; it does nothing in a process that does not lead."""
-    if not leads:
-        yield lambda progress, measured: None
-        return
+def shown(job: Job, console: Console) -> Iterator[Report]:
+    """Progress callback for `loop.train`."""
+    folder = job.run.folder
     name = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # it alone is shortened
     bar = bars.Progress(
         TextColumn("{task.description}", table_column=name),
@@ -222,7 +222,7 @@ def shown(
     )
     with bar, SummaryWriter(str(folder / "tensorboard")) as logs:
         # Share of the iterations or of the minutes, whichever ends first.
-        task = bar.add_task(title, total=1.0, numbers="")
+        task = bar.add_task(folder.name, total=1.0, numbers="")
         latest: dict[str, float] = {}
 
         def report(progress: Progress, measured: dict[str, float]) -> None:
@@ -231,10 +231,10 @@ def shown(
             speed = iteration / max(progress.elapsed_s, 1e-9)
             values = [f"{name.split('/')[-1]} {value:.3f}" for name, value in latest.items()]
             numbers = f"{iteration}: {' '.join(values)} {speed:.1f}/s"
-            bar.update(task, completed=done(config, progress), numbers=numbers)
+            bar.update(task, completed=done(job.config, progress), numbers=numbers)
             validated = len(measured) > 1
             if validated and not console.is_terminal:
-                console.print(f"{title} {numbers}", highlight=False)
+                console.print(f"{folder.name} {numbers}", highlight=False)
             if iteration % LOOK_EVERY == 0 or validated:
                 for name, value in measured.items():
                     logs.add_scalar(name, value, iteration)

@@ -349,23 +349,17 @@ def show_table(
 ) -> None:
     """Print a table; write `table.md`, and `table.json` with details of the runs that are there."""
     rows = []
-    for (setting, method), mean in comparison.estimates().items():
-        row = {
-            comparison.axis: setting,
-            "method": method,
-            "metric": comparison.metric,
-            "mean": mean.mean,
-            "low": mean.low,
-            "high": mean.high,
-            "sequences": mean.count,
-        }
-        run = runs.get((setting, method))
-        if run is not None:
+    for key, mean in comparison.estimates().items():
+        named = dict(zip((comparison.axis, "method"), key, strict=True))
+        row = {**named, "metric": comparison.metric, **mean._asdict()}
+        if key in runs:
+            config = runs[key].config
+            result = runs[key].result
             row |= {
-                "learning_rate": run.config.optimiser.learning_rate,
-                "iterations": run.result["iterations"],
-                "seconds": round(run.result["elapsed_s"], 1),
-                "seed": run.config.seed,
+                "learning_rate": config.optimiser.learning_rate,
+                "iterations": result["iterations"],
+                "seconds": round(result["elapsed_s"], 1),
+                "seed": config.seed,
             }
         rows.append(row)
     save_table(comparison.table(), {"name": comparison.name, "rows": rows}, out, console)

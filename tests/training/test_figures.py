@@ -75,7 +75,7 @@ def disc():
 
 
 FIGURES = {
-    "against": lambda: figures.against(curves("SW5", "MOCA"), "NLL (nats)"),
+    "against": lambda: figures.against(curves("SW5", "MOCA"), "NLL (nats)", "NLL", "hazard"),
     "over_time": lambda: figures.over_time(dict.fromkeys("abcd", curves("MOCA")), "regret", ""),
     "validation": validation,
     "dots": dots,

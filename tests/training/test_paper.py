@@ -81,7 +81,7 @@ def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     (row,) = (one for one in rows if one["method"] == "MOCA")
     expected = estimate(values[None, "MOCA"])
-    assert (row["mean"], row["low"], row["sequences"], row["seed"]) == (*expected[:2], 2, 4)
+    assert (row["mean"], row["low"], row["count"], row["seed"]) == (*expected[:2], 2, 4)
     table = (tmp_path / "table.md").read_text()
     assert "| -3.291 ± 0.074 |" in table
     assert {line.count("|") for line in table.splitlines() if "|" in line} == {4}

@@ -91,7 +91,7 @@ def test_what_is_said_of_it_names_no_place_of_this_machine(wanted, runs, uncompa
 def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(runs, tmp_path, monkeypatch):
     behind = runs / "alpaca" / "moca"  # of six iterations
     run, place = finished(behind), Place(None, tmp_path)
-    scores = own.compare(run, splits(run.config, place))
+    scores = own.compare(run, splits(run.config, place), Console(quiet=True))
 
     def compared(other, *_):
         assert other.config == run.config
@@ -221,8 +221,9 @@ def test_a_classifier_from_file_to_model(tmp_path):
     assert result.exit_code == 0, result.stderr
     run = tmp_path / "runs" / "data" / "kinds" / "run"
     assert moca("evaluate", "data", run).exit_code == 0
-    rows = json.loads((run / "evaluation" / "table.json").read_text())["rows"]
-    assert [row["model"] for row in rows] == ["trained pcoc", "categorical"]
+    scores = json.loads((run / "evaluation" / "table.json").read_text())
+    assert scores["name"] == "trained pcoc"
+    assert [other["method"] for other in scores["untrained"]] == ["categorical"]
     folder = publish(Publication(run, "kinds", tmp_path / "models", page=False, anyway=True))
     model = artifact.load(folder)
     assert (model.kind, model.classes, model.x_dim) == ("pcoc", 3, 1)

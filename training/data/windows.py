@@ -122,10 +122,9 @@ def windows(series: Sequence[Series]) -> Source:
     """Windows drawn uniformly, with replacement, from all positions in all series where one fits.
 
     Series shorter than a window have none. The first observation of a window counts as
-    the start of a regime, as for the model that has seen nothing before it. Raises BadData without
-    series or for unequal dimensions; where every series is shorter than a window, once drawn.
+    the start of a regime, as for the model that has seen nothing before it. To draw from series
+    that are all shorter raises BadData.
     """
-    _check_alike(series)
     lengths = torch.tensor([len(one.y) for one in series])
     first = torch.cumsum(lengths, 0) - lengths
     joined = _joined(series)
@@ -193,7 +192,6 @@ def in_units(source: Source, warmup: int) -> Source:
 
 def consecutive(series: Sequence[Series], length: int) -> Batch:
     """Disjoint windows of each series, from its first observation on; BadData without any."""
-    _check_alike(series)
     parts = [
         one.part(slice(start, start + length))
         for one in series
@@ -274,16 +272,3 @@ def shortened(texts: Sequence[str], separator: str = ", ") -> str:
     """The first of some texts for a message, and how many more there are."""
     more = [f"and {len(texts) - LISTED} more"] if len(texts) > LISTED else []
     return separator.join([*texts[:LISTED], *more])
-
-
-def _check_alike(series: Sequence[Series]) -> None:
-    if not series:
-        raise BadData("expected at least one series, got none")
-    dimensions = [(None if one.x is None else one.x.shape[1], one.y.shape[1]) for one in series]
-    for one, own in zip(series, dimensions, strict=True):
-        if own != dimensions[0]:
-            raise BadData(
-                f"series {one.name!r} has (x_dim, y_dim) {own}, {series[0].name!r} {dimensions[0]}"
-            )
-        if one.x is not None and len(one.x) != len(one.y):
-            raise BadData(f"series {one.name!r} has {len(one.x)} inputs and {len(one.y)} labels")

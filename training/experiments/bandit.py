@@ -98,10 +98,6 @@ class BanditWorld(NamedTuple):
     switch: Tensor
     noise: Tensor
 
-    def part(self, trials: slice) -> BanditWorld:
-        """Some of the trials."""
-        return BanditWorld(*(field[trials] for field in self))
-
 
 def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> BanditWorld:
     """`count` independent runs of the process, in float64."""
@@ -244,13 +240,6 @@ AGENTS: Mapping[str, Agent] = {
 }
 
 
-class Trials(NamedTuple):
-    """An agent's actions (B, T), and regret of each step (B, T)."""
-
-    action: Tensor
-    regret: Tensor
-
-
 # A step of B trials: hypotheses before the action, actions (B,), the belief after the reward.
 # MOCA's hypotheses stay as they were before the reward, those of others may not.
 Step = tuple[Hypotheses, Tensor, Hypotheses | None]
@@ -262,8 +251,8 @@ def simulate(
     world: BanditWorld,
     strategy: Strategy,
     generator: torch.Generator,
-) -> Trials:
-    """All trials of a world.
+) -> Tensor:
+    """An agent's actions (B, T) in all trials of a world.
 
     The generator gives each trial a seed of its own, so a trial is the same whatever others are run
     beside it. The model is in float64.
@@ -271,39 +260,40 @@ def simulate(
     chance = _generators(generator, world)
     if agent is None:
         shape = (world.delta.shape[1],)
-        action = torch.stack([torch.randint(ACTIONS, shape, generator=one) for one in chance])
-    else:
-        steps = _play(agent, model, world, strategy, chance)
-        action = torch.stack([taken for _, taken, _ in steps], 1)
+        return torch.stack([torch.randint(ACTIONS, shape, generator=one) for one in chance])
+    steps = _play(agent, model, world, strategy, chance)
+    return torch.stack([action for _, action, _ in steps], 1)
+
+
+def regret(world: BanditWorld, action: Tensor) -> Tensor:
+    """Regret (B, T) of actions (B, T)."""
     mean = reward_mean(world.states, action, world.delta)
-    return Trials(action, best_mean(world.states, world.delta) - mean)
+    return best_mean(world.states, world.delta) - mean
 
 
-def follow(
-    model: Alpaca, world: BanditWorld, strategy: Strategy, generator: torch.Generator, at: int
-) -> tuple[Tensor, Tensor]:
-    """MOCA in the first trial of a world as in `simulate`; `at` is a step of it.
+@torch.no_grad()
+def follow(model: Alpaca, world: BanditWorld, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """MOCA in a world of one trial, by Thompson sampling as in `simulate`.
 
-    Its belief (T, T) by [t, r], `b_t(r | x_t, y_t)`, float32; and before the reward of step `at`
-    the mean of the mixture for action 1, (G, G) at states [i, j] = (x_2, x_1) of `AXIS` (G,), nan
+    Its belief (T, T) by [t, r], `b_t(r | x_t, y_t)`; and before the reward of step `PAPER_STEP` the
+    mean of the mixture for action 1, (G, G) at states [i, j] = (x_2, x_1) of `AXIS` (G,), nan
     outside the disc.
     """
-    one = world.part(slice(0, 1))
-    steps = one.delta.shape[1]
-    points = len(AXIS)
-    grid = torch.stack((AXIS.expand(points, -1), AXIS.unsqueeze(-1).expand(-1, points)), -1)
-    belief = torch.zeros(steps, steps)
-    mean = torch.full_like(grid[..., 0], torch.nan)
-    chance = _generators(generator, world)[:1]
-    for t, (before, _, after) in enumerate(_play(Filtered, model, one, strategy, chance)):
-        if t == at:
-            first = torch.ones_like(grid[..., 0], dtype=torch.int64)
-            candidates = inputs(grid, first).reshape(1, points**2, X_DIM)
-            mean = actions.mean(model, before, candidates).reshape(points, points)
+    steps = world.delta.shape[1]
+    grid = torch.stack(torch.meshgrid(AXIS, AXIS, indexing="xy"), -1)
+    first = torch.ones(grid.shape[:2], dtype=torch.int64)
+    mean = torch.full(grid.shape[:2], torch.nan, dtype=grid.dtype)
+    belief = []
+    chance = _generators(generator, world)
+    played = _play(Filtered, model, world, STRATEGIES["thompson"], chance)
+    for t, (before, _, after) in enumerate(played):
+        if t == PAPER_STEP:
+            candidates = inputs(grid, first).reshape(1, -1, X_DIM)
+            mean = actions.mean(model, before, candidates).reshape(mean.shape)
         assert after is not None
-        probability = after.log_prob[0].exp().float()
-        belief[t].index_add_(0, after.run_length[0].clamp(0, steps - 1), probability)
-    return belief, mean.masked_fill(grid.norm(dim=-1) > 1, torch.nan)
+        length = after.run_length[0].clamp(0, steps - 1)
+        belief.append(torch.bincount(length, after.log_prob[0].exp(), steps))
+    return torch.stack(belief), mean.masked_fill(grid.norm(dim=-1) > 1, torch.nan)
 
 
 @torch.no_grad()
@@ -401,10 +391,12 @@ def play(run: Run, wanted: Study, trials: int, strategy: str) -> dict[str, NDArr
         shared = world(seeded(), trials, STEPS, hazard)
         own = model(run, wanted)
         chosen = STRATEGIES[strategy]
-        random = simulate(None, own, shared, chosen, seeded())
-        ours = simulate(AGENTS[run.config.method], own, shared, chosen, seeded())
-        percent = 100 * ours.regret.sum(-1) / random.regret.sum(-1)
-        return {"percent": percent.numpy(), "cumulative": ours.regret.cumsum(-1).numpy()}
+        random, ours = (
+            regret(shared, simulate(agent, own, shared, chosen, seeded()))
+            for agent in (None, AGENTS[run.config.method])
+        )
+        percent = 100 * ours.sum(-1) / random.sum(-1)
+        return {"percent": percent.numpy(), "cumulative": ours.cumsum(-1).numpy()}
 
     return paper.kept(run, "regret", [trials, STEPS, strategy, SEED], measure)
 
@@ -414,9 +406,7 @@ def _paper_chart(wanted: Study, run: Run) -> Chart:
     whole = world(seeded(), 1, STEPS, PAPER_HAZARD)
     short = BanditWorld(*(value[:, :PAPER_LENGTH] for value in whole))
     chance = seeded()
-    with torch.no_grad():
-        best = model(run, wanted)
-        belief, mean = follow(best, short, STRATEGIES["thompson"], chance, PAPER_STEP)
+    belief, mean = follow(model(run, wanted), short, chance)
     states = world(seeded(1), 1, SAMPLES, 0.5).states[0]
     delta = short.delta[0, PAPER_STEP].expand(SAMPLES)
     noise = NOISE * torch.randn(SAMPLES, generator=chance, dtype=states.dtype)
@@ -448,7 +438,7 @@ def disc_chart(
         axes.set(xlabel="state x₁", ylabel="state x₂", title=name)
         axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal")
     lower = figure.add_subplot(grid[1, :])
-    figures.draw_belief(lower, belief.double().numpy(), switch.numpy())
+    figures.draw_belief(lower, belief.numpy(), switch.numpy())
     figures.draw_rules(lower, [PAPER_STEP], "time shown above", color=CHOSEN, ls=":", lw=1.6)
     text = "Reward samples and posterior mean reward over the unit disc, and run-length belief."
     return figures.finished(figure, title, text)

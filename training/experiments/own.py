@@ -236,17 +236,7 @@ def evaluate(run: Run, splits: Splits, out: Path | None = None) -> HeldOutScores
     console = Console()
     folder = run.folder
     scores = compare(run, splits, console)
-    rows = [{"model": scores.name, "log_score": scores.trained}] + [
-        {"model": other.method, "log_score": other.estimate, "lead": other.difference}
-        for other in scores.untrained
-    ]
-    numbers = {
-        "block": scores.block,
-        "observations": scores.observations,
-        "burn_in": scores.burn_in,
-        "rows": rows,
-    }
-    paper.save_table(table(folder.name, scores), numbers, out or folder / "evaluation", console)
+    paper.save_table(table(folder.name, scores), scores, out or folder / "evaluation", console)
     return scores
 
 
@@ -267,12 +257,7 @@ def finished(folder: Path, data: Path | None = None) -> Run:
     return run
 
 
-def compare(
-    run: Run,
-    splits: Splits,
-    console: Console | None = None,
-    most: int | None = None,
-) -> HeldOutScores:
+def compare(run: Run, splits: Splits, console: Console, most: int | None = None) -> HeldOutScores:
     """Log scores of the run's model and of the untrained ones, on its test series.
 
     most: observations from the start of each that are looked at; None: all. Raises BadData where
@@ -290,9 +275,7 @@ def compare(
     models = {"": paper.load(run, splits).served(), **_untrained(run.config, splits)}
     scores = {
         name: log_scores(model, series)
-        for name, model in track(
-            models.items(), "filtering", console=console, transient=True, disable=console is None
-        )
+        for name, model in track(models.items(), "filtering", console=console, transient=True)
     }
     # A warm-up lasts longer where labels are missing, and not all models have one.
     for rows in zip(*scores.values(), strict=True):
@@ -367,7 +350,7 @@ def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]
     return rows
 
 
-def block_means(scores: Sequence[Tensor], length: int, burn_in: int = BURN_IN) -> Values:
+def block_means(scores: Sequence[Tensor], length: int, burn_in: int) -> Values:
     """Mean of every block of `length` after the burn-in; the last may be half of one."""
     means = []
     for series in scores:

@@ -44,13 +44,10 @@ class World(NamedTuple):
 
     def agree(self, decision: bool) -> bool:
         """Broadcast the first process's decision."""
-        if self.size == 1:
-            return decision
-        flag = torch.tensor([int(decision)])
-        if distributed.get_backend() == "nccl":
-            flag = flag.cuda()
-        distributed.broadcast(flag, 0)
-        return bool(flag.item())
+        agreed = [decision]
+        if self.size > 1:
+            distributed.broadcast_object_list(agreed)
+        return agreed[0]
 
 
 @contextmanager

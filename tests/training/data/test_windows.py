@@ -29,14 +29,6 @@ def test_every_place_is_as_likely_and_no_window_crosses_series():
 def test_what_makes_no_windows_is_named():
     with pytest.raises(BadData, match=r"shorter than 5: 'a' has 4, 'b' has 2"):
         windows([series("a", 0, 4), series("b", 0, 2)])(seeded(), 1, 5)
-    with pytest.raises(BadData, match="at least one series"):
-        windows([])
-    wide = series("wide", 0, 4, y=torch.zeros(4, 2))
-    with pytest.raises(BadData, match=r"'wide' has .*\(1, 2\), 'a' \(1, 1\)"):
-        windows([series("a", 0, 4), wide])
-    ragged = series("ragged", 0, 4, x=torch.zeros(3, 1))
-    with pytest.raises(BadData, match="'ragged' has 3 inputs and 4 labels"):
-        windows([ragged])
 
 
 def test_switches_are_the_series_own_and_true_at_the_start_of_a_window():

@@ -176,15 +176,15 @@ def assert_holds(held, state):
 
 def test_regret_is_the_best_mean_less_that_of_the_action(model):
     met = bandit.world(seeded(1), 2, 60, 0.05)
-    trials = simulate(partial(Filtered, hypotheses=20), model, met, THOMPSON, seeded())
+    action = simulate(partial(Filtered, hypotheses=20), model, met, THOMPSON, seeded())
+    regret = bandit.regret(met, action)
     for i in range(2):
         for t in range(60):
             every = [
                 bandit.reward_mean(met.states[i, t], torch.tensor(a), met.delta[i, t])
                 for a in range(5)
             ]
-            mean = every[trials.action[i, t]]
-            assert trials.regret[i, t] == max(every) - mean
+            assert regret[i, t] == max(every) - every[action[i, t]]
 
 
 def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
@@ -196,13 +196,14 @@ def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
         "five": partial(Posterior, length=5),
     }
     played = {
-        name: simulate(agent, model, met, THOMPSON, seeded(3)) for name, agent in chosen.items()
+        name: bandit.regret(met, simulate(agent, model, met, THOMPSON, seeded(3)))
+        for name, agent in chosen.items()
     }
-    regret = {name: trials.regret.sum().item() for name, trials in played.items()}
+    regret = {name: steps.sum().item() for name, steps in played.items()}
     assert regret["oracle"] < regret["moca"] < regret["five"] < 0.6 * regret["random"]
     means = bandit.reward_mean(met.states[..., None, :], torch.arange(5), met.delta[..., None])
     expected = (bandit.best_mean(met.states, met.delta) - means.mean(-1)).mean().item()
-    assert played["random"].regret.mean().item() == pytest.approx(expected, abs=0.1)
+    assert played["random"].mean().item() == pytest.approx(expected, abs=0.1)
 
 
 @pytest.fixture
@@ -235,13 +236,13 @@ def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short,
         with torch.no_grad():  # percent of the random agent's regret on the same worlds
             own, chosen_by = bandit.model(one, wanted), STRATEGIES[strategy]
             ours, anything = (
-                simulate(agent, own, met, chosen_by, seeded(bandit.SEED))
+                bandit.regret(met, simulate(agent, own, met, chosen_by, seeded(bandit.SEED)))
                 for agent in (AGENTS["MOCA"], None)
             )
-        expected = 100 * ours.regret.sum(-1) / anything.regret.sum(-1)
+        expected = 100 * ours.sum(-1) / anything.sum(-1)
         np.testing.assert_allclose(played["percent"], expected)
         (row,) = (r for r in rows if (r["hazard"], r["method"]) == (0.02, "MOCA"))
-        assert (row["mean"], row["sequences"]) == (estimate(played["percent"])[0], TRIALS)
+        assert (row["mean"], row["count"]) == (estimate(played["percent"])[0], TRIALS)
     names = {file.name for file in out.iterdir()}
     assert {"wheel.png", "losses-0.02.png", "regret-greedy.png", "cumulative-greedy.svg"} <= names
     monkeypatch.setattr(bandit, "model", None)  # nothing is played again

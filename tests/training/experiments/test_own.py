@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from model_core.stream.slab import Refused
 from model_core.upm.builtin import Options, build
@@ -24,6 +25,8 @@ from training.errors import BadData
 from training.experiments import own
 from training.experiments.regimes import regime_series
 from training.paper import load
+
+QUIET = Console(quiet=True)
 
 
 def series(*lengths, missing=()):
@@ -76,16 +79,15 @@ def test_the_table(run):
     result = moca("evaluate", "data", run)
     assert result.exit_code == 0, result.stderr
     content = json.loads((run / "evaluation" / "table.json").read_text())
-    names = [row["model"] for row in content["rows"]]
+    names = [content["name"], *(other["method"] for other in content["untrained"])]
     assert names == ["trained fleet", "autoregressive", "averaged",
                      "autoregressive, order 5", "gaussian"]  # fmt: skip
     # 63 and 60 observations are for the test, of which 50 are not scored.
     assert content["observations"] == 13 + 10
-    trained, other = content["rows"][0], content["rows"][1]
-    assert "lead" not in trained
-    ahead = trained["log_score"]["mean"] - other["log_score"]["mean"]
-    assert other["lead"]["mean"] == pytest.approx(ahead)
-    assert other["log_score"]["count"] == 2
+    other = content["untrained"][0]
+    ahead = content["trained"]["mean"] - other["estimate"]["mean"]
+    assert other["difference"]["mean"] == pytest.approx(ahead)
+    assert other["estimate"]["count"] == 2
     page = (run / "evaluation" / "table.md").read_text()
     assert page.count("\n| ") == 6
     assert "blocks of at most" in page
@@ -102,18 +104,20 @@ def test_models_are_compared_where_all_of_them_have_a_score(run, tmp_path, monke
 
     monkeypatch.setattr(own, "log_scores", scored)
     trained_run = own.finished(run)
-    scores = own.compare(trained_run, splits(trained_run.config, Place(None, tmp_path)))
+    scores = own.compare(trained_run, splits(trained_run.config, Place(None, tmp_path)), QUIET)
     assert scores.observations == 13 - next(calls) + 10
     assert all(other.difference.mean == 0 for other in scores.untrained)
 
 
 def test_blocks():
     scores = torch.cat((torch.full((own.BURN_IN,), 99.0), torch.arange(25.0)))
-    np.testing.assert_allclose(own.block_means([scores], 10), [4.5, 14.5, 22.0])
-    np.testing.assert_allclose(own.block_means([scores[:-1]], 10), [4.5, 14.5])
-    np.testing.assert_allclose(own.block_means([scores[: own.BURN_IN + 3]], 10), [1.0])
+    np.testing.assert_allclose(own.block_means([scores], 10, own.BURN_IN), [4.5, 14.5, 22.0])
+    np.testing.assert_allclose(own.block_means([scores[:-1]], 10, own.BURN_IN), [4.5, 14.5])
+    np.testing.assert_allclose(own.block_means([scores[: own.BURN_IN + 3]], 10, own.BURN_IN), [1.0])
     scores[own.BURN_IN + 1] = torch.nan
-    np.testing.assert_allclose(own.block_means([scores, scores[:20]], 25), [(300 - 1) / 24])
+    np.testing.assert_allclose(
+        own.block_means([scores, scores[:20]], 25, own.BURN_IN), [(300 - 1) / 24]
+    )
 
 
 def refuse(*_):
@@ -160,7 +164,7 @@ def test_short_series_are_held_out_whole_so_that_models_are_compared(tmp_path):
     assert "whole streams are held out" in result.stderr
     trained_run = own.finished(tmp_path / "runs" / "data" / "short" / "run")
     assert trained_run.config.data["by"] == "stream"
-    scores = own.compare(trained_run, splits(trained_run.config, Place(None, tmp_path)))
+    scores = own.compare(trained_run, splits(trained_run.config, Place(None, tmp_path)), QUIET)
     assert (scores.burn_in, scores.observations) == (20, 2 * 25)
     result = moca(*command, "--runs", tmp_path / "other", "--hold-out", "time")
     assert result.exit_code == 2

@@ -17,6 +17,7 @@ from training.errors import BadConfig, BadRun
 from training.jobs import shown
 from training.learners import learner
 from training.meta_training import loop
+from training.meta_training.loop import Job
 from training.meta_training.objective import Validation, log_scores
 from training.meta_training.runs import Progress, Run
 from training.paper import finished
@@ -311,11 +312,12 @@ def test_a_setting_that_is_wrong_is_named_with_what_was_expected(settings, messa
 TITLE = "hazard-0.05_moca_rate-0.005_seed-3_a-name-that-is-rather-long"
 
 
-def lines(folder, terminal, progress, measured, leads=True, **optimiser):
+def lines(folder, terminal, progress, measured, **optimiser):
     """What is shown at the end, each line as wide as it is."""
     forced = dict.fromkeys(("force_terminal", "force_interactive"), terminal)
     console = Console(file=io.StringIO(), width=100, color_system=None, **forced)
-    with shown(tiny(optimiser=optimiser), folder, TITLE, console, leads=leads) as report:
+    job = Job(tiny(optimiser=optimiser), None, None, Run(folder / TITLE))
+    with shown(job, console) as report:
         report(progress, measured)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
     return [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
@@ -332,5 +334,3 @@ def test_progress_is_one_line_in_a_terminal_and_a_line_for_each_validation_elsew
     assert lines(tmp_path, False, progress, {"loss": 1.0}) == []
     (shown_lines,) = lines(tmp_path, False, progress, {"loss": 1.0, "validation/nll": 2.0})
     assert shown_lines == f"{TITLE} 50: loss 1.000 nll 2.000 5.0/s"
-    assert lines(tmp_path / "none", False, progress, {"validation/nll": 2.0}, leads=False) == []
-    assert not (tmp_path / "none").exists()
