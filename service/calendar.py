@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from operator import attrgetter
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -39,20 +40,6 @@ _PARTS = {
 }
 T = TypeVar("T")
 _LOCAL = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?", re.ASCII)
-
-
-class Occurrence(NamedTuple):
-    """One time of a window, in seconds since 1970; the end is not part of it."""
-
-    window: Window
-    start: float
-    end: float
-
-    def span(self) -> PlannedSpan:
-        """Return it as commands carry it."""
-        start_ms = round(1000 * self.start)
-        end_ms = round(1000 * self.end)
-        return PlannedSpan(self.window.name, tuple(self.window.match), start_ms, end_ms)
 
 
 encode = msgspec.json.Encoder().encode
@@ -122,7 +109,7 @@ def check(window: Window) -> None:
             raise ValueError("start: expected the first time of the rule")
 
 
-def occurrences(window: Window, since_s: float, until_s: float) -> Iterator[Occurrence]:
+def occurrences(window: Window, since_s: float, until_s: float) -> Iterator[PlannedSpan]:
     """Yield the times of a window that overlap those from `since_s` to before `until_s`, in order.
 
     Local times are those of clocks on the wall: a window from 22:00 to 23:00 is so all year.
@@ -144,7 +131,8 @@ def occurrences(window: Window, since_s: float, until_s: float) -> Iterator[Occu
         begins = at.replace(tzinfo=place).timestamp()
         ends = (at + length).replace(tzinfo=place).timestamp()
         if begins < until_s and ends > since_s:
-            yield Occurrence(window, begins, ends)
+            start_ms = round(1000 * begins)
+            yield PlannedSpan(window.name, tuple(window.match), start_ms, round(1000 * ends))
 
 
 def _wall(seconds: float) -> datetime:
@@ -177,22 +165,21 @@ class Calendar:
         return [*found]
 
     def _spans_of_day(self, day: int) -> list[PlannedSpan]:
-        overlapping = self.occurrences(day * DAY_S, (day + 1) * DAY_S)
-        return [occurrence.span() for occurrence in overlapping]
+        return self.occurrences(day * DAY_S, (day + 1) * DAY_S)
 
     def occurrences(
         self, since_s: float, until_s: float, most: int | None = None
-    ) -> list[Occurrence]:
+    ) -> list[PlannedSpan]:
         """Return the times of all windows that overlap a time, ordered by their start.
 
         most: of each window, its first ones.
         """
         every = [
-            occurrence
+            span
             for window in self.windows.values()
-            for occurrence in islice(occurrences(window, since_s, until_s), most)
+            for span in islice(occurrences(window, since_s, until_s), most)
         ]
-        return sorted(every, key=lambda occurrence: occurrence.start)
+        return sorted(every, key=attrgetter("start_ms"))
 
 
 def _checked(field: str, read: Callable[[str], T], text: str) -> T:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 from zlib import crc32
 
 import msgspec
@@ -446,13 +446,13 @@ class Appended(NamedTuple):
     waiting: int
 
 
-class Queued(msgspec.Struct, gc=False):
+class Queued(Protocol):
     """A command that is to be appended: encoded envelope, and what it counts for."""
 
     number: int
     units: int
     payload: bytes
-    rows: int = 1
+    rows: int
 
 
 def entry_of(partition: int, incarnation: str, commands: Sequence[Queued]) -> tuple[bytes, bytes]:

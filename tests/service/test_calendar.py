@@ -19,7 +19,10 @@ def at(text, zone="UTC"):
 
 def times(window, since, until):
     return [
-        (datetime.fromtimestamp(one.start, UTC), datetime.fromtimestamp(one.end, UTC))
+        (
+            datetime.fromtimestamp(one.start_ms / 1000, UTC),
+            datetime.fromtimestamp(one.end_ms / 1000, UTC),
+        )
         for one in occurrences(window, at(since), at(until))
     ]
 
@@ -69,7 +72,9 @@ def test_times_are_those_of_a_walk(first, minutes, zone, weekly, every, others, 
     check(window)
     since_s = at("2023-01-01T00:00:00") + 86_400 * since
     until_s = since_s + 3600 * hours
-    found = [(one.start, one.end) for one in occurrences(window, since_s, until_s)]
+    found = [
+        (one.start_ms / 1000, one.end_ms / 1000) for one in occurrences(window, since_s, until_s)
+    ]
     every_one = walked(window, days, every)
     assert found == overlapping(every_one, since_s, until_s)
     calendar = Calendar()

@@ -49,7 +49,7 @@ from service.settings import Settings
 from service.store import keys
 from service.store import log as logs
 from service.store.keys import partition_of
-from service.store.log import Appended, Appender, Queued, entry_of
+from service.store.log import Appended, Appender, entry_of
 from service.store.reads import AsyncStore
 from service.store.shards import UNREACHABLE, AsyncStoreClient
 from service.store.streams import UNREADABLE
@@ -631,12 +631,10 @@ class PartitionQueue:
         """Append the batch, retrying until it succeeds."""
         self._batch_no += 1  # never reused for another batch, even if this one fails
         self._count = 0
-        commands: list[Queued] = []
         for pending in self._batch:
             pending.sent = True
             self._count += pending.units
-            commands.append(Queued(pending.number, pending.units, pending.payload, pending.rows))
-        self._entry = entry_of(self._partition, self._appender.incarnation, commands)
+        self._entry = entry_of(self._partition, self._appender.incarnation, self._batch)
         self._pause_s = FIRST_PAUSE_S
         self._gathered.add(metrics.APPEND_COMMANDS, len(self._batch))
         self._try(False)

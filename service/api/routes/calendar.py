@@ -60,12 +60,10 @@ async def show_calendar(request: Request, query: Annotated[CalendarQuery, Query(
     names = {one.name for one in windows}
     times = [
         responses.WindowTime(
-            occurrence.window.name,
-            rendering.instant(round(1000 * occurrence.start)),
-            rendering.instant(round(1000 * occurrence.end)),
+            span.window, rendering.instant(span.start_ms), rendering.instant(span.end_ms)
         )
-        for occurrence in calendar.occurrences(since_s, until_s, MOST)
-        if occurrence.window.name in names
+        for span in calendar.occurrences(since_s, until_s, MOST)
+        if span.window in names
     ]
     return json_response(responses.Calendar(windows, times))
 

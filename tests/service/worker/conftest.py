@@ -23,7 +23,7 @@ from service.settings import Settings
 from service.store import feed, keys
 from service.store.connection import connect, connect_async
 from service.store.health import fix_partitions
-from service.store.log import Queued, entry_of
+from service.store.log import entry_of
 from service.store.reads import AsyncStore
 from service.store.shards import script
 from service.store.streams import (
@@ -48,6 +48,15 @@ STAGED = "0123"  # token of a snapshot to import
 # Details that an answer leaves out where it has none.
 DETAILS = ("log_score", "changepoint_probability", "recent_change_probability", "run_length")
 NOTHING = dict.fromkeys(DETAILS)
+
+
+class Queued(NamedTuple):
+    """A command that is to be appended, as an API process has it."""
+
+    number: int
+    units: int
+    payload: bytes
+    rows: int = 1
 
 
 class Rendered(NamedTuple):

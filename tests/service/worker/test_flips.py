@@ -12,11 +12,11 @@ from msgspec import structs
 from service import wire
 from service.models.catalogue import Canary
 from service.store import keys
-from service.store.log import START, Entry, Queued, entry_of
+from service.store.log import START, Entry, entry_of
 from service.store.streams import UnreadablePart
 from service.wire import Configure, Observation, Observe, rows
 from service.worker.streams.task import decode_entries
-from tests.service.worker.conftest import INCARNATION
+from tests.service.worker.conftest import INCARNATION, Queued
 
 
 def damages(blob):

@@ -13,10 +13,10 @@ from model_core.upm.conjugate import Gaussian
 from service import wire
 from service.store import keys
 from service.store import log as log_module
-from service.store.log import Queued, entry_of
+from service.store.log import entry_of
 from service.wire import Configure, Observation, Observe, RunLength
 from service.worker.streams import registry as engine_module
-from tests.service.worker.conftest import INCARNATION
+from tests.service.worker.conftest import INCARNATION, Queued
 
 POISON = 13.0
 
