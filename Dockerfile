@@ -45,9 +45,9 @@ FROM ${PYTHON_IMAGE}
 ARG COMPILER=
 LABEL org.opencontainers.image.title="moca-service" org.opencontainers.image.licenses="Apache-2.0"
 # A container's first process ignores signals that it has no handler for, so a stop during the start would be
-# waited out: tini is that process, and passes them on.
+# waited out: tini is that process, and passes them on. jemalloc is for the store of `moca serve`.
 # hadolint ignore=DL3008,SC2086
-RUN apt-get update && apt-get install --yes --no-install-recommends tini ${COMPILER} \
+RUN apt-get update && apt-get install --yes --no-install-recommends tini libjemalloc2 ${COMPILER} \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin moca \
     && install --directory --owner moca /data /models

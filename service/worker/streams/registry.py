@@ -37,6 +37,7 @@ from service.worker.streams.step_inputs import past_of, recall_errors
 from service.worker.streams.stream import Changes, Stream, StreamKey, Table, changes_of, parted
 
 logger = logging.getLogger(__name__)
+SPARE = 0.02  # of the room, made at once where it is short: all streams are sorted for it
 STEP_PARTS = 6  # of the states that are stepped at once, what a step holds at its peak, about
 STATES_BYTES = 64 << 20  # of states that are committed together, about
 CANNOT_REPLAY = f"its tail cannot be replayed: {NOT_FINITE}"
@@ -469,8 +470,9 @@ class Engine:
         going: list[Stream] = []
         if self.room.excess(host, device) <= 0:
             return going
+        wanted = self.room.less(SPARE)
         for stream in sorted(self.streams.values(), key=attrgetter("used_s")):
-            if self.room.excess(host, device) <= 0:
+            if wanted.excess(host, device) <= 0:
                 break
             if stream.idle and stream.partition not in busy:
                 going.append(stream)
@@ -591,6 +593,11 @@ class Room(NamedTuple):
     def for_states(self) -> int:
         """Bytes for states."""
         return self.host if self.device is None else self.device
+
+    def less(self, share: float) -> Room:
+        """The room without a share of it."""
+        device = None if self.device is None else int((1.0 - share) * self.device)
+        return Room(int((1.0 - share) * self.host), device)
 
 
 def room(device: str, sharing: int = 0) -> Room:

@@ -87,3 +87,22 @@ def test_the_least_recently_used_goes_first_and_is_counted(make_bench, clock):
     # Rows are given back: thirteen streams in turn never took more than one slab's first ones.
     assert all(slab.rows <= 16 for slab in engine._slabs.values())
     assert bench.observe("s0", [2.0])[0]["seq"] == 1
+
+
+def test_more_room_is_made_than_is_short(make_bench):
+    """Streams are sorted for it, which the next ones need not wait for."""
+    bench = make_bench(partitions=1)
+    engine = bench.worker.engine
+    for i in range(200):
+        bench.observe(f"s{i:03}", [1.0])
+
+    def used():
+        host, device = engine.held()
+        return host + device - sum(slab.spare_bytes for slab in engine._slabs.values())
+
+    limit = used() - 1
+    engine.settings = engine.settings.model_copy(update={"resident_bytes": limit})
+    bench.turn()
+    first = 200 - len(engine.streams)  # of those that are left, the oldest of which are gone
+    assert {name for _, name in engine.streams} == {f"s{i:03}" for i in range(first, 200)}
+    assert 0.97 * limit < used() <= 0.98 * limit
