@@ -7,8 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from model_core import segments
-from model_core.segments import Changes, Sequences
+from model_core.stream_settings import DEFAULTS
 from tests.training.test_learners import drawn, learner_of
 from tests.training.tiny import SETTINGS, seeded, splits, tiny, untold
 from training import catalogue, jobs, paper
@@ -20,7 +19,6 @@ from training.experiments import players, sinusoid
 from training.jobs import Training, train
 from training.learners import learner
 from training.meta_training import objective
-from training.meta_training.objective import start
 from training.meta_training.runs import Run
 from training.online import follow
 from training.paper import (
@@ -266,22 +264,20 @@ def test_denormals_count_as_nothing_in_training_only(court, tmp_path, monkeypatc
 
 
 @torch.no_grad()
-def test_a_trace_of_the_filter_is_the_forward_pass():
+def test_traces_and_densities_are_those_of_the_filter():
     config = tiny()
     sources = splits(config)
-    model, batch = learner(config, sources).double().model(), sources.test(seeded(), 3, 30)
-    matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
-    hazard = torch.full((1, 1), model.hazard, dtype=torch.float64)
-    expected = segments.forward(matrix, Changes(hazard)).log_posterior.exp()
-    torch.testing.assert_close(trace(model, batch), expected, atol=1e-9, rtol=0)
-    one = batch.part(slice(0, 1))
+    model, batch = learner(config, sources).double().model(), sources.test(seeded(), 1, 30)
+    (alone,) = batch.series()
+    whole = follow(model, alone.y, DEFAULTS._replace(max_hypotheses=30), (0.5,), alone.x)
+    lengths, chances = whole.pipeline.slab.belief(0)
+    assert lengths == list(range(30))
+    assert trace(model, batch)[0, -1].tolist() == pytest.approx(chances, abs=1e-9)
     grid = torch.linspace(-30, 30, 6001, dtype=torch.float64).unsqueeze(-1)
-    (alone,) = one.series()
     density_of = density(model, alone.part(slice(0, 7)), batch.x[0, 7:8], grid)[:, 0]
     below = torch.trapezoid(density_of * (grid[:, 0] <= batch.y[0, 7, 0]), grid[:, 0])
     assert torch.trapezoid(density_of, grid[:, 0]).item() == pytest.approx(1, abs=1e-6)
-    cdf = follow(model, one.y[0], levels=(0.5,), inputs=one.x[0]).summary.cdf
-    assert below.item() == pytest.approx(cdf[7, 0], abs=2e-3)
+    assert below.item() == pytest.approx(whole.summary.cdf[7, 0], abs=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["alpaca-lags", "alpaca-mixture-unknown", "lstm-lags"])

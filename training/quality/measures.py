@@ -35,18 +35,6 @@ from training.figures import Chart, Dots, dots
 from training.online import Followed, StartBelief, follow, segmentation
 from training.quality import baselines, scores
 from training.quality.baselines import ALWAYS, EVEN, Detector, alarms_of, warmed_up
-from training.quality.scores import (
-    MARGIN,
-    REPETITIONS,
-    RUNAWAY,
-    WIDEST,
-    WITHIN,
-    ChangeScore,
-    Forecast,
-    SeriesScore,
-    alarm_curve,
-    anomaly_score,
-)
 from training.quality.series import (
     FAMILIES,
     MARGINS,
@@ -370,45 +358,41 @@ def changes(study: QualityStudy) -> Rows:
     """
     rows = []
     for corpus, series in study.data.annotated.items():
-        by_method: dict[str, list[tuple[ChangeScore, int]]] = {}
+        by_method: dict[str, list[list[int]]] = {}
         for one in study.track(series, f"changes: {corpus}"):
             for method, starts in _detections(study, corpus, one).items():
-                score = _change_score(corpus, one, starts)
-                by_method.setdefault(method, []).append((score, len(starts)))
-        for method, results in by_method.items():
-            # A generator of their own leaves what others draw as it was without these.
-            own = corpus != TCPD and method.endswith(SERVED)
-            rng = np.random.default_rng(study.seed) if own else study.rng
-            rows.append(_change_row(corpus, method, results, rng))
+                by_method.setdefault(method, []).append(starts)
         if series:
             # The mean length of the regimes of the corpus, of all annotators.
             regimes = [1 + statistics.mean(map(len, one.annotations.values())) for one in series]
             apart = round(sum(len(one.y) for one in series) / sum(regimes))
-            marked = [(one, list(range(apart, len(one.y), apart))) for one in series]
-            results = [(_change_score(corpus, one, marks), len(marks)) for one, marks in marked]
-            rng = np.random.default_rng(study.seed)
-            rows.append(_change_row(corpus, f"{ALWAYS}, every {apart}", results, rng))
+            marks = [list(range(apart, len(one.y), apart)) for one in series]
+            by_method[f"{ALWAYS}, every {apart}"] = marks
+        for method, detections in by_method.items():
+            # A generator of their own leaves what others draw as it was without these.
+            own = method.startswith(ALWAYS) or (corpus != TCPD and method.endswith(SERVED))
+            rng = np.random.default_rng(study.seed) if own else study.rng
+            pairs = zip(series, detections, strict=True)
+            measured = [_change_score(corpus, one, starts) for one, starts in pairs]
+            f1 = bootstrap([score.f1 for score in measured], rng)
+            cover = [score.cover for score in measured]
+            rows.append(
+                {
+                    "corpus": corpus,
+                    "method": method,
+                    "f1": f1,
+                    "cover": bootstrap(cover, rng) if corpus == TCPD else None,
+                    "detections": sum(map(len, detections)),
+                }
+            )
     return rows
 
 
-def _change_score(corpus: str, one: LabelledSeries, starts: Sequence[int]) -> ChangeScore:
+def _change_score(corpus: str, one: LabelledSeries, starts: Sequence[int]) -> scores.ChangeScore:
     if corpus == TCPD:
         return scores.change_score(one.annotations, starts, len(one.y))
     (marked,) = one.annotations.values()
-    return ChangeScore(scores.f1(marked, starts, MARGINS[corpus]), math.nan)
-
-
-def _change_row(
-    corpus: str, method: str, results: Sequence[tuple[ChangeScore, int]], rng: np.random.Generator
-) -> dict[str, Any]:
-    f1 = bootstrap([score.f1 for score, _ in results], rng)
-    return {
-        "corpus": corpus,
-        "method": method,
-        "f1": f1,
-        "cover": bootstrap([score.cover for score, _ in results], rng) if corpus == TCPD else None,
-        "detections": sum(count for _, count in results),
-    }
+    return scores.ChangeScore(scores.f1(marked, starts, MARGINS[corpus]), math.nan)
 
 
 def _detections(study: QualityStudy, corpus: str, one: LabelledSeries) -> dict[str, list[int]]:
@@ -471,7 +455,7 @@ def selection(study: QualityStudy) -> Rows:
             for model, settings in study.track(tried, f"choices on TCPD: {name}")
         ]
         table = np.array(by_candidate)  # [candidate, series, output, measure]
-        halves = [study.rng.permutation(len(series)) for _ in range(REPETITIONS)]
+        halves = [study.rng.permutation(len(series)) for _ in range(scores.REPETITIONS)]
         for k, output in enumerate(OUTPUTS):
             chosen = []
             default = []
@@ -528,7 +512,7 @@ def forecasts(study: QualityStudy) -> dict[str, Rows]:
             if np.isfinite(one.y[warmed_up(one.y)[2] :]).sum() >= scores.SHORTEST
         ]
         strange: dict[str, list[Floats]] = {}
-        by_method: dict[str, list[SeriesScore]] = {}
+        by_method: dict[str, list[scores.SeriesScore]] = {}
         for one in study.track(series, f"forecasts: {corpus}"):
             for method, score in _forecast_scores(study, one, strange).items():
                 by_method.setdefault(method, []).append(score)
@@ -557,7 +541,7 @@ def forecasts(study: QualityStudy) -> dict[str, Rows]:
 
 def _forecast_scores(
     study: QualityStudy, one: LabelledSeries, strange: dict[str, list[Floats]]
-) -> dict[str, SeriesScore]:
+) -> dict[str, scores.SeriesScore]:
     """Scores of every forecaster on one series; strange: gains the probabilities answered."""
     location, scale, first = warmed_up(one.y)
     by_method = {}
@@ -566,7 +550,7 @@ def _forecast_scores(
         followed = follow(model, one.y, settings, levels)
         quantiles = followed.summary.quantiles[:, :, 0]
         middle = levels.index(scores.MEDIAN)
-        forecast = Forecast(
+        forecast = scores.Forecast(
             followed.log_score,
             quantiles[:, middle],
             followed.summary.cdf[:, 0],
@@ -597,10 +581,10 @@ def _anomalies(
     weights = [scores.window_weights(one.window) for one in series]
     for name, values in detectors.items():
         if name.endswith(ANOMALY):
-            score = anomaly_score(values, weights, study.rng, alarm_curve)
+            score = scores.anomaly_score(values, weights, study.rng, scores.alarm_curve)
             nab.append({"method": f"{name}, alarms", "score": score})
         if not name.endswith(EVIDENCE):
-            nab.append({"method": name, "score": anomaly_score(values, weights, study.rng)})
+            nab.append({"method": name, "score": scores.anomaly_score(values, weights, study.rng)})
         volumes = [
             scores.vus_pr(score, one.window)
             for score, one in zip(values, series, strict=True)
@@ -619,18 +603,14 @@ def tables(results: Results) -> str:
     return page(
         "quality.md",
         **results,
+        scores=scores,
         sizes=Sizes(),
         settling=SETTLING,
         central=CENTRAL,
         settled_from=SETTLED_FROM,
         little=LITTLE,
-        margin=MARGIN,
         margins=MARGINS,
         spread=SPREAD,
-        repetitions=REPETITIONS,
-        runaway=RUNAWAY,
-        within=WITHIN,
-        widest=WIDEST,
     )
 
 
