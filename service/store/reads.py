@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
@@ -129,7 +128,6 @@ class AsyncStore:
         chunks = [(keys.text_of(number), chunk) for number, chunk in history.items()]
         return StreamSnapshot(
             stream,
-            time.time_ns() // 1_000_000,
             head.digest,
             head,
             state_of(stream, head, checkpoint),

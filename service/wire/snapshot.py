@@ -15,7 +15,7 @@ from msgspec import Struct
 from service.wire import Event, Head, Record, SettingsChange, encode
 
 MAGIC = b"MOCASNAP"
-VERSION = 3
+VERSION = 4
 GROWTH = 16  # decompressed bytes for each that is stored, at most, beyond the first megabytes
 LEAST = 4 << 20
 _PREFIX = struct.Struct("<8sHI")
@@ -34,7 +34,6 @@ class StreamSnapshot(Struct):
     """
 
     stream: str
-    taken_ms: int
     model_digest: str | None
     head: Head
     checkpoint: bytes | None

@@ -284,7 +284,7 @@ def snapshot_seeds() -> list[bytes]:
     head = wire.Head(1, wire.StreamSettings(model="gaussian"))
     head.seq = 1
     record = wire.Record(0, 1.5, None, None, 1.0, None, 0.01, 0.0)
-    taken = snapshot.StreamSnapshot("s", NOW_MS, None, head, None, [record], [], {b"k": b"r"})
+    taken = snapshot.StreamSnapshot("s", None, head, None, [record], [], {b"k": b"r"})
     return [wire.encode(taken)]
 
 

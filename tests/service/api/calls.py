@@ -92,7 +92,7 @@ def request_of(example, snapshot, samples):
 def requests():
     """One request of each call, as its first example has it."""
     head = wire.Head(1, wire.StreamSettings())
-    blob = snapshot.dump(snapshot.StreamSnapshot("s", 1, None, head, None, [], [], {}))
+    blob = snapshot.dump(snapshot.StreamSnapshot("s", None, head, None, [], [], {}))
     by_call = {}
     for example in all_examples():
         asked = request_of(example, blob, ({"__name__": "x"}, [(1.0, 1_767_225_600_000)]))

@@ -358,7 +358,6 @@ class Bench:
         catalogue = Catalogue(self.settings.models_dir)
         model = exported.head.settings.model
         exported.model_digest = exported.model_digest or catalogue.digest(model)
-        exported.taken_ms = self.now_ms
         return snapshot.dump(exported)
 
     def put(self, stream, blob, status=201):

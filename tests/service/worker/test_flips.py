@@ -7,7 +7,6 @@ import asyncio
 import json
 
 import pytest
-from msgspec import structs
 
 from service import wire
 from service.models.catalogue import Canary
@@ -59,8 +58,7 @@ def test_every_part_of_a_stream_is_checked_by_the_api_too(make_bench):
 
     def read():
         try:
-            kept = asyncio.run(bench._store(lambda store: store.snapshot("a")))
-            return kept and structs.replace(kept, taken_ms=0)
+            return asyncio.run(bench._store(lambda store: store.snapshot("a")))
         except UnreadablePart:
             return None
 
