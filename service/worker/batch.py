@@ -636,7 +636,7 @@ class CommandBatch:
         Raises UnfitModel and NotInstalled.
         """
         if answers.detailed(command):
-            check_details(self.engine, head, command)
+            check_details(head, command)
         if command.components:
             self.engine.need_torch()
 

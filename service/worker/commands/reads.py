@@ -70,7 +70,7 @@ def predictions(
     inputs = command.x if command.x is not None else [[]]
     for i, x in enumerate(inputs):
         check_input(x, head.x_dim, f"x[{i}]")
-    validation.check_predictions(engine, stream, command, len(inputs))
+    validation.check_predictions(stream, command, len(inputs))
     StoredPipeline(engine).wake([stream])
     predicted = [Prediction() for _ in inputs]
     slab = stream.slab or engine.slab(head)
@@ -116,7 +116,7 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> Predictions:
         detail = f"horizon: the stream is still warming up at seq {head.seq}"
         raise WarmingUp(detail, seq=head.seq)
     count = max(command.samples, 0 if model.exchangeable else forecasts.PATHS)
-    validation.check_predictions(engine, stream, command, command.horizon)
+    validation.check_predictions(stream, command, command.horizon)
     if count:
         validation.check_paths(engine, stream, command, count)
     slab = stream.slab

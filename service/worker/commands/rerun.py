@@ -466,7 +466,7 @@ def _run(
     made.slab = slab
     made.row = row
     try:
-        yield from _step(engine, rerun, warm, beliefs)
+        yield from _step(rerun, warm, beliefs)
     except BaseException:  # given up on the way, too
         made.leave()
         raise
@@ -476,7 +476,7 @@ def _run(
     return rerun
 
 
-def _step(engine: Engine, rerun: Rerun, warm: int, beliefs: int) -> Steps[None]:
+def _step(rerun: Rerun, warm: int, beliefs: int) -> Steps[None]:
     made = rerun.stream
     head = rerun.head
     records = rerun.records

@@ -80,7 +80,7 @@ def check_fixed(head: Head, given: dict[str, Any]) -> None:
 # --- costs ----------------------------------------------------------------------------------------
 
 
-def check_predictions(engine: Engine, stream: Stream, command: Predict, points: int) -> None:
+def check_predictions(stream: Stream, command: Predict, points: int) -> None:
     """Raise UnfitModel for predictions of so many labels that they would take too long."""
     head = stream.live()
     outputs = head.y_dim or 1
@@ -88,15 +88,15 @@ def check_predictions(engine: Engine, stream: Stream, command: Predict, points: 
     levels = len(command.quantiles) + 1 + COMPONENT * command.components
     cost = hypotheses * levels + outputs * (hypotheses * COVARIANCE + NUMBER)
     work = points * outputs * (cost + NUMBER * command.samples)
-    _check(engine, work, f"{points} predictions of {outputs} numbers")
+    _check(work, f"{points} predictions of {outputs} numbers")
 
 
-def check_details(engine: Engine, head: Head, command: Observe) -> None:
+def check_details(head: Head, command: Observe) -> None:
     """Raise UnfitModel for quantiles or components of observations that would take too long."""
     levels = len(command.quantiles or ()) + COMPONENT * command.components
     count = len(command.observations)
     work = count * (head.y_dim or 1) * head.settings.max_hypotheses * levels
-    _check(engine, work, f"quantiles or components of {count} observations")
+    _check(work, f"quantiles or components of {count} observations")
 
 
 def check_paths(engine: Engine, stream: Stream, command: Predict, count: int) -> None:
@@ -124,12 +124,11 @@ def check_paths(engine: Engine, stream: Stream, command: Predict, count: int) ->
         )
 
 
-def _check(engine: Engine, work: float, what: str) -> None:
-    limit = MAX_READ_EVALUATIONS
-    if work > limit:
+def _check(work: float, what: str) -> None:
+    if work > MAX_READ_EVALUATIONS:
         raise UnfitModel(
             f"{what}, with this many hypotheses, quantiles and samples, cost {work:.0f} "
-            f"evaluations, at most {limit}: split the request"
+            f"evaluations, at most {MAX_READ_EVALUATIONS}: split the request"
         )
 
 
