@@ -272,14 +272,15 @@ class Wave:
 def asleep(
     table: Table, streams: Sequence[Stream], envelopes: Sequence[Envelope], counts: Ints
 ) -> tuple[Rows, Ints]:
-    """Rows (B,) of distinct streams, and how many observations each can sleep through (B,).
+    """Rows (B,) of distinct streams, and how many observations of each can be in a wave (B,).
 
-    counts: (B,) that come to it; envelopes: of their commands. Of several none, where the alarm
-    period is followed: it is fixed after all of them.
+    It sleeps through all but the last of so many, which has to be looked at. counts: (B,) that come
+    to it; envelopes: of their commands. Of several none, where the alarm period is followed: it is
+    fixed after all of them.
     """
     places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
     own = table.of(places)
-    left = np.where(places >= 0, own["until"] - own["position"]["seq"], 0)
+    left = np.where(places >= 0, own["until"] - own["position"]["seq"] + 1, 0)
     several = counts > 1
     if several.any():
         left[several & followed(own, envelopes)] = 0
@@ -597,7 +598,7 @@ def _stepped(slab: Slab, rows: Ints, wave: Wave, room: Floats, rest: Rest | None
 
 
 def _quiet(wave: Wave, stepped: Stepped) -> Bools:
-    """Which steps were taken, move no event and alarm nobody (N,)."""
+    """Which steps were taken, move no event, alarm nobody and need no look (N,)."""
     own = wave.own
     starts = wave.seqs - stepped.table[:, _EVENT_RUN_LENGTH]
     suspected = wave.each(own["suspected"])
@@ -606,6 +607,7 @@ def _quiet(wave: Wave, stepped: Stepped) -> Bools:
         starts <= wave.each(own["settled"]),
         (starts == suspected) & (stepped.table[:, _EVIDENCE] < wave.each(own["threshold"])),
     )
+    still &= wave.seqs < wave.each(own["until"])
     return np.asarray(still & stepped.ok & ~(stepped.anomaly >= wave.each(own["alarm"])))
 
 
