@@ -1,10 +1,10 @@
 """Where a worker's time goes: CPU time and calls of an observation by stage, and a flame graph.
 
 `python -m tests.referees.stages --model averaged --folded FILE` has one worker apply lists of one
-observation of each of 1,000 streams, from the log to the commit, under cProfile. Time within numpy,
-msgspec, redis and the like is of the stage that calls it. cProfile makes calls dearer than they
-are: compare shares, and counts of calls, not sums. FILE: stacks as `flamegraph.pl` and speedscope
-take them, two levels deep.
+observation of each of 1,000 streams, or of 1,000 of one stream (`--one`: the series of `moca bench
+serve`), from the log to the commit, under cProfile. Time within numpy, msgspec, redis and the like
+is of the stage that calls it. cProfile makes calls dearer than they are: compare shares, and counts
+of calls, not sums. FILE: stacks as `flamegraph.pl` and speedscope take them, two levels deep.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from service.bench.serve import rows_of
 from service.wire import Observation, Observe
 from tests.clusters import running_server, valkey
 from tests.service.worker.conftest import Bench
@@ -75,17 +76,32 @@ def worker(model: str) -> Iterator[Bench]:
             bench.close()
 
 
-def profiled(model: str) -> pstats.Stats:
-    """Profile of `COUNTED` lists, by the CPU time of the worker's thread."""
-    torch.set_num_threads(1)
+def lists_of(model: str, one: bool) -> Iterator[tuple[bool, list[Observe]]]:
+    """Lists of one stream or of many; whether they count."""
+    if one:
+        for number, at in enumerate(range(0, STREAMS * (len(BEFORE) + COUNTED), STREAMS)):
+            rows = rows_of(model, at + STREAMS)[at:]
+            observations = [Observation(row["y"], row.get("x")) for row in rows]
+            yield number >= len(BEFORE), [Observe("host", observations)]
+        return
     rng = random.Random(1)
     names = [f"host-{number:06}" for number in range(STREAMS)]
+    for number in (*BEFORE, *(1,) * COUNTED):
+        lists = [[Observation(rng.gauss(0.0, 1.0)) for _ in range(number)] for _ in names]
+        yield number == 1, [*map(Observe, names, lists)]
+
+
+def profiled(model: str, one: bool) -> pstats.Stats:
+    """Profile of `COUNTED` lists, by the CPU time of the worker's thread."""
+    torch.set_num_threads(1)
     profile = cProfile.Profile(time.thread_time)
     with worker(model) as bench:
-        for number in (*BEFORE, *(1,) * COUNTED):
-            lists = [[Observation(rng.gauss(0.0, 1.0)) for _ in range(number)] for _ in names]
-            bench.append_rows(*map(Observe, names, lists))
-            if number == 1:
+        for counts, commands in lists_of(model, one):
+            if one:
+                bench.append(*commands)
+            else:
+                bench.append_rows(*commands)
+            if counts:
                 profile.enable()
             bench.turn()
             profile.disable()
@@ -124,9 +140,10 @@ def by_stage(stats: Any) -> tuple[Counter[str], Counter[str], Counter[tuple[str,
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.referees.stages", description=__doc__)
     parser.add_argument("--model", default="averaged")
+    parser.add_argument("--one", action="store_true", help="lists of one stream")
     parser.add_argument("--folded", type=Path, metavar="FILE")
     options = parser.parse_args()
-    seconds, calls, stacks = by_stage(profiled(options.model))
+    seconds, calls, stacks = by_stage(profiled(options.model, options.one))
     number = STREAMS * COUNTED
     for stage, took_s in seconds.most_common():
         print(f"{stage:48} {1e6 * took_s / number:7.2f} us {calls[stage] / number:7.2f} calls")
