@@ -203,7 +203,8 @@ def _spread(labels: Array) -> _Spread:
 
 def _median(labels: Array) -> float:
     """As numpy's, which takes ten times as long for few labels."""
-    ordered = np.sort(labels)
+    ordered = labels.copy()
+    ordered.sort()
     middle = len(labels) // 2
     upper = float(ordered[middle])
     return upper if len(labels) % 2 else (float(ordered[middle - 1]) + upper) / 2
@@ -495,8 +496,8 @@ def _mean(logs: Array) -> float:
 
 
 def _log_sum(logs: Array) -> float:
-    largest = float(logs.max())
-    return largest + log(float(np.exp(logs - largest).sum()))
+    largest = float(np.maximum.reduce(logs))
+    return largest + log(float(np.add.reduce(np.exp(logs - largest))))
 
 
 def _within_reach(labels: Array) -> Array:

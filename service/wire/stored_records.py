@@ -481,17 +481,15 @@ def _runs_of(part: Part) -> Iterator[Bytes | list[Record]]:
     if isinstance(part, np.ndarray) and part[0, 0] != WHOLE:
         yield part
         return
-    for alike, group in groupby(listed(part), _run_of):
-        if alike is None:
-            yield [row if isinstance(row, Record) else _decode_whole(row) for row in group]
-        else:
-            run = cast(list[bytes], list(group))
-            yield np.frombuffer(b"".join(run), np.uint8).reshape(len(run), -1).T
-
-
-def _run_of(row: bytes | Record) -> tuple[bytes, int] | None:
-    """Kind and shape of an ordinary row, and its length; None of all others."""
-    return None if isinstance(row, Record) or row[0] == WHOLE else (_kind_of(row), len(row))
+    for kind, group in groupby(listed(part), type):
+        if kind is Record:
+            yield cast(list[Record], list(group))
+            continue
+        for run in _runs(cast(list[bytes], list(group))):
+            if run[0][0] == WHOLE:
+                yield [*map(_decode_whole, run)]
+            else:
+                yield np.frombuffer(b"".join(run), np.uint8).reshape(len(run), -1).T
 
 
 def _kind_of(row: bytes) -> bytes:
