@@ -388,6 +388,13 @@ MUTATIONS = [
         "tests/service/worker/filtering/test_quiet.py",
     ),
     Mutation(
+        "quiet: a label that is no whole number is a count",
+        "service/worker/filtering/quiet.py",
+        "fit &= ~whole | (np.floor(y) == y)",
+        "pass",
+        "tests/service/worker/test_rows.py",
+    ),
+    Mutation(
         "quiet: a row stays beyond what moved an event",
         "service/worker/filtering/quiet.py",
         "if own[i] + 1 < block.counts[i]:",

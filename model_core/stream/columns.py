@@ -154,17 +154,19 @@ def packed(
     return Packed(seen.y, seen.offset, seen.hazard, inputs)
 
 
-def plain(y: Floats, elapsed: Floats, rates: Floats) -> Floats:
-    """Inputs (B, 8) of a step, as of `Packed`, by single numbers of which nothing is stated.
+def plain(y: Floats, x: Floats, elapsed: Floats, rates: Floats) -> Floats:
+    """Inputs (B, 7 + d + x) of a step, as of `Packed`, by labels of which nothing is stated.
 
-    y, elapsed: (B,). rates: (B, 4) outlier rate and numbers of `Watch`.
+    y: (B, d). x: (B, x). elapsed: (B,). rates: (B, 4) outlier rate and numbers of `Watch`.
     """
-    inputs = np.empty((len(y), places.LABEL + 1))
+    end = places.LABEL + y.shape[1]
+    inputs = np.empty((len(y), end + x.shape[1]))
     inputs[:, places.LABELLED] = 1.0
     inputs[:, places.ELAPSED] = elapsed
     inputs[:, places.CHANGEPOINT] = np.nan
     inputs[:, places.OUTLIER_RATE : places.LABEL] = rates
-    inputs[:, places.LABEL] = y
+    inputs[:, places.LABEL : end] = y
+    inputs[:, end:] = x
     return inputs
 
 

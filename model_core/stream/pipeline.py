@@ -24,6 +24,7 @@ from model_core.stream.resolution import renewed
 from model_core.stream.series import Moved, Series, State, Taken
 from model_core.stream.slab import AT_ONCE, Detail, Past, Slab, Step
 from model_core.stream.state import SeasonPeriods, SeenLabels, kept_season, seasons_of
+from model_core.upm.base import UnderlyingModel
 
 S = TypeVar("S", bound=Series)
 Item = TypeVar("Item")  # one observation, as it is kept
@@ -196,7 +197,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             seq = series.state.seq
             due = seasons.next_look(slab.model, series, seq)
             count = seen.rows - at if due is None else min(seen.rows - at, due - seq)
-            if slab.model.y_dim > 1:
+            if may_leave(slab.model, series.state):
                 left = np.flatnonzero(_left(slab, series.state, seen.y[at : at + count]))
                 count = int(left[0]) + 1 if len(left) else count
             offsets = seasons.foreseen(series.season_state, count, slab.model.y_dim)
@@ -293,7 +294,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 state.season = SeasonPeriods(season.periods(searched), state.seq)
             found = searched is not None
         taken[-1].season = state.season
-        moved = slab.model.y_dim > 1 and bool(_left(slab, state, np.array(y[-1:]))[0])
+        moved = may_leave(slab.model, state) and bool(_left(slab, state, np.array(y[-1:]))[0])
         if not (look or found or moved):
             return False
         # Of a model that has neither it is the next observation: another model may be next.
@@ -502,10 +503,15 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         return steps
 
 
+def may_leave(model: UnderlyingModel, state: State) -> bool:
+    """Whether a label of a vector can move an output that was constant, so that it has a scale."""
+    if model.y_dim == 1 or not model.rescaled or state.settings.scale is not None:
+        return False
+    return any(warmup.flat(state.location or [], state.scale or []))
+
+
 def _left(slab: Slab, state: State, y: Floats) -> NDArray[np.bool_]:
-    """Which labels (n, d) of a vector move an output that was constant, so that it has a scale."""
-    if not slab.model.rescaled or state.settings.scale is not None:
-        return np.zeros(len(y), dtype=bool)
+    """Which labels (n, d) move an output as of `may_leave`."""
     left = warmup.left(y, state.location or [], state.scale or []).any(1)
     return left & columns.labelled(slab.model, y)
 

@@ -167,11 +167,15 @@ def next_look(seq: int, outputs: int = 1) -> int:
     return at
 
 
+def flat(location: Sequence[float], scale: Sequence[float]) -> list[bool]:
+    """Which outputs were constant."""
+    return [unit == flat_scale(value) for value, unit in zip(location, scale, strict=True)]
+
+
 def left(labels: Floats, location: Sequence[float], scale: Sequence[float]) -> NDArray[np.bool_]:
     """Which labels (..., d) of outputs that were constant differ from that constant."""
-    flat = [unit == flat_scale(value) for value, unit in zip(location, scale, strict=True)]
-    differ: NDArray[np.bool_] = np.isfinite(labels) & (labels != np.array(location)) & flat
-    return differ
+    differ = np.isfinite(labels) & (labels != np.array(location))
+    return np.asarray(differ & flat(location, scale))
 
 
 def outlived(

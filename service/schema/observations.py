@@ -282,13 +282,14 @@ class ItemForm(ObservationForm, forbid_unknown_fields=True, frozen=True, gc=Fals
 
 
 class NumberItem(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """An `ItemForm` that is a number, with its time at most: nearly all are.
+    """An `ItemForm` that is numbers, with their time at most: nearly all are.
 
-    Its stream is checked with those of others: see `are_streams`.
+    Its stream is checked with those of others: see `are_streams`. A label of one is no list.
     """
 
     stream: str
-    y: float
+    y: float | Annotated[list[float], Meta(min_length=2)]
+    x: FiniteNumbers | None = None
     time: Timestamp | None = None
 
 

@@ -94,10 +94,13 @@ class ObserveMany(Struct, tag="observe_many", omit_defaults=True, gc=False):
     """
 
     streams: list[str]  # of each row; none twice
-    y: bytes  # float64 of each observation, row by row; NaN: it is the next of `others`
+    y: bytes  # float64 of each label, row by row; NaN: the observation is the next of `others`
     counts: list[int] | None = None  # observations of each row; None: one
     times: list[str | None] | None = None  # of each observation
-    others: list[Observation] | None = None  # those that are more than a number and its time
+    outputs: list[int] | None = None  # numbers in each label; None: one
+    x: bytes = b""  # float64 of each input, row by row
+    inputs: list[int] | None = None  # numbers in each input; None: none
+    others: list[Observation] | None = None  # those that are more than numbers and their time
     seqs: list[int | None] | None = None  # expected positions, of each row
     keys: list[str | None] | None = None  # idempotency keys, of each row
     digests: list[str | None] | None = None  # of what has these keys
@@ -110,13 +113,21 @@ class ObserveMany(Struct, tag="observe_many", omit_defaults=True, gc=False):
     def __post_init__(self) -> None:
         """Raise ValueError where columns are not of the same rows."""
         rows = len(self.streams)
-        counts = self.counts
-        observations, rest = divmod(len(self.y), 8)
-        fit = not rest and rows and observations == (rows if counts is None else sum(counts))
-        for column in (counts, self.seqs, self.keys, self.digests, self.settings):
+        observations = self.units
+        numbers = observations if self.outputs is None else sum(self.outputs)
+        fit = rows > 0 and len(self.y) == 8 * numbers and len(self.x) == 8 * sum(self.inputs or ())
+        for column in (self.counts, self.seqs, self.keys, self.digests, self.settings):
             fit = fit and (column is None or len(column) == rows)
-        if not fit or (self.times is not None and len(self.times) != observations):
+        for each in (self.times, self.outputs, self.inputs):
+            fit = fit and (each is None or len(each) == observations)
+        fit = fit and min(self.outputs or (1,)) > 0 and min(self.inputs or (0,)) >= 0
+        if not fit:
             raise ValueError(f"expected columns of {rows} rows")
+
+    @property
+    def units(self) -> int:
+        """Observations of all rows."""
+        return len(self.streams) if self.counts is None else sum(self.counts)
 
 
 class Configure(Struct, tag="configure", omit_defaults=True):
@@ -286,7 +297,7 @@ def units(command: Command | ObserveMany) -> int:
     """What a command counts for in backpressure: its observations, or one."""
     if isinstance(command, Observe):
         return len(command.observations)
-    return len(command.y) // 8 if isinstance(command, ObserveMany) else 1
+    return command.units if isinstance(command, ObserveMany) else 1
 
 
 def grouped(items: Iterable[T], size: Callable[[T], int], most: int) -> list[list[T]]:

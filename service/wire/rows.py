@@ -1,7 +1,7 @@
 """Observations of many streams as one command: its columns, and its rows as commands of a stream.
 
-Nearly all observations are a number, or a number with its time: those lie in columns. What is more
-than that stands among the others as it is.
+Nearly all observations are numbers, a label and perhaps an input, or these with their time: those
+lie in columns. What is more than that stands among the others as it is.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
 from math import nan
-from typing import TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from service.wire.commands import (
     Command,
@@ -27,19 +28,128 @@ from service.wire.commands import (
 T = TypeVar("T")
 
 
+class Numbers(NamedTuple):
+    """Labels and inputs of observations (N, ...), nan behind those that have fewer than others.
+
+    outputs, inputs: (N,) how many each has. A label that is nan alone is that of an observation
+    which is more than numbers and their time.
+    """
+
+    y: NDArray[np.float64]
+    outputs: NDArray[np.int64]
+    x: NDArray[np.float64]
+    inputs: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, command: ObserveMany) -> Numbers:
+        """Those of a command."""
+        return cls.read(command.y, command.outputs, command.x, command.inputs)
+
+    @classmethod
+    def read(
+        cls, y: bytes, outputs: list[int] | None, x: bytes, inputs: list[int] | None
+    ) -> Numbers:
+        """Those of an ObserveMany's columns."""
+        count = len(y) // 8 if outputs is None else len(outputs)
+        own = np.ones(count, np.int64) if outputs is None else np.array(outputs, np.int64)
+        given = np.zeros(count, np.int64) if inputs is None else np.array(inputs, np.int64)
+        return cls(_table(y, own, 1), own, _table(x, given, 0), given)
+
+    def part(self, chosen: slice | NDArray[Any]) -> Numbers:
+        """Those of some of the observations."""
+        return Numbers(self.y[chosen], self.outputs[chosen], self.x[chosen], self.inputs[chosen])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Numbers]) -> Numbers:
+        """Those of several, one after the other."""
+        y, outputs, x, inputs = zip(*parts, strict=True)
+        return cls(_stacked(y), np.concatenate(outputs), _stacked(x), np.concatenate(inputs))
+
+    @property
+    def plain(self) -> NDArray[np.bool_]:
+        """Which observations are numbers and their time (N,)."""
+        return np.asarray(~np.isnan(self.y[:, 0]))
+
+    def observations(self, times: Sequence[str | None] | None) -> list[Observation]:
+        """Observations that are numbers; times: of each."""
+        known = times or [None] * len(self.y)
+        if self.y.shape[1] == 1 and not self.x.shape[1]:
+            pairs = zip(self.y[:, 0].tolist(), known, strict=True)
+            return [Observation(y, None, time) for y, time in pairs]
+        labels = zip(self.y.tolist(), self.outputs.tolist(), strict=True)
+        inputs = zip(self.x.tolist(), self.inputs.tolist(), strict=True)
+        return [
+            Observation(y[0] if outputs == 1 else y[:outputs], x[:size] or None, time)
+            for (y, outputs), (x, size), time in zip(labels, inputs, known, strict=True)
+        ]
+
+
+def _table(numbers: bytes, sizes: NDArray[np.int64], least: int) -> NDArray[np.float64]:
+    """Numbers (N, ...) that lie one after the other, `sizes` in each row; nan behind them.
+
+    least: columns.
+    """
+    flat = np.frombuffer(numbers, "<f8")
+    most = int(sizes.max(initial=least))
+    if len(flat) == most * len(sizes):
+        return flat.reshape(len(sizes), most)
+    table = np.full((len(sizes), most), nan)
+    table[np.arange(most) < sizes[:, None]] = flat
+    return table
+
+
+def _stacked(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Tables, one after the other; nan in columns that others have more."""
+    most = max(part.shape[1] for part in parts)
+    return np.concatenate(
+        [
+            part
+            if part.shape[1] == most
+            else np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=nan)
+            for part in parts
+        ]
+    )
+
+
+def columns(
+    y: Sequence[float | list[float]], x: Sequence[list[float] | None]
+) -> tuple[bytes, list[int] | None, bytes, list[int] | None]:
+    """Return labels and inputs as an ObserveMany has them: y, outputs, x, inputs."""
+    outputs = None
+    numbers = cast(Sequence[float], y)
+    if list in set(map(type, y)):
+        each = [own if isinstance(own, list) else [own] for own in y]
+        outputs = list(map(len, each))
+        numbers = [*chain.from_iterable(each)]
+    inputs = None
+    given: list[float] = []
+    if any(x):
+        inputs = [len(own or ()) for own in x]
+        given = [*chain.from_iterable(own or () for own in x)]
+    return np.array(numbers, "<f8").tobytes(), outputs, np.array(given, "<f8").tobytes(), inputs
+
+
 def pack(commands: Sequence[Observe]) -> ObserveMany:
     """Return commands of distinct streams, all of one kind and with the same options, as rows."""
     first = commands[0]
     observations = [seen for command in commands for seen in command.observations]
-    numbers = [cast(float, seen.y) if is_number(seen) else nan for seen in observations]
+    plain = list(map(is_plain, observations))
+    pairs = list(zip(observations, plain, strict=True))
+    y, outputs, x, inputs = columns(
+        [cast(float | list[float], seen.y) if own else nan for seen, own in pairs],
+        [seen.x if own else None for seen, own in pairs],
+    )
     counts = [len(command.observations) for command in commands]
     times = [seen.time for seen in observations]
-    others = [seen for seen, y in zip(observations, numbers, strict=True) if y != y]
+    others = [seen for seen, own in pairs if not own]
     return ObserveMany(
         [command.stream for command in commands],
-        np.array(numbers, "<f8").tobytes(),
+        y,
         counts if len(observations) != len(commands) or 0 in counts else None,
         times if any(times) else None,
+        outputs,
+        x,
+        inputs,
         others or None,
         unless_empty([command.seq for command in commands]),
         unless_empty([command.key for command in commands]),
@@ -52,9 +162,9 @@ def pack(commands: Sequence[Observe]) -> ObserveMany:
     )
 
 
-def check(command: ObserveMany) -> None:
+def check(command: ObserveMany, numbers: Numbers) -> None:
     """Raise ValueError where the observations that are more than numbers do not fit the rest."""
-    expected = int(np.isnan(np.frombuffer(command.y, "<f8")).sum())
+    expected = int((~numbers.plain).sum())
     got = len(command.others or ())
     if got != expected:
         raise ValueError(f"expected {expected} observations that are no numbers, got {got}")
@@ -67,18 +177,14 @@ def ends_of(command: ObserveMany) -> Sequence[int]:
     return list(accumulate(command.counts, initial=0))
 
 
-def part_of(command: ObserveMany, start: int, stop: int) -> list[Observation]:
+def part_of(command: ObserveMany, numbers: Numbers, start: int, stop: int) -> list[Observation]:
     """Return observations of all rows, in order, from place `start` to before `stop`."""
-    numbers = np.frombuffer(command.y, "<f8")
-    labels = numbers[start:stop].tolist()
-    if command.times is None:
-        observations = [Observation(y) for y in labels]
-    else:
-        pairs = zip(labels, command.times[start:stop], strict=True)
-        observations = [Observation(y, None, time) for y, time in pairs]
+    own = numbers.part(slice(start, stop))
+    times = None if command.times is None else command.times[start:stop]
+    observations = own.observations(times)
     if command.others is not None:
-        before = int(np.isnan(numbers[:start]).sum())
-        places = [i for i, y in enumerate(labels) if y != y]
+        before = int((~numbers.plain[:start]).sum())
+        places = (~own.plain).nonzero()[0].tolist()
         for i, other in enumerate(places, before):
             observations[other] = command.others[i]
     return observations
@@ -86,7 +192,8 @@ def part_of(command: ObserveMany, start: int, stop: int) -> list[Observation]:
 
 def observations_of(command: ObserveMany) -> list[list[Observation]]:
     """Return the observations of each row."""
-    return [part_of(command, *ends) for ends in pairwise(ends_of(command))]
+    numbers = Numbers.of(command)
+    return [part_of(command, numbers, *ends) for ends in pairwise(ends_of(command))]
 
 
 def row_of(command: ObserveMany, row: int, observations: list[Observation]) -> Observe:
@@ -117,11 +224,14 @@ def chosen(command: ObserveMany, own: Sequence[int]) -> ObserveMany:
     if command.counts is not None:
         ends = ends_of(command)
         places = [*chain.from_iterable(range(ends[row], ends[row + 1]) for row in own)]
-    y = np.frombuffer(command.y, "<f8")
+    numbers = Numbers.of(command)
     others = None
     if command.others is not None:
-        before = np.isnan(y).cumsum()
-        others = [command.others[before[i] - 1] for i in places if y[i] != y[i]] or None
+        no_number = ~numbers.plain
+        before = no_number.cumsum()
+        others = [command.others[before[i] - 1] for i in places if no_number[i]] or None
+    taken = np.zeros(command.units, dtype=bool)
+    taken[places] = True
 
     def part(column: list[T] | None, chosen: Sequence[int] = own) -> list[T] | None:
         return None if column is None else [column[i] for i in chosen]
@@ -129,9 +239,12 @@ def chosen(command: ObserveMany, own: Sequence[int]) -> ObserveMany:
     return replace(
         command,
         streams=[command.streams[row] for row in own],
-        y=y[places].tobytes(),
+        y=np.frombuffer(command.y, "<f8")[taken.repeat(numbers.outputs)].tobytes(),
         counts=part(command.counts),
         times=part(command.times, places),
+        outputs=part(command.outputs, places),
+        x=np.frombuffer(command.x, "<f8")[taken.repeat(numbers.inputs)].tobytes(),
+        inputs=part(command.inputs, places),
         others=others,
         seqs=part(command.seqs),
         keys=part(command.keys),
@@ -150,9 +263,11 @@ def count_of(outcome: Outcome) -> int:
     return outcome.rows if outcome.quiet is None else len(outcome.quiet.firsts)
 
 
-def is_number(seen: Observation) -> bool:
-    """Whether an observation is a number, or a number with its time."""
-    if type(seen.y) is not float or seen.x is not None or seen.elapsed is not None:
+def is_plain(seen: Observation) -> bool:
+    """Whether an observation is a label and an input of numbers, or these with their time."""
+    y = seen.y
+    several = type(y) is list and len(y) > 1 and None not in y
+    if not (several or type(y) is float) or seen.x == [] or seen.elapsed is not None:
         return False
     return seen.changepoint is None and not seen.pending
 

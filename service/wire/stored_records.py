@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, groupby, islice
-from operator import attrgetter, itemgetter
+from operator import add, attrgetter, itemgetter
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple, cast
@@ -513,9 +513,9 @@ def _length(body: bytes, at: int) -> int:
 
 # --- positions of heads ---------------------------------------------------------------------------
 
-# A kind (u8), then numbers at fixed places: so is the position of nearly every stream, of one
-# output, that was filtered. Any other is the whole in msgpack. Workers keep those of streams at
-# rest as rows of an array, as they are stored.
+# A kind (u8), then numbers at fixed places: so is the position of nearly every stream that was
+# filtered; of a vector the last label goes on after them. Any other is the whole in msgpack.
+# Workers keep those of streams at rest as rows of an array, as they are stored.
 
 TOO_MANY = 1 << 32  # observations of a stream whose position is the whole
 _FIELDS = {
@@ -547,9 +547,12 @@ Numbers = tuple[float, ...]  # of `POSITION`
 
 
 def numbers_of(head: Head) -> Numbers | None:
-    """Return a head's position as numbers of `POSITION`; None where it has others."""
+    """Return a head's position as numbers of `POSITION`; None where it has others.
+
+    Of a vector it has the first number of the last label.
+    """
     last = head.last_label
-    if last is None or len(last) != 1 or last[0] is None or head.regime is not None:
+    if not last or None in last or len(last) > KEPT_OUTPUTS or head.regime is not None:
         return None
     if head.changed_probability is None or head.evidence is None or head.map_run_length is None:
         return None
@@ -557,9 +560,9 @@ def numbers_of(head: Head) -> Numbers | None:
     if max(head.seq, head.scored, pace.seen) >= TOO_MANY:
         return None
     return (
-        NUMBERS,
+        NUMBERS | SHAPED if len(last) > 1 else NUMBERS,
         *_plain_numbers(head),
-        last[0],
+        cast(float, last[0]),
         math.nan if head.last_time is None else head.last_time,
         pace.since,
         pace.timed,
@@ -568,8 +571,11 @@ def numbers_of(head: Head) -> Numbers | None:
     )
 
 
-def enter_numbers(position: Position, numbers: Numbers) -> None:
-    """Enter numbers of `POSITION` into a position, or a head."""
+def enter_numbers(position: Position, numbers: Numbers, further: Sequence[float] = ()) -> None:
+    """Enter numbers of `POSITION` into a position, or a head.
+
+    further: numbers of the last label after its first.
+    """
     (
         _,
         position.seq,
@@ -589,7 +595,7 @@ def enter_numbers(position: Position, numbers: Numbers) -> None:
         seen,
         per_day,
     ) = numbers  # type: ignore[assignment]
-    position.last_label = [last_label]
+    position.last_label = [last_label, *further]
     position.last_time = None if math.isnan(last_time) else last_time
     position.regime = None
     position.pace = None
@@ -604,19 +610,29 @@ def encode_position(head: Head) -> bytes:
     numbers = numbers_of(head)
     if numbers is None:
         return bytes([WHOLE]) + _encode(_all_fields(head))
-    return _POSITION.pack(*numbers)
+    assert head.last_label is not None
+    return _POSITION.pack(*numbers) + further_bytes(head.last_label[1:])
 
 
-def stored_positions(places: Iterable[int], rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows (B,) of `POSITION` as elements of `packed`, each with its checksum; places: of each."""
-    bodies = np.ascontiguousarray(rows.view(f"V{rows.itemsize}"))  # not field by field
-    table = np.empty(len(rows), _STORED_POSITION)
+def further_bytes(numbers: Sequence[float | None]) -> bytes:
+    """Return what follows `POSITION` of a vector: the number of its further outputs, and these."""
+    return _further(len(numbers)).pack(len(numbers), *numbers) if numbers else b""
+
+
+@lru_cache(KEPT_OUTPUTS)
+def _further(count: int) -> Struct:
+    return Struct(f"<B{count}d")
+
+
+def stored_positions(places: Iterable[int], bodies: Sequence[bytes]) -> list[bytes]:
+    """Return encoded positions as elements of `packed`, each with its checksum; places: of each."""
+    table = np.empty(len(bodies), _STORED)
     table["raw"] = _RAW
-    table["length"] = CHECKSUM_SIZE + rows.itemsize
+    table["length"] = np.array(list(map(len, bodies))) + CHECKSUM_SIZE
     table["mark"] = CHECKSUM_MARK[0]
-    table["crc"] = list(map(crc32, bodies.tolist(), places))
-    table["body"] = bodies
-    return table
+    table["crc"] = list(map(crc32, bodies, places))
+    heads: list[bytes] = table.view(f"V{table.itemsize}").tolist()
+    return list(map(add, heads, bodies))
 
 
 def decode_position(body: bytes) -> Position:
@@ -624,7 +640,12 @@ def decode_position(body: bytes) -> Position:
     if body[0] == WHOLE:
         return _decode_whole_position(memoryview(body)[1:])
     position = Position()
-    enter_numbers(position, _POSITION.unpack(body))
+    further: Sequence[float] = ()
+    end = _POSITION.size
+    if body[0] & SHAPED:
+        _, *further = _further(body[end]).unpack(body[end:])
+        body = body[:end]
+    enter_numbers(position, _POSITION.unpack(body), further)
     return position
 
 
@@ -778,7 +799,7 @@ _SUM = [("mark", "u1"), ("crc", "<u4")]
 # Strings of a list in msgpack, as the server's scripts read them: it has to be raw 32.
 _RAW = 0xDB
 _ELEMENT = [("raw", "u1"), ("length", ">u4"), *_SUM]
-_STORED_POSITION = np.dtype([*_ELEMENT, ("body", f"V{POSITION.itemsize}")])
+_STORED = np.dtype(_ELEMENT)
 _STORED_BLOCK = np.dtype([*_ELEMENT, ("header", f"V{_HEADER}")])
 
 

@@ -313,8 +313,10 @@ class CommandBatch:
         if not queue.plain:
             slab = queue.stream.slab
             assert slab is not None
-            allowed = range_of(slab.model)
-            if not all(quiet.plain(own, allowed) for own in (seen if at else command.observations)):
+            model = slab.model
+            allowed = range_of(model)
+            checked = seen if at else command.observations
+            if not all(quiet.plain(model, own, allowed) for own in checked):
                 return ()
             queue.plain = not at
         if at == 0 and command.key is not None:
@@ -675,7 +677,7 @@ class CommandBatch:
 def _ordinary(stream: Stream, command: Observe) -> bool:
     """Whether an observation is one of those that nearly all are, which need no other check.
 
-    Of a stream that runs: single numbers, without what is optional.
+    Of a stream that runs: labels without missing outputs, without what is optional.
     """
     slab = stream.slab
     if slab is None or command.seq is not None or answers.detailed(command):
@@ -689,11 +691,11 @@ def _ordinary(stream: Stream, command: Observe) -> bool:
 def _plain(
     observations: Sequence[Observation], dimensions: Dimensions, model: UnderlyingModel
 ) -> bool:
-    """Whether all are single numbers that any stream of the model takes; otherwise check each."""
-    if dimensions != (0, 1):
+    """Whether all are labels and inputs that a stream of the model takes; otherwise check each."""
+    if dimensions != (model.x_dim, model.y_dim):
         return False
     allowed = range_of(model)
-    return all(quiet.plain_number(seen, allowed) for seen in observations)
+    return all(quiet.takes(model, seen, allowed) for seen in observations)
 
 
 def _observed(queue: StreamQueue) -> Observe:

@@ -59,7 +59,7 @@ from service.store.streams import (
     unseal_columns,
     values_of,
 )
-from service.wire import snapshot, stored_records
+from service.wire import rows, snapshot, stored_records
 from service.wire.snapshot import BadSnapshot
 from service.worker.streams.task import decode_entries
 from tests.remote_write import version_1, version_2
@@ -265,7 +265,12 @@ def stored_seeds() -> list[bytes]:
     command = wire.Observe("s", [wire.Observation(1.5), wire.Observation([1.0, None])], key="k")
     envelope = wire.Envelope(1, NOW_MS, 0, "averaged", command)
     many = wire.ObserveMany(["a", "b"], struct.pack("<3d", 1, 2, 3), [1, 2])
+    vectors = rows.pack(
+        [wire.Observe("a", [wire.Observation([1.0, 2.0])]),
+         wire.Observe("b", [wire.Observation(3.0, [4.0]), wire.Observation(None)])]
+    )  # fmt: skip
     return [
+        wire.encode(wire.Envelope(1, NOW_MS, 0, "averaged", vectors)),
         wire.encode(wire.Envelope(1, NOW_MS, 0, "averaged", many)),
         wire.encode_settled(head),
         wire.encode_position(head),

@@ -101,25 +101,36 @@ class GoodItem(msgspec.Struct, frozen=True, gc=False):
 class Items:
     """Items of a many-stream request, by columns.
 
-    streams: of each; None: unknown. y: NaN: it is in `others`, as all that are more than a number
-    and its time, or invalid. times: of each.
+    streams: of each; None: unknown. y: NaN: it is in `others`, as all that are more than numbers
+    and their time, or invalid. x, times: of each.
     """
 
     streams: list[str | None] = field(default_factory=list)
-    y: list[float] = field(default_factory=list)
+    y: list[float | list[float]] = field(default_factory=list)
+    x: list[list[float] | None] = field(default_factory=list)
     times: list[str | None] = field(default_factory=list)
     others: dict[int, GoodItem | BadItem] = field(default_factory=dict)
 
-    def take_numbers(self, body: bytes) -> bool:
-        """Take the items of a list, where all are numbers; False: one is not, and none is taken."""
+    def take_numbers(self, body: bytes, most: int) -> bool:
+        """Take the items of a list, where all are numbers; False: one is not, and none is taken.
+
+        most: numbers of a label, or an input.
+        """
         forms = _valid(_number_items, body)
         if forms is None:
             return False
         streams = [form.stream for form in forms]
+        y = [form.y for form in forms]
+        x = [form.x for form in forms]
         if not are_streams(streams):
             return False
+        if list in {*map(type, y), *map(type, x)}:
+            longest = max(len(own) for own in chain(y, x) if isinstance(own, list))
+            if longest > most:
+                return False
         self.streams += streams
-        self.y += [form.y for form in forms]
+        self.y += y
+        self.x += x
         self.times += [None if form.time is None else str(form.time) for form in forms]
         return True
 
@@ -129,21 +140,25 @@ class Items:
         if isinstance(item, BadItem):
             self.others[len(self.y)] = item
             self.y.append(nan)
+            self.x.append(None)
             self.times.append(None)
             return
         seen = item.observation
         self.times.append(seen.time)
-        if item.key is None and item.seq is None and rows.is_number(seen):
-            self.y.append(cast(float, seen.y))
+        if item.key is None and item.seq is None and rows.is_plain(seen):
+            self.y.append(cast(float | list[float], seen.y))
+            self.x.append(seen.x)
         else:
             self.others[len(self.y)] = item
             self.y.append(nan)
+            self.x.append(None)
 
     def observation(self, place: int) -> wire.Observation:
         """Observation of a valid item."""
         other = self.others.get(place)
         if other is None:
-            return wire.Observation(self.y[place], None, self.times[place])
+            y = cast(float | list[float | None], self.y[place])
+            return wire.Observation(y, self.x[place], self.times[place])
         assert isinstance(other, GoodItem)
         return other.observation
 
@@ -201,7 +216,7 @@ class ObservationParser:
         if len(body) > SHORT_BYTES:
             return None
         items = Items()
-        if not items.take_numbers(body):
+        if not items.take_numbers(body, self._settings.max_dimension):
             try:
                 for i, form in enumerate(_valid(_items, body) or ()):
                     items.take(self._good(form, "body[{}]", i))
@@ -223,7 +238,8 @@ class ObservationParser:
         parts = self._split(body)
         for first in range(0, len(parts), AT_ONCE):
             batch = parts[first : first + AT_ONCE]
-            if not items.take_numbers(b"[" + b",".join(batch) + b"]"):
+            body_of = b"[" + b",".join(batch) + b"]"
+            if not items.take_numbers(body_of, self._settings.max_dimension):
                 batch_forms = self._decoded_batch(_item, _items, batch, "body[{}]", first)
                 self._take_forms(items, batch, batch_forms, "body[{}]", first)
         return items

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -382,11 +381,17 @@ class Bulk:
         items = self._items
         places = list(chain.from_iterable(wave))
         times = [items.times[place] for place in places]
+        y, outputs, x, inputs = rows.columns(
+            [items.y[place] for place in places], [items.x[place] for place in places]
+        )
         command = wire.ObserveMany(
             self._streams(wave),
-            np.array([items.y[place] for place in places], "<f8").tobytes(),
+            y,
             list(map(len, wave)) if len(places) > len(wave) else None,
             times if any(times) else None,
+            outputs,
+            x,
+            inputs,
         )
         if items.others:
             more = [place for place in places if place in items.others]

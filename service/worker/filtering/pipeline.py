@@ -14,7 +14,7 @@ from model_core.stream.events import Event
 from model_core.stream.pipeline import Pipeline
 from model_core.stream.series import Moved, Taken
 from model_core.stream.slab import Detail, Past, Slab, Step
-from model_core.stream.state import SeenLabels, kept_season, seasons_of
+from model_core.stream.state import SeenLabels, kept_season
 from service.observability import metrics
 from service.problems import LabelOutOfRange, NumericalFault, ServiceError
 from service.store.streams import UnreadablePart
@@ -97,7 +97,8 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         """
         slabs = [slab for stream, _ in work if (slab := stream.slab) is not None]
         labels = [numbers(answer.record.y) for _, answer in work]
-        seasons = seasons_of([stream.offset() for stream, _ in work], 1).tolist()
+        pairs = zip(work, labels, strict=True)
+        seasons = [stream.offset() or [0.0] * len(label) for (stream, _), label in pairs]
         taken = self.take_steps(work, slabs, steps, seasons, labels)
         for (_, answer), own in zip(work, taken, strict=True):
             gathered.add_readouts(answer.model, _readouts([own]))

@@ -1,4 +1,4 @@
-"""Quiet observations: single labels of streams at rest, stepped and entered as columns.
+"""Quiet observations: plain labels of streams at rest, stepped and entered as columns.
 
 A stream is at rest while nothing is awaited or stated, and until its season, its scale or the start
 of its last change is looked at again. Nearly all observations find it so and leave it so: they move
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, compress, repeat
 from math import inf, nan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,19 @@ from numpy.typing import NDArray
 from model_core import readout
 from model_core.compiled import NO_BELIEFS
 from model_core.explanation import next_due
-from model_core.labels import Range, range_of
+from model_core.labels import LARGEST, Range, range_of
 from model_core.stream import beliefs, season, seasons
 from model_core.stream.beliefs import Probabilities
 from model_core.stream.columns import Packed, effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
+from model_core.stream.pipeline import may_leave
 from model_core.stream.slab import AT_ONCE, Rest, Slab, Step, Stepped, SummaryRow
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
-from service.wire import Envelope, Head, Layout, Observation, encode_row, timestamps
-from service.wire.stored_records import TOO_MANY, UNKEPT, PlainRows, numbers_of
+from model_core.upm.base import UnderlyingModel
+from service.wire import Envelope, Head, Layout, Observation, encode_row, rows, timestamps
+from service.wire.rows import Numbers
+from service.wire.stored_records import KEPT_OUTPUTS, TOO_MANY, UNKEPT, PlainRows, numbers_of
 from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period
 from service.worker.streams.answers import GATHERED, gathered, layout_of, quiet_numbers
@@ -60,10 +63,12 @@ _SUMMED = [_COLUMN[name] for name in ("log_score", "pruned_mass")]
 # --- rest -----------------------------------------------------------------------------------------
 
 
-def rest_of(stream: Stream, checkpoint_every: int) -> tuple[tuple[Any, ...], Hazard | None] | None:
+def rest_of(
+    stream: Stream, checkpoint_every: int
+) -> tuple[tuple[Any, ...], Hazard | None, list[float]] | None:
     """What is common to the next observations of a stream; None where it is not at rest.
 
-    Values of `stream.ROW`, and the hazard.
+    As `Table.add` takes it.
     """
     slab = stream.slab
     head = stream.head
@@ -71,7 +76,7 @@ def rest_of(stream: Stream, checkpoint_every: int) -> tuple[tuple[Any, ...], Haz
     if slab is None or head is None or position is None or not _resting(stream, slab, head):
         return None
     track = head.track
-    until: float = stream.next_look - 1 if slab.model.seasonal else TOO_MANY - 1
+    until: float = stream.next_look - 1 if slab.model.rescaled else TOO_MANY - 1
     if track.last_event is not None:
         until = min(until, next_due(track.last_event, head.seq))
     if stream.season_state is not None:
@@ -80,6 +85,8 @@ def rest_of(stream: Stream, checkpoint_every: int) -> tuple[tuple[Any, ...], Haz
     alarm = head.settings.anomaly_alarm
     values = (
         position,
+        slab.model.y_dim,
+        slab.model.x_dim,
         *range_of(slab.model),
         min(int(until), TOO_MANY - 1),
         stream.due(checkpoint_every),
@@ -101,15 +108,18 @@ def rest_of(stream: Stream, checkpoint_every: int) -> tuple[tuple[Any, ...], Haz
         stream.place,
         stream.tail.place,
     )
-    return values, hazard
+    return values, hazard, cast(list[float], head.last_label)[1:]
 
 
 def _resting(stream: Stream, slab: Slab, head: Head) -> bool:
-    """Whether nothing is awaited or stated, and single numbers are all that is expected."""
-    if not slab.in_series or head.x_dim != 0 or head.y_dim != 1:
+    """Whether nothing is awaited or stated, and labels and inputs are all that is expected."""
+    model = slab.model
+    if not slab.in_series or model.typical or model.y_dim > KEPT_OUTPUTS:
+        return False
+    if (head.x_dim, head.y_dim) != (model.x_dim, model.y_dim):
         return False
     settings = head.settings
-    if settings.regimes or not head.seq:
+    if settings.regimes or not head.seq or may_leave(model, head):
         return False
     if head.deleted or not head.warm or stream.broken or stream.unserved or stream.buffer:
         return False
@@ -136,17 +146,27 @@ def place_of(table: Table, stream: Stream) -> int:
     return stream.at
 
 
-def plain_number(seen: Observation, allowed: Range) -> bool:
-    """Whether a label is a number that a stream of one takes, and there is no input."""
+def takes(model: UnderlyingModel, seen: Observation, allowed: Range) -> bool:
+    """Whether a label without missing outputs, and its input, are some that a stream takes.
+
+    allowed: of the model.
+    """
     y = seen.y
-    return type(y) is float and allowed.has(y) and not seen.x
-
-
-def plain(seen: Observation, allowed: Range) -> bool:
-    """Whether an observation is a number that a stream of one takes, and nothing else."""
-    if not plain_number(seen, allowed):
+    x = seen.x
+    if len(x or ()) != model.x_dim or (x and not all(-LARGEST <= value <= LARGEST for value in x)):
         return False
-    return seen.elapsed is None and seen.changepoint is None and not seen.pending
+    if model.y_dim == 1:
+        return type(y) is float and allowed.has(y)
+    if type(y) is not list or len(y) != model.y_dim:
+        return False
+    return all(value is not None and allowed.has(value) for value in y)
+
+
+def plain(model: UnderlyingModel, seen: Observation, allowed: Range) -> bool:
+    """Whether an observation has what a stream `takes`, and nothing else."""
+    if seen.elapsed is not None or seen.changepoint is not None or seen.pending:
+        return False
+    return takes(model, seen, allowed)
 
 
 # --- waves ----------------------------------------------------------------------------------------
@@ -159,9 +179,10 @@ class Wave:
     own: (B,) rows of the table, of the streams as they are before the wave. tables: as of
     `Table.hazards`.
     firsts: (B,) position of the first number of each run. counts: (B,) numbers of each run.
-    envelopes: (B,) of the commands. y: (N,) run after run. elapsed: (N,) time since the one before.
-    times, offset: of the numbers, and their seasons (N,), if any has one. believed: whether the
-    belief after each is wanted, of one run alone.
+    envelopes: (B,) of the commands. y, x: (N, ...) labels and inputs, run after run, as of
+    `Numbers`. elapsed: (N,) time since the one before. times, offset: of the labels, and their
+    seasons (N, ...), if any has one. believed: whether the belief after each is wanted, of one run
+    alone.
     """
 
     streams: Sequence[Stream]
@@ -171,6 +192,7 @@ class Wave:
     counts: Ints
     envelopes: Sequence[Envelope]
     y: Floats
+    x: Floats
     elapsed: Floats
     times: Sequence[str | None] | None
     offset: Floats | None
@@ -254,10 +276,19 @@ class Wave:
         return replace(
             self,
             y=self.y[chosen],
+            x=self.x[chosen],
             elapsed=self.elapsed[chosen],
             times=times,
             offset=None if self.offset is None else self.offset[chosen],
         )
+
+    def of(self, model: UnderlyingModel) -> Wave:
+        """The same, of streams of one model: as wide as its labels and inputs."""
+        d = model.y_dim
+        if (self.y.shape[1], self.x.shape[1]) == (d, model.x_dim):
+            return self
+        offset = None if self.offset is None else self.offset[:, :d]
+        return replace(self, y=self.y[:, :d], x=self.x[:, : model.x_dim], offset=offset)
 
     def by_slab(self) -> Iterator[tuple[Slab, Ints]]:
         """Runs of streams of each slab, as many as are stepped at once."""
@@ -298,13 +329,16 @@ def wave_of(
     """The wave of runs of distinct streams; own: as of `asleep`. believed: as of `Wave`."""
     seen = runs[0] if len(runs) == 1 else list(chain.from_iterable(runs))
     times = [own.time for own in seen]
+    y = cast(list[float | list[float]], [own.y for own in seen])
+    given = Numbers.read(*rows.columns(y, [own.x for own in seen]))
     return _wave(
         table,
         streams,
         own,
         np.array(list(map(len, runs))),
         envelopes,
-        np.array([own.y for own in seen], dtype=np.float64),
+        given.y,
+        given.x,
         np.ones(len(seen)),
         times if any(times) else None,
         believed,
@@ -320,11 +354,11 @@ def wave_of_rows(
     """
     sizes = [len(task.streams) for task in tasks]
     counts = np.concatenate([task.counts for task in tasks])
-    y = np.concatenate([task.labels for task in tasks])
+    given = Numbers.joined([task.given for task in tasks])
     envelopes = [*chain.from_iterable(map(repeat, [task.envelope for task in tasks], sizes))]
     own, left = asleep(table, streams, envelopes, counts)
     fit = allowed & (counts > 0) & (counts <= np.minimum(left, MOST_AT_ONCE))
-    fit &= _within(own, y, counts)
+    fit &= _within(own, given, counts)
     if any(task.command.seqs for task in tasks):
         stated = chain.from_iterable(task.of_rows(task.command.seqs) for task in tasks)
         seqs = own["position"]["seq"].tolist()
@@ -336,10 +370,10 @@ def wave_of_rows(
     elapsed = np.ones(len(chosen))
     if timed[chosen].any():
         last = counts.cumsum()[chosen] - 1
-        known = times or [None] * len(y)
+        known = times or [None] * len(given.y)
         now = _seconds([known[at] for at in last.tolist()])
-        rows = own.take(chosen)
-        passed = elapsed_of_each(now, rows["position"]["last_time"], rows["interval"])
+        coming = own.take(chosen)
+        passed = elapsed_of_each(now, coming["position"]["last_time"], coming["interval"])
         elapsed = np.where(timed[chosen], np.where(np.isnan(now), 0.0, passed), 1.0)
         chosen = chosen[elapsed > 0]
         elapsed = elapsed[elapsed > 0]
@@ -348,7 +382,7 @@ def wave_of_rows(
         kept = np.zeros(len(counts), dtype=bool)
         kept[chosen] = True
         numbers = kept.repeat(counts)
-        y = y[numbers]
+        given = given.part(numbers)
         times = None if times is None else [*compress(times, numbers.tolist())]
     counts = counts[chosen]
     places = chosen.tolist()
@@ -358,7 +392,8 @@ def wave_of_rows(
         own.take(chosen),
         counts,
         [envelopes[i] for i in places],
-        y,
+        given.y,
+        given.x,
         elapsed.repeat(counts),
         times,
     )
@@ -374,15 +409,21 @@ def _by_task(tasks: Sequence[RowsTask], places: Ints) -> list[Ints]:
     ]
 
 
-def _within(own: Rows, y: Floats, counts: Ints) -> Bools:
-    """Which rows (B,) have nothing but labels in the ranges of their streams; y: (N,) of all."""
+def _within(own: Rows, given: Numbers, counts: Ints) -> Bools:
+    """Which rows (B,) have nothing but what their streams take; given: (N, ...) of all."""
     single = bool((counts == 1).all())
-    least, largest, whole = (
-        own[name] if single else own[name].repeat(counts) for name in Range._fields
+    outputs, inputs, least, largest, whole = (
+        own[name] if single else own[name].repeat(counts)
+        for name in ("outputs", "inputs", *Range._fields)
     )
-    within = (y >= least) & (y <= largest)  # not of nan
-    if whole.any():
-        within &= ~whole | (np.floor(y) == y)
+    within = (given.outputs == outputs) & (given.inputs == inputs)
+    for i, y in enumerate(given.y.T):
+        fit = (y >= least) & (y <= largest)  # not of nan
+        if whole.any():
+            fit &= ~whole | (np.floor(y) == y)
+        within &= fit if i == 0 else fit | (outputs <= i)
+    for i, x in enumerate(given.x.T):
+        within &= (np.abs(x) <= LARGEST) | (inputs <= i)
     if single:
         return np.asarray(within)
     others = np.concatenate(([0], (~within).cumsum()))
@@ -406,23 +447,36 @@ def _wave(
     counts: Ints,
     envelopes: Sequence[Envelope],
     y: Floats,
+    x: Floats,
     elapsed: Floats,
     times: Sequence[str | None] | None,
     believed: bool = False,
 ) -> Wave:
-    """A wave, with the seasons of its numbers."""
+    """A wave, with the seasons of its labels."""
     offset = None
     chosen = own["seasonal"].nonzero()[0].tolist()  # of numpy's ways the one with the fewest calls
     if chosen:
-        offset = np.zeros(len(y))
+        offset = np.zeros_like(y)
         ends = counts.cumsum()
         for i in chosen:
             count = int(counts[i])
-            foreseen = seasons.foreseen(streams[i].season_state, count, 1)
-            offset[ends[i] - count : ends[i]] = foreseen[:, 0]
+            d = int(own["outputs"][i])
+            foreseen = seasons.foreseen(streams[i].season_state, count, d)
+            offset[ends[i] - count : ends[i], :d] = foreseen
     firsts = own["position"]["seq"].astype(np.int64)
     return Wave(
-        streams, own, table.hazards, firsts, counts, envelopes, y, elapsed, times, offset, believed
+        streams,
+        own,
+        table.hazards,
+        firsts,
+        counts,
+        envelopes,
+        y,
+        x,
+        elapsed,
+        times,
+        offset,
+        believed,
     )
 
 
@@ -496,6 +550,7 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
 
     The row of a run that is not quiet to its end is left behind the first that is not.
     """
+    wave = wave.of(slab.model)
     present: dict[int, SeasonPeriods | None] = {}
     if wave.offset is not None:
         seasonal = wave.own["seasonal"].nonzero()[0].tolist()
@@ -590,10 +645,10 @@ def _step(stepped: Stepped, at: int) -> Step:
 def _stepped(slab: Slab, rows: Ints, wave: Wave, room: Floats, rest: Rest | None = None) -> Stepped:
     """Steps of rows, of each run, one after the other; room, rest: as of `Slab.stepped`."""
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
-    inputs = plain_inputs(filtered, wave.elapsed, wave.each(wave.own.view(GROUPS)["rates"]))
+    rates = wave.each(wave.own.view(GROUPS)["rates"])
+    inputs = plain_inputs(filtered, wave.x, wave.elapsed, rates)
     hazards = wave.each(hazard_table(slab.model, wave.hazards))
-    offset = None if wave.offset is None else wave.offset[:, None]
-    taken = Packed(wave.y[:, None], offset, hazards, inputs)
+    taken = Packed(wave.y, wave.offset, hazards, inputs)
     return slab.stepped(rows[wave.owner], taken, room=room[: len(wave.y)], rest=rest)
 
 
@@ -616,7 +671,7 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     assert stepped.predicted is not None
     predicted = stepped.predicted
     if wave.offset is not None:
-        predicted = predicted.shifted(wave.offset[:, None])
+        predicted = predicted.shifted(wave.offset)
     numbers = quiet_numbers(answering.layout, stepped, predicted)
     streams = wave.streams
     read = stepped.table
@@ -644,7 +699,8 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     own["slept_bytes"] += np.add.reduceat(sizes, ends - number) + ENTRY_BYTES * number
     own["moved"] += number
     position = own["position"]
-    position["last_label"] = wave.y[ends - 1]
+    labels = wave.y[ends - 1]
+    position["last_label"] = labels[:, 0]
     position["updated_ms"] = accepted_ms
     now = accepted_ms / 1000
     timed = np.zeros(len(streams), dtype=bool)
@@ -653,15 +709,18 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     for i in own["seasonal"].nonzero()[0].tolist():
         state = streams[i].season_state
         if state is not None:
-            season.observe(state, wave.y[ends[i] - number[i] : ends[i], None].tolist())
+            season.observe(state, wave.y[ends[i] - number[i] : ends[i]].tolist())
     days = _quiet_days(wave.envelopes)
     left = follow_all(position, own["own_rule"], own["stale"], now, timed, days)
-    table.put([stream.at for stream in streams], own)
+    places = [stream.at for stream in streams]
+    table.put(places, own)
+    if labels.shape[1] > 1:
+        table.further.update(zip(places, labels[:, 1:].tolist(), strict=True))
     put_rows(streams, wave.firsts.tolist(), number.tolist(), encoded)
     for i in left.nonzero()[0].tolist():
         at = int(ends[i]) - 1
         time = None if wave.times is None else wave.times[at]
-        seen = [Observation(float(wave.y[at]), time=time)]
+        seen = [Observation(float(wave.y[at, 0]), time=time)]
         alarm_period.follow(streams[i].live(), wave.envelopes[i], seen)
     return numbers
 
@@ -671,22 +730,21 @@ def _encoded(
 ) -> list[bytes]:
     """Rows of the tail; numbers: of answers. accepted_ms: of runs."""
     own = wave.own
-    count = len(wave.y)
     uncorrected = stepped.uncorrected
     records = PlainRows(
         layout.classes,
-        wave.y[:, None],
-        np.empty((count, 0)),
+        wave.y,
+        wave.x,
         wave.each(own["outlier_rate"]),
         numbers[:, : layout.full - UNKEPT],
-        uncorrected if uncorrected.shape[1] else np.full((count, layout.outputs), nan),
+        uncorrected if uncorrected.shape[1] else np.full_like(wave.y, nan),
         stepped.table[:, _MAP_RUN_LENGTH].astype(np.int64),
         stepped.table[:, _PREVIOUS_START].astype(np.int64),
         wave.each(accepted_ms),
         wave.elapsed,
         wave.each(own["hazard"]),
         wave.times,
-        None if wave.offset is None else wave.offset[:, None],
+        wave.offset,
     )
     rows = records.encoded()
     whole = ~records.fit

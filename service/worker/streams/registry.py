@@ -382,7 +382,7 @@ class Engine:
         for stream in self._sealing:
             stream.tail.sealing = NOTHING
             self._changed.add((stream.partition, stream.name))
-        asleep, rows, others = parted(self.table, of_partition)
+        moved, others = parted(self.table, of_partition)
         every = self.settings.checkpoint_every
         room = STATES_BYTES
         due = []
@@ -395,7 +395,7 @@ class Engine:
                 due.append(stream)
                 room -= slab.row_bytes
         self.checkpoint(due)
-        changes = changes_of(asleep, rows, others)
+        changes = changes_of(moved, others)
         self._sealing = [s for s in chain.from_iterable(others.values()) if s.tail.sealing]
         return changes
 

@@ -50,6 +50,8 @@ LISTED_SHARE = 1 / 16
 ROW = np.dtype(
     [
         ("position", POSITION),
+        ("outputs", "<u2"),  # numbers in a label, and in an input
+        ("inputs", "<u2"),
         ("least", "<f8"),  # this and the next two: as of `Range`, of its labels
         ("largest", "<f8"),
         ("whole", "?"),
@@ -104,16 +106,20 @@ class Table:
         self.checkpoint_every = checkpoint_every
         self.rows = np.zeros(FEWEST_ROWS, ROW)
         self.hazards: dict[int, Hazard] = {}  # those that are tables, by row
+        # Numbers of the last label after its first, by row, of vectors.
+        self.further: dict[int, list[float]] = {}
         self._free = list(range(FEWEST_ROWS))
 
-    def add(self, values: tuple[Any, ...], hazard: Hazard | None) -> int:
-        """Give a stream a row of these values of `ROW`; returns its place."""
+    def add(self, values: tuple[Any, ...], hazard: Hazard | None, further: list[float]) -> int:
+        """Give a stream a row of these values of `ROW`; returns its place. further: its own."""
         if not self._free:
             held = len(self.rows)
             self.rows = np.concatenate((self.rows, np.zeros(held, ROW)))
             self._free += range(held, 2 * held)
         at = self._free.pop()
         self.rows[at] = values
+        if further:
+            self.further[at] = further
         if hazard is not None and not isinstance(hazard, float):
             self.hazards[at] = hazard
         return at
@@ -131,6 +137,7 @@ class Table:
         self.rows[at] = np.zeros((), ROW)
         self._free.append(at)
         self.hazards.pop(at, None)
+        self.further.pop(at, None)
 
     def trim(self, streams: Iterable[Stream]) -> None:
         """Give back memory where at most a quarter of the rows is used.
@@ -148,6 +155,7 @@ class Table:
         self.rows = np.concatenate((self.of(places), np.zeros(held - used, ROW)))
         self._free = list(range(used, held))
         self.hazards = {i: self.hazards[at] for i, at in enumerate(places) if at in self.hazards}
+        self.further = {i: self.further[at] for i, at in enumerate(places) if at in self.further}
         for at, stream in enumerate(asleep):
             stream.at = at
 
@@ -265,7 +273,7 @@ class Stream:
         """Have the head as its row has it, whose observations it counts as its own."""
         assert self._head is not None
         row = table.rows[self.at]
-        enter_numbers(self._head, row["position"].item())
+        enter_numbers(self._head, row["position"].item(), table.further.get(self.at, ()))
         moved = int(row["moved"])
         tail = self.tail
         if not (self._touched or tail.new):  # else it has not moved alone: see `parted`
@@ -639,10 +647,21 @@ class Changes(NamedTuple):
     pushed: Pushed = Pushed()
 
 
+class Asleep(NamedTuple):
+    """Streams of which only position and tail move, with their rows as they are.
+
+    further: as of `Table`, by place among them.
+    """
+
+    streams: Sequence[Stream]
+    rows: Rows
+    further: Mapping[int, list[float]]
+
+
 def parted(
     table: Table, of_partition: Mapping[int, Sequence[Stream]]
-) -> tuple[list[Stream], Rows, dict[int, list[Stream]]]:
-    """Streams of which only position and tail move, their rows, and all others.
+) -> tuple[Asleep, dict[int, list[Stream]]]:
+    """Streams of which only position and tail move, and all others.
 
     Their heads say nothing new but of observations that they slept through. They stay in order, and
     the others by partition. What else waits for a commit, as keyed outcomes do, is written as it
@@ -655,25 +674,27 @@ def parted(
     alone &= (places >= 0) & (rows["moved"] > 0) & (rows["position"]["seq"] < rows["due"])
     asleep = list(compress(streams, alone.tolist()))
     rows = rows.compress(alone)
+    vectors = (rows["outputs"] > 1).nonzero()[0].tolist()
+    further = {i: table.further[asleep[i].at] for i in vectors}
     table.rows["moved"][places[alone]] = 0
     others: dict[int, list[Stream]] = {partition: [] for partition in of_partition}
     for stream in compress(streams, (~alone).tolist()):
         others[stream.partition].append(stream)
-    return asleep, rows, others
+    return Asleep(asleep, rows, further), others
 
 
-def changes_of(
-    asleep: Sequence[Stream], rows: Rows, others: Mapping[int, Sequence[Stream]]
-) -> dict[int, Changes]:
+def changes_of(moved: Asleep, others: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
     """What writes streams, as they were `parted`, by partition; then nothing waits.
 
     The heads of the others of a partition are one HSET.
     """
+    asleep = moved.streams
+    rows = moved.rows
     lives_ms = 1000 * rows["ttl"]
     expire_ms = rows["position"]["updated_ms"] + lives_ms
     far = np.abs(expire_ms - rows["listed_ms"]) > LISTED_SHARE * lives_ms  # not of nan
 
-    pushed = _pushed(asleep, rows)
+    pushed = _pushed(moved)
     written = {partition: Changes([], pushed.get(partition, Pushed())) for partition in others}
     for partition, streams in others.items():
         heads: list[Argument] = []
@@ -697,12 +718,17 @@ def changes_of(
     return written
 
 
-def _pushed(asleep: Sequence[Stream], rows: Rows) -> dict[int, Pushed]:
+def _pushed(moved: Asleep) -> dict[int, Pushed]:
     """Tails and positions of streams of which only these move, by partition."""
     # Made at once: a call of numpy takes as long for one as for a hundred.
+    asleep = moved.streams
+    rows = moved.rows
     position = rows["position"]
     counts = rows["moved"]
-    positions = stored_records.stored_positions(rows["position_place"].tolist(), position)
+    bodies: list[bytes] = position.view(f"V{position.itemsize}").tolist()
+    for i, own in moved.further.items():
+        bodies[i] += stored_records.further_bytes(own)
+    positions = stored_records.stored_positions(rows["position_place"].tolist(), bodies)
     tails = stored_records.stored_blocks(
         rows["tail_place"].tolist(),
         position["seq"] - counts,
@@ -720,7 +746,7 @@ def _pushed(asleep: Sequence[Stream], rows: Rows) -> dict[int, Pushed]:
         pushed[partition] = Pushed(
             names,
             stored_records.packed(len(names), *tails[2 * first : 2 * end]),
-            stored_records.packed(len(names), positions[first:end].tobytes()),
+            stored_records.packed(len(names), *positions[first:end]),
         )
         first = end
     return pushed

@@ -37,6 +37,7 @@ from service.wire import (
     rows,
 )
 from service.wire.commands import Layout
+from service.wire.rows import Numbers
 from service.worker.streams.answers import PendingAnswer
 from service.worker.streams.stream import Stream, StreamKey
 
@@ -183,7 +184,7 @@ class RowsTask:
     """
 
     __slots__ = (
-        "answering", "answers", "base", "command", "entry", "envelope", "first", "firsts",
+        "answering", "answers", "base", "command", "entry", "envelope", "every", "first", "firsts",
         "incarnation", "numbers", "partition", "seasons", "stop", "streams", "tasks", "_ends",
     )  # fmt: skip
 
@@ -200,7 +201,8 @@ class RowsTask:
 
         Raises ValueError for columns that do not fit.
         """
-        rows.check(command)
+        self.every = Numbers.of(command)
+        rows.check(command, self.every)
         self.partition = partition
         self.incarnation = incarnation
         self.envelope = envelope
@@ -240,10 +242,9 @@ class RowsTask:
         return np.array(counts[self.first : self.stop])
 
     @property
-    def labels(self) -> NDArray[np.float64]:
-        """Labels of all observations of the rows; nan: it is more than a number and its time."""
-        every = np.frombuffer(self.command.y, "<f8")
-        return every[self._ends[self.first] : self._ends[self.stop]]
+    def given(self) -> Numbers:
+        """Labels and inputs of all observations of the rows."""
+        return self.every.part(slice(self._ends[self.first], self._ends[self.stop]))
 
     @property
     def times(self) -> list[str | None] | None:
@@ -278,7 +279,7 @@ class RowsTask:
 
     def task(self, row: int) -> CommandTask:
         """A row as a task of its own."""
-        observations = rows.part_of(self.command, self._ends[row], self._ends[row + 1])
+        observations = rows.part_of(self.command, self.every, self._ends[row], self._ends[row + 1])
         command = rows.row_of(self.command, row, observations)
         index = self.base + row
         task = CommandTask(

@@ -148,18 +148,27 @@ def test_a_short_list_of_valid_items_is_read_at_once_and_as_any_other():
     good = [item, {"stream": "t"}, {"stream": "s", "y": 0.5, "elapsed": 2}]
     body = json.dumps(good).encode()
     assert FORMS.valid_items(body) == FORMS.items(body, False)
-    plain = [{"stream": "s", "y": 1}, {"stream": "t", "y": -0.5, "time": 1714521600}]
-    for few, others in ((plain, 0), ([*plain, *good], 3)):
+    plain = [
+        {"stream": "s", "y": 1},
+        {"stream": "t", "y": -0.5, "time": 1714521600},
+        {"stream": "u", "y": [1, 2.5]},
+        {"stream": "v", "y": 0.5, "x": [1, 2]},
+    ]
+    alone = {"stream": "w", "y": [1]}
+    for few, others in ((plain, 0), ([*plain, *good], 3), ([*plain, alone], 1)):
         own = FORMS.valid_items(json.dumps(few).encode())
         lines = "\n".join(map(json.dumps, few))
         assert own == FORMS.items(json.dumps(few).encode(), False)
         assert own == FORMS.items(lines.encode(), True)
-        assert [own.observation(i).y for i in range(2)] == [1.0, -0.5]
+        seen = [own.observation(i) for i in range(len(few))]
+        assert [one.y for one in seen[:4]] == [1.0, -0.5, [1.0, 2.5], 0.5]
+        assert [one.x for one in seen[:4]] == [None, None, None, [1.0, 2.0]]
+        assert few[-1] is not alone or seen[-1].y == [1.0]
         assert len(own.others) == others
     assert FORMS.valid_items(body.ljust(SHORT_BYTES)) is not None
     many = [{"stream": "s"}] * (Settings().max_observations + 1)
     wide = {"stream": "s", "y": [1] * (Settings().max_dimension + 1)}
-    for bad in ([*good, {"stream": "/"}], [*good, wide], many, {}, [1]):
+    for bad in ([*good, {"stream": "/"}], [*good, wide], [wide], many, {}, [1]):
         assert FORMS.valid_items(json.dumps(bad).encode()) is None
     for other in (body.ljust(SHORT_BYTES + 1), body[:-1], b"\xff"):
         assert FORMS.valid_items(other) is None

@@ -15,6 +15,7 @@ from service.wire.stored_records import (
     block_of,
     checksummed_at,
     enter_numbers,
+    further_bytes,
     numbers_of,
     packed,
     stored_blocks,
@@ -41,6 +42,7 @@ def ordinary(rng, **fields):
     return Head(1, DEFAULTS, **{**values, **fields})
 
 
+VECTOR = {"last_label": [0.5, -0.0, 2.0]}
 OTHERS = [
     {"seq": TOO_MANY},
     {"changed_probability": None},
@@ -49,12 +51,13 @@ OTHERS = [
     {"last_label": None},
     {"last_label": [None]},
     {"last_label": [1.0, None]},
+    {"last_label": [1.0] * 17},
     {"regime": KnownRegime("calm", 0.5)},
     {"pace": Pace(0.0, True, TOO_MANY)},
 ]
 
 
-@pytest.mark.parametrize("fields", [{}, *OTHERS])
+@pytest.mark.parametrize("fields", [{}, VECTOR, *OTHERS])
 def test_what_is_read_is_what_was_written(fields):
     rng = random.Random(1)
     for _ in range(50):
@@ -62,7 +65,7 @@ def test_what_is_read_is_what_was_written(fields):
         position = decode_position(encode_position(head))
         for name in Position.__struct_fields__:
             assert getattr(position, name) == getattr(head, name), name
-    assert (numbers_of(head) is None) == bool(fields)
+    assert (numbers_of(head) is None) == (fields in OTHERS)
 
 
 def strings_of(packed):
@@ -80,11 +83,16 @@ def strings_of(packed):
 
 def test_many_at_once_are_encoded_as_each_alone():
     rng = random.Random(2)
-    heads = [ordinary(rng) for _ in range(200)]
+    labels = [[1.5], [0.5, -0.0, 2.0]]
+    heads = [ordinary(rng, last_label=rng.choice(labels)) for _ in range(200)]
     rows = np.array([numbers_of(head) for head in heads], POSITION)
-    stored = stored_positions(range(200), rows)
+    bodies = [
+        row + further_bytes(head.last_label[1:])
+        for row, head in zip(rows.view(f"V{rows.itemsize}").tolist(), heads, strict=True)
+    ]
+    stored = stored_positions(range(200), bodies)
     each = [checksummed_at(at, encode_position(head)) for at, head in enumerate(heads)]
-    assert strings_of(packed(200, stored.tobytes())) == each
+    assert strings_of(packed(200, *stored)) == each
 
 
 def test_many_blocks_are_stored_as_each_alone():
@@ -103,9 +111,10 @@ def test_many_blocks_are_stored_as_each_alone():
 def test_numbers_are_entered_as_they_were_read():
     rng = random.Random(3)
     for _ in range(50):
-        head = ordinary(rng)
+        head = ordinary(rng, **rng.choice([{}, VECTOR]))
         other = ordinary(rng)
-        enter_numbers(other, np.array(numbers_of(head), POSITION).item())
+        further = head.last_label[1:]
+        enter_numbers(other, np.array(numbers_of(head), POSITION).item(), further)
         assert other == head
         kinds = [type(getattr(other, name)) for name in Position.__struct_fields__]
         assert kinds == [type(getattr(head, name)) for name in Position.__struct_fields__]
@@ -116,6 +125,7 @@ def test_a_position_that_is_cut_short_is_not_read():
         encode_position(ordinary(random.Random(4), last_time=1.0, pace=Pace(1.0, True))),
         encode_position(ordinary(random.Random(4), last_time=None, pace=None)),
         encode_position(ordinary(random.Random(4), last_label=None)),
+        encode_position(ordinary(random.Random(4), **VECTOR)),
     ):
         decode_position(body)
         for end in range(len(body)):

@@ -12,7 +12,7 @@ LABELS = (None, -0.0, 1.5, 1e308, 5e-324, [1.0, None], [2.0, 3.0])
 
 
 def observation(rng):
-    """One of any form: half are a number, most of the others a number with its time."""
+    """One of any form: half are numbers, most of the others numbers with their time."""
     seen = Observation(rng.choice([rng.gauss(0, 1), *LABELS]))
     if rng.random() < 0.5:
         seen.time = f"2026-01-01T00:00:{rng.randrange(60):02}Z"
@@ -90,6 +90,12 @@ def test_plain_numbers_take_their_name_and_eight_bytes():
         ("counts", [1]),
         ("counts", [2, 1]),
         ("times", [None]),
+        ("outputs", [1]),
+        ("outputs", [2, 1]),
+        ("outputs", [2, 0]),
+        ("x", b"\0" * 8),
+        ("inputs", [0]),
+        ("inputs", [1, 0]),
         ("seqs", [1]),
         ("keys", ["k"] * 3),
         ("digests", []),
@@ -103,13 +109,21 @@ def test_columns_of_different_lengths_are_refused(column, value):
         wire.decode_envelope(wire.encode(wire.Envelope(1, 2, 0, "m", many)))
 
 
+def test_rows_without_observations_fit():
+    many = rows.pack([Observe("a", []), Observe("b", [])])
+    numbers = rows.Numbers.of(many)
+    rows.check(many, numbers)
+    assert rows.observations_of(many) == [[], []]
+    assert rows.Numbers.joined([numbers, numbers]).y.shape == (0, 1)
+
+
 @pytest.mark.parametrize("others", [None, [], [Observation(None)] * 2])
 def test_others_are_those_that_have_no_number(others):
     many = rows.pack([Observe("a", [Observation(None)]), Observe("b", [Observation(2.0)])])
 
     many.others = others
     with pytest.raises(ValueError, match="expected 1 observations that are no numbers"):
-        rows.check(many)
+        rows.check(many, rows.Numbers.of(many))
 
 
 def test_each_row_has_its_own_of_what_has_no_number():
@@ -117,6 +131,7 @@ def test_each_row_has_its_own_of_what_has_no_number():
     own = [[Observation(y, elapsed=float(i)) for y in ys] for i, ys in enumerate(seen)]
     many = rows.pack([Observe(name, part) for name, part in zip("abcd", own, strict=True)])
     ends = rows.ends_of(many)
-    last = rows.part_of(many, ends[3], ends[4])
+    numbers = rows.Numbers.of(many)
+    last = rows.part_of(many, numbers, ends[3], ends[4])
     assert last == own[3]
-    assert rows.part_of(many, ends[0], ends[1]) == own[0]
+    assert rows.part_of(many, numbers, ends[0], ends[1]) == own[0]

@@ -1,6 +1,7 @@
 """Every kind of stream that can be served: its settings, and series whose behaviour switches."""
 
 import json
+import math
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -139,12 +140,20 @@ ALIKE = {
 # Labels of models by the number that they stand for.
 LABELS = {
     "gaussian": float,
+    "averaged": float,
     "poisson": lambda y: float(round(abs(y))),
     "gamma": lambda y: abs(y) + 0.125,
     "exponential": lambda y: abs(y),
     "bernoulli": lambda y: float(y > 1),
     "categorical": lambda y: float(min(int(abs(y)), 3)),
+    "multivariate": lambda y: [y, y / 2 + math.sin(99 * y), math.sin(77 * y)],
+    "joint": lambda y: [y, math.sin(99 * y) if math.sin(55 * y) < 0.99 else None],
+    "linear": float,
+    "autoregressive": lambda y: [y, y - math.sin(99 * y)],
 }
+# Inputs, in the same way, of those that take them.
+INPUTS = {"linear": lambda y: [math.sin(99 * y), math.cos(33 * y)]}
+NEEDED = {"categorical": {"classes": 4}}  # settings
 
 
 def kinds(quick):

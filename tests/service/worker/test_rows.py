@@ -12,25 +12,26 @@ from service.worker.streams import registry
 from service.worker.streams.task import RowsTask
 from tests.remote_write import raw
 from tests.service.worker.conftest import Trouble, noise, slug
-from tests.service.worker.kinds import LABELS
+from tests.service.worker.kinds import INPUTS, LABELS
 from tests.service.worker.test_poison import POISON, Poisonous
 
 STREAMS = [f"s{i}" for i in range(12)]
 
 
-def observation(rng, i, at, label):
+def observation(rng, i, at, model):
     """Of stream i: most are numbers of a level that moves; some are more, or wrong."""
-    seen = Observation(label(rng.gauss(8.0 if 45 < at <= 60 else 0.0, 1.0)))
+    y = rng.gauss(8.0 if 45 < at <= 60 else 0.0, 1.0)
+    seen = Observation(LABELS[model](y), INPUTS[model](y) if model in INPUTS else None)
     if i % 4 == 1:
         seen.time = f"2026-01-01T{at // 60:02}:{at % 60:02}:00Z"
     if i % 4 == 2 and rng.random() < 0.1:
         seen.changepoint = 0.5
     if rng.random() < 0.02:
-        seen.y = rng.choice([None, [1.0, 2.0], 1e101, 40.0, -1.5])
+        seen.y = rng.choice([None, [1.0, 2.0], 1e101, 40.0, -1.5, 0.5])
     return seen
 
 
-def turns(seed, turns_, label):
+def turns(seed, turns_, model):
     """What comes at a time: observations of distinct streams, some keyed, some repeated."""
     rng = random.Random(seed)
     last = None
@@ -40,7 +41,7 @@ def turns(seed, turns_, label):
             if rng.random() < 0.1:
                 continue
             count = rng.choice([1, 1, 1, 3]) if i % 2 else 1
-            seen = [observation(rng, i, at, label) for _ in range(count)]
+            seen = [observation(rng, i, at, model) for _ in range(count)]
             more = {"key": f"k{at}", "digest": "d"} if i % 3 == 0 else {}
             if rng.random() < 0.03:
                 more["seq"] = at
@@ -57,7 +58,15 @@ def results(outcomes):
 
 @pytest.mark.parametrize(
     ("seed", "model"),
-    [(1, "gaussian"), (2, "gaussian"), (3, "poisson"), (4, "gamma"), (5, "bernoulli")],
+    [
+        (1, "gaussian"),
+        (2, "gaussian"),
+        (3, "poisson"),
+        (4, "gamma"),
+        (5, "bernoulli"),
+        (6, "joint"),
+        (7, "linear"),
+    ],
 )
 def test_rows_come_to_what_single_commands_come_to(make_bench, monkeypatch, seed, model):
     """Bit for bit: answers, refusals, what is stored, and what is raised."""
@@ -68,7 +77,7 @@ def test_rows_come_to_what_single_commands_come_to(make_bench, monkeypatch, seed
     monkeypatch.setattr(RowsTask, "task", lambda rows, row: tasks.append(row) or task_of(rows, row))
     sent = 0
     statuses = set()
-    for at, turn in enumerate(turns(seed, 70, LABELS[model])):
+    for at, turn in enumerate(turns(seed, 70, model)):
         expected = results(ones.send(*turn))
         assert results(many.send_rows(*turn)) == expected
         statuses |= {status for status, _ in expected}

@@ -28,6 +28,7 @@ from service.worker.streams import stream as stream_module
 from service.worker.streams.stream import FEWEST_ROWS, ROW, Stream, Table
 from tests.service.wire.test_records import ordinary
 from tests.service.worker.conftest import Trouble, noise
+from tests.service.worker.kinds import LABELS
 
 
 class Sleeper:
@@ -42,8 +43,10 @@ SETTINGS = [
     {"model": "averaged"},
     {"model": "gaussian", "max_hypotheses": 20, "false_alarm_every": 500.0},
     {"model": "gaussian", "seasonal": True},
+    {"model": "multivariate"},
+    {"model": "bernoulli"},
 ]
-SEASONAL = 5  # place of the last
+SEASONAL = 5  # place of that with seasons
 OTHERS = [
     lambda name, rng: Configure(name, {"anomaly_alarm": rng.choice([None, 0.9, 0.99])}),
     lambda name, rng: Configure(name, {"false_alarm_every": rng.choice([20.0, 1e6])}),
@@ -55,6 +58,11 @@ OTHERS = [
     lambda name, rng: RunLength(name),
     lambda name, rng: SetBelief(name, [(0, 0.5), (3, 0.5)], changepoint=0.5),
 ]
+
+
+def observed(i, y):
+    """An observation of stream i, by a number."""
+    return Observation(LABELS[SETTINGS[i % len(SETTINGS)]["model"]](y))
 
 
 class Turns:
@@ -82,7 +90,7 @@ class Turns:
             level = self.levels[name]
             if i % len(SETTINGS) == SEASONAL:
                 level += 5.0 * (self.at % 8 < 4)
-            seen = [Observation(rng.gauss(level, 1.0)) for _ in range(count)]
+            seen = [observed(i, rng.gauss(level, 1.0)) for _ in range(count)]
             if i % 3 == 1 and rng.random() < 0.95:
                 for own in seen:
                     own.time = time
@@ -128,7 +136,7 @@ def applied(bench, seed, trouble):
     bench.quiet_days = 0.05 if seed % 2 else None
     for i, name in enumerate(STREAMS):
         bench.ask(Configure(name, SETTINGS[i % len(SETTINGS)]), status=201)
-        bench.observe(name, noise(40, seed=i))
+        bench.observe(name, [observed(i, y) for y in noise(40, seed=i)])
     rng = random.Random(seed)
     outcomes = []
     for _ in range(30):
@@ -276,15 +284,20 @@ def test_keyed_rows_are_committed_with_all_others(bench, monkeypatch):
 def test_a_table_grows_and_uses_rows_again():
     table = Table(64)
     values = tuple(np.zeros(1, ROW)[0].item())
-    places = [table.add(values, (0.1, 0.2) if i % 2 else None) for i in range(3 * FEWEST_ROWS)]
+    places = [
+        table.add(values, (0.1, 0.2) if i % 2 else None, [0.5] if i % 2 else [])
+        for i in range(3 * FEWEST_ROWS)
+    ]
     assert len({*places}) == len(places)
     assert len(table.rows) == 4 * FEWEST_ROWS
-    assert len(table.hazards) == len(places) // 2
+    assert len(table.hazards) == len(table.further) == len(places) // 2
     for place in places:
         table.remove(place)
     assert not table.hazards
-    assert table.add(values, 0.5) in places
+    assert not table.further
+    assert table.add(values, 0.5, []) in places
     assert not table.hazards
+    assert not table.further
 
 
 def test_a_table_gives_memory_back_and_streams_sleep_on():
@@ -293,7 +306,8 @@ def test_a_table_gives_memory_back_and_streams_sleep_on():
     for i, stream in enumerate(streams):
         values = np.zeros(1, ROW)
         values["alarm"] = i
-        stream.at = table.add(tuple(values[0].item()), (0.1, i) if i % 3 == 0 else None)
+        hazard = (0.1, i) if i % 3 == 0 else None
+        stream.at = table.add(tuple(values[0].item()), hazard, [float(i)] * (i % 5))
     left = random.Random(6).sample(range(300), 300)
     for used, held in ((129, 512), (128, 256), (65, 256), (64, 128), (3, 64), (0, 64)):
         for i in left[used:]:
@@ -305,6 +319,7 @@ def test_a_table_gives_memory_back_and_streams_sleep_on():
         own = [streams[i].at for i in left]
         assert table.rows["alarm"][own].tolist() == left
         assert table.hazards == {streams[i].at: (0.1, i) for i in left if i % 3 == 0}
+        assert table.further == {streams[i].at: [float(i)] * (i % 5) for i in left if i % 5}
         assert sorted([*own, *table._free]) == [*range(held)]
 
 
