@@ -101,7 +101,7 @@ class StreamSettings(NamedTuple):
             ge=2,
             le=10_000,
         ),
-    ] = 25
+    ] = 21  # with what a table has beside, whole vectors of 8: see docs/mathematics.md, section 6
     regimes: Annotated[
         int,
         Meaning(

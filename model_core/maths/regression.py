@@ -1,7 +1,9 @@
 """Regressions of a label on `(1, u)` whose noise is a scale mixture; see `upm.averaged`.
 
 The posterior is the mean, level and slope, and the precision `Lambda` with its entries `a` (00),
-`b` (01) and `c` (11); the noise's variance is an inverse gamma of `alpha` and `beta`.
+`b` (01) and `c` (11); the noise's variance is an inverse gamma of `alpha` and `beta`. Without `u`
+`Lambda` is `a` alone. A label moves the mean by its share times its error times
+`Lambda^-1 (1, u)`, by the precision after it.
 """
 
 from __future__ import annotations
@@ -104,17 +106,9 @@ def precision(usual: float, heavy: float, wild: float) -> float:
     return usual / SCALES[0] + heavy / SCALES[1] + wild / SCALES[2]
 
 
-def counted(a: float, b: float, c: float, u: float, share: float) -> tuple[float, float, float]:
-    """Precision after a share of a label."""
-    return a + share, b + share * u, c + share * (u * u)
-
-
-def moved(
-    level: float, slope: float, a: float, b: float, c: float, u: float, weighted: float
-) -> tuple[float, float]:
-    """Mean after a label; the precision is that after it. weighted: its error times its share."""
-    first, second = solve(a, b, c, u)
-    return level + weighted * first, slope + weighted * second
+def counted(b: float, c: float, u: float, share: float) -> tuple[float, float]:
+    """Precision after a share of a label, but for its entry 00, which counts the shares."""
+    return b + share * u, c + share * (u * u)
 
 
 def gain(share: float, variance: float) -> float:

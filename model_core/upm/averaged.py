@@ -59,27 +59,32 @@ class Expert(NamedTuple):
 
 
 # A line fits what is new as well as a level does, a few labels on one side may be anything, and the
-# trend soon is where a change led to.
+# trend soon is where a change led to. Levels first: see `AveragedStats`.
 EXPERTS = (
     Expert(LEVEL, 1.0, 1.0),
-    Expert(LAG, 1.0, 1.0),
-    Expert(LINE, 1.0, 0.1),
     Expert(LEVEL, SKEW, 0.1),
     Expert(LEVEL, 1 / SKEW, 0.1),
+    Expert(LAG, 1.0, 1.0),
+    Expert(LINE, 1.0, 0.1),
     Expert(TREND, 1.0, 0.003),
 )
+LEVELS = sum(expert.feature == LEVEL for expert in EXPERTS)
+SLOPED = EXPERTS[LEVELS:]  # with a second feature
 
 
 class AveragedStats(NamedTuple):
-    """Of J experts in each hypothesis.
+    """Of J experts in each hypothesis, of which the last F have a second feature.
 
-    mean: (B, S, d, J, 2) `k`. precision: (B, S, d, J, 3) `Lambda` as its entries 00, 01, 11. alpha:
-    (B, S, 1). beta, log_weight: (B, S, d, J). origin: (B, S, 1) time of the regime's first label,
-    -1 before it.
+    level: (B, S, d, J), slope: (B, S, d, F), `k`. precision: (B, S, d, J), cross, slope_precision:
+    (B, S, d, F), the entries 00, 01 and 11 of `Lambda`. alpha: (B, S, 1). beta, log_weight: (B, S,
+    d, J). origin: (B, S, 1) time of the regime's first label, -1 before it.
     """
 
-    mean: Tensor
+    level: Tensor
+    slope: Tensor
     precision: Tensor
+    cross: Tensor
+    slope_precision: Tensor
     alpha: Tensor
     beta: Tensor
     log_weight: Tensor
@@ -138,29 +143,23 @@ class Averaged(ClosedForm):
 
     def fresh(self, location: Floats, scale: Floats) -> tuple[Stats, Floats]:
         """Prior centred on the location; see `_begun` for the context."""
-        shape = (len(location), 1, self.y_dim, len(EXPERTS))
-        precisions = {
-            LEVEL: 1.0,
-            LAG: self.autoregression,
-            LINE: self.slope,
-            TREND: self.smoothness,
-        }
-        mean = np.zeros((*shape, 2))
-        mean[..., 0] = location[:, None, :, None]
-        follows = np.array([expert.feature == TREND for expert in EXPERTS])
-        mean[..., 1] = np.where(follows, scale[:, None, :, None], 0.0)
-        precision = np.zeros((*shape, 3))
-        precision[..., 0] = self.kappa
-        precision[..., 2] = [precisions[expert.feature] for expert in EXPERTS]
+        first = (len(location), 1, self.y_dim)
+        every = np.ones((*first, len(EXPERTS)))
+        sloped = np.ones((*first, len(SLOPED)))
+        precisions = {LAG: self.autoregression, LINE: self.slope, TREND: self.smoothness}
+        follows = [expert.feature == TREND for expert in SLOPED]
         weights = np.array([expert.weight for expert in EXPERTS])
         one = np.ones((len(location), 1, 1))
         stats = of_arrays(
             AveragedStats,
-            mean,
-            precision,
+            location[:, None, :, None] * every,
+            np.where(follows, scale[:, None, :, None], 0.0) * sloped,
+            self.kappa * every,
+            0.0 * sloped,
+            np.array([precisions[expert.feature] for expert in SLOPED]) * sloped,
             self.alpha * one,
-            np.broadcast_to(self.beta * scale[:, None, :, None] ** 2, shape),
-            np.broadcast_to(np.log(weights / weights.sum()), shape),
+            self.beta * scale[:, None, :, None] ** 2 * every,
+            np.log(weights / weights.sum()) * every,
             -one,
         )
         return stats, self._begun(location, scale)
@@ -247,7 +246,7 @@ class Averaged(ClosedForm):
 
     def outlier(self, prior: AveragedStats, phi: Tensor | None) -> Blend:
         """The level's prior predictive with ten times its squared scale."""
-        location, variance = _regression(prior, torch.zeros_like(prior.beta))
+        location, variance = _regression(prior, torch.zeros_like(prior.slope))
         return widened(self._mixture(prior, self.required(phi), location, variance))
 
     def update(
@@ -289,13 +288,11 @@ class Averaged(ClosedForm):
     def spread(self, stored: Stats, prior: Stats) -> Stats:
         """By the level's distances from the location; but for the trend's, all experts alike."""
         noise = stored.beta[..., 0] / stored.alpha
-        distances = (stored.mean[..., 0, 0] - prior.mean[..., 0, 0]) ** 2 / noise
+        distances = (stored.level[..., 0] - prior.level[..., 0]) ** 2 / noise
         kappa = spread_out(self.kappa, distances)
         follows = np.array([expert.feature == TREND for expert in EXPERTS])
-        precision = prior.precision.copy()
-        wider = np.minimum(precision[..., 0], kappa[..., None])
-        precision[..., 0] = np.where(follows, precision[..., 0], wider)
-        return prior._replace(precision=precision)
+        wider = np.minimum(prior.precision, kappa[..., None])
+        return prior._replace(precision=np.where(follows, prior.precision, wider))
 
     def _learned(
         self,
@@ -309,15 +306,22 @@ class Averaged(ClosedForm):
         w = weight[..., None, None]
         error = reading.error
         share = self._shares(reading, weight)
-        precision = _REGRESSION.counted(*stats.precision.unbind(-1), u, share)
-        mean = _REGRESSION.moved(*stats.mean.unbind(-1), *precision, u, share * error)
+        precision = stats.precision + share
+        cross, slope_precision = _REGRESSION.counted(
+            stats.cross, stats.slope_precision, u, share[..., LEVELS:]
+        )
+        gain, slope_gain = _gains(precision, cross, slope_precision, u)
+        moved = share * error
         fresh = (stats.origin < 0) & (weight.unsqueeze(-1) > 0)
         grown = _REGRESSION.scatter(share, error, reading.variance)
         # Outputs share alpha; of a missing one the expected variance stays as it is.
         kept = 0.5 * w * stats.beta / stats.alpha.unsqueeze(-1)
         return AveragedStats(
-            torch.stack(mean, -1),
-            torch.stack(precision, -1),
+            stats.level + moved * gain,
+            stats.slope + moved[..., LEVELS:] * slope_gain,
+            precision,
+            cross,
+            slope_precision,
             stats.alpha + 0.5 * weight.unsqueeze(-1),
             stats.beta + torch.where(_missing(y), kept, grown),
             mixed(w, reading.log_posterior, stats.log_weight),
@@ -399,15 +403,15 @@ class Averaged(ClosedForm):
         return stats.beta / stats.alpha.unsqueeze(-1)
 
     def _second(self, stats: AveragedStats, phi: Tensor) -> Tensor:
-        """The features besides the constant (B, S, d, J)."""
+        """The second features (B, S, d, F)."""
         time = phi[:, None, :1]
         d = self.y_dim
         lag = phi[:, None, 1 : 1 + d]
         trend = phi[:, None, 1 + 6 * d : 1 + 7 * d]
         age = _CONTEXT.age_of(time, stats.origin, UNIT)
         full = stats.beta[..., 0]
-        features = {LEVEL: torch.zeros_like(full), LAG: lag, LINE: age, TREND: trend}
-        return torch.stack([features[expert.feature].expand_as(full) for expert in EXPERTS], -1)
+        features = {LAG: lag, LINE: age, TREND: trend}
+        return torch.stack([features[expert.feature].expand_as(full) for expert in SLOPED], -1)
 
     def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
         d = self.y_dim
@@ -416,27 +420,46 @@ class Averaged(ClosedForm):
 
 def _learned_from(stats: Stats, prior: Stats) -> Learned:
     """What labels have added; arrays."""
-    error = stats.mean - prior.mean
-    moved = _times(stats.precision, error)
+    mean, precision = _whole(stats)
+    before, least = _whole(prior)
+    error = mean - before
+    moved = _times(precision, error)
     squares = stats.beta - prior.beta + 0.5 * (moved * error).sum(-1)
-    return Learned(stats.precision - prior.precision, moved, squares, stats.alpha - prior.alpha)
+    return Learned(precision - least, moved, squares, stats.alpha - prior.alpha)
 
 
 def _after(learned: Learned, prior: Stats, log_weight: Any) -> Stats:
     """Statistics of a regime to come that begins with what labels have added."""
-    precision = prior.precision + learned.precision
+    before, least = _whole(prior)
+    precision = least + learned.precision
     a, b, c = np.moveaxis(precision, -1, 0)
     covariance = np.stack((c, -b, a), -1) / (a * c - b * b)[..., None]
     error = _times(covariance, learned.moved)
     beta = prior.beta + learned.squares - 0.5 * (learned.moved * error).sum(-1)
+    level, slope = np.moveaxis(before + error, -1, 0)
     return AveragedStats(
-        prior.mean + error,
-        precision,
+        level,
+        slope[..., LEVELS:],
+        a,
+        b[..., LEVELS:],
+        c[..., LEVELS:],
         prior.alpha + learned.half_count,
         np.maximum(beta, LEAST_NOISE * prior.beta),
         log_weight,
         -np.ones_like(prior.origin),
     )
+
+
+def _whole(stats: Stats) -> tuple[Floats, Floats]:
+    """Mean (1, 1, d, J, 2) and precision (1, 1, d, J, 3), those of levels with a slope of 0."""
+
+    def filled(part: Floats, value: float) -> Floats:
+        levels = np.full_like(stats.precision[..., :LEVELS], value)
+        return np.concatenate((levels, part), -1)
+
+    mean = np.stack((stats.level, filled(stats.slope, 0.0)), -1)
+    entries = (stats.precision, filled(stats.cross, 0.0), filled(stats.slope_precision, 1.0))
+    return mean, np.stack(entries, -1)
 
 
 def _times(matrix: Floats, vector: Floats) -> Floats:
@@ -448,7 +471,7 @@ def _times(matrix: Floats, vector: Floats) -> Floats:
 
 def _log_evidence(stats: Stats) -> Floats:
     """Log normaliser (1, 1, d, J) of the experts' posteriors, but for what is linear in labels."""
-    a, b, c = np.moveaxis(stats.precision, -1, 0)
+    a, b, c = np.moveaxis(_whole(stats)[1], -1, 0)
     alpha = stats.alpha[..., None]
     factor: Floats = -0.5 * np.log(a * c - b * b) + log_gamma(alpha) - alpha * np.log(stats.beta)
     return factor
@@ -466,8 +489,19 @@ def _missing(y: Tensor) -> Tensor:
 
 
 def _regression(stats: AveragedStats, u: Tensor) -> tuple[Tensor, Tensor]:
-    """`k' f` and `f' Lambda^-1 f`; both (B, S, d, J), as `u`."""
+    """`k' f` and `f' Lambda^-1 f`, both (B, S, d, J); u: second features (B, S, d, F)."""
+    levels, sloped = stats.level.tensor_split([LEVELS], -1)
+    known, precision = stats.precision.tensor_split([LEVELS], -1)
     location, variance = _REGRESSION.forecast(
-        *stats.mean.unbind(-1), *stats.precision.unbind(-1), u
+        sloped, stats.slope, precision, stats.cross, stats.slope_precision, u
     )
-    return location, variance
+    return torch.cat((levels, location), -1), torch.cat((1 / known, variance), -1)
+
+
+def _gains(
+    precision: Tensor, cross: Tensor, slope_precision: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`Lambda^-1 f`: of levels (B, S, d, J), and of slopes, as u (B, S, d, F)."""
+    known, sloped = precision.tensor_split([LEVELS], -1)
+    first, second = _REGRESSION.solve(sloped, cross, slope_precision, u)
+    return torch.cat((1 / known, first), -1), second

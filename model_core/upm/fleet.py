@@ -32,8 +32,11 @@ class FleetStats(NamedTuple):
     weights: (B, S, n, d) `k`. cov: (B, S, n, n) `P`. shape, rate: (B, S, d) alpha and beta.
     """
 
-    mean: Tensor
+    level: Tensor
+    slope: Tensor
     precision: Tensor
+    cross: Tensor
+    slope_precision: Tensor
     alpha: Tensor
     beta: Tensor
     log_weight: Tensor
@@ -46,7 +49,9 @@ class FleetStats(NamedTuple):
     @property
     def alone(self) -> AveragedStats:
         """Of the experts that need no training."""
-        return AveragedStats(*self[:6])._replace(log_weight=self.log_weight[..., :-1])
+        return AveragedStats(*self[: len(AveragedStats._fields)])._replace(
+            log_weight=self.log_weight[..., :-1]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

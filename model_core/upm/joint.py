@@ -45,13 +45,16 @@ WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last e
 class JointStats(NamedTuple):
     """Statistics of both.
 
-    mean to origin: of independent outputs, see `AveragedStats`. centre (B, S, d), kappa, nu (B, S,
+    level to origin: of independent outputs, see `AveragedStats`. centre (B, S, d), kappa, nu (B, S,
     1) and psi (B, S, d, d): of those together, `m` and so on, see `MultivariateStats`; psi as if
     outputs had been uncorrelated. log_choice: (B, S, 2) of the two, whose exponentials sum to one.
     """
 
-    mean: Tensor
+    level: Tensor
+    slope: Tensor
     precision: Tensor
+    cross: Tensor
+    slope_precision: Tensor
     alpha: Tensor
     beta: Tensor
     log_weight: Tensor
@@ -65,12 +68,12 @@ class JointStats(NamedTuple):
     @property
     def alone(self) -> AveragedStats:
         """Of independent outputs."""
-        return AveragedStats(*self[:6])
+        return AveragedStats(*self[: len(AveragedStats._fields)])
 
     @property
     def together(self) -> MultivariateStats:
         """Of all together."""
-        return MultivariateStats(*self[6:10])
+        return MultivariateStats(*self[len(AveragedStats._fields) : -1])
 
 
 class _JointReading(NamedTuple):

@@ -31,10 +31,10 @@ class Expert(NamedTuple):
 
 EXPERTS = [
     Expert(0, 1.0, 1.0),
-    Expert(1, 1.0, 1.0),
-    Expert(2, 1.0, 0.1),
     Expert(0, SKEW, 0.1),
     Expert(0, 1 / SKEW, 0.1),
+    Expert(1, 1.0, 1.0),
+    Expert(2, 1.0, 0.1),
     Expert(3, 1.0, 0.003),
 ]
 MANY = len(EXPERTS)

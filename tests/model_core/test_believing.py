@@ -17,7 +17,7 @@ from model_core.maths.regression import REACH
 from model_core.stream import warmup
 from model_core.tensor_ops import maths
 from model_core.upm.alpaca import Alpaca, NoisePrior
-from model_core.upm.averaged import LAG, LEVEL, LINE, SHARES_COUNT, Averaged
+from model_core.upm.averaged import EXPERTS, LAG, LEVEL, LINE, SHARES_COUNT, Averaged
 from model_core.upm.base import Reading
 from model_core.upm.fleet import Fleet
 from model_core.upm.joint import Joint
@@ -79,14 +79,15 @@ def test_with_one_scale_of_noise_experts_are_bayesian_regressions():
         context = model.remember(context, y, torch.tensor([True]), reading)
     ones, second = np.ones(12), {LEVEL: 0.0 * z, LAG: np.r_[0.0, z[:-1]], LINE: np.arange(12) / 10}
     precisions = {LEVEL: 1.0, LAG: model.autoregression, LINE: model.slope}
-    for j, feature in enumerate((LEVEL, LAG, LINE)):
+    features = [expert.feature for expert in EXPERTS]
+    for feature in (LEVEL, LAG, LINE):
         f = np.stack((ones, second[feature]))
         shape = np.eye(12) + f.T @ np.diag([1 / model.kappa, 1 / precisions[feature]]) @ f
         shape *= scale**2 * model.beta / model.alpha
         truth = distributions.multivariate_t(at * ones, shape, 2 * model.alpha).logpdf(
             at + scale * z
         )
-        assert evidence[j].item() == pytest.approx(truth, abs=1e-10)
+        assert evidence[features.index(feature)].item() == pytest.approx(truth, abs=1e-10)
     posterior = torch.log_softmax(prior.stats.log_weight[0, 0, 0] + evidence, 0)
     torch.testing.assert_close(stats.log_weight[0, 0, 0], posterior, atol=1e-10, rtol=0)
 

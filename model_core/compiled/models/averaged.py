@@ -1,7 +1,8 @@
 """`upm.averaged.Averaged`: a level, an autoregression or a line in each regime, noise of outliers.
 
-Lines of the statistics, of F experts: mean (d, F, 2), precision (d, F, 3), alpha (1), beta (d, F),
-log weight (d, J), the origin (1). Lines of `params`: those of `student_t`, a part being an expert
+Lines of the statistics, of J experts, of which the last F have a second feature: level (d, J),
+slope (d, F), precision (d, J), cross (d, F), slope precision (d, F), alpha (1), beta (d, J), log
+weight (d, J), the origin (1). Lines of `params`: those of `student_t`, a part being an expert
 and its kinds the scales of the noise; then as `Places` has them. Other
 models share it, with more statistics after these and perhaps a learned last expert, of which there
 is only the log weight here: J is F + 1.
@@ -31,7 +32,7 @@ from model_core.compiled.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.maths.regression import SCALES
 from model_core.maths.walk import FORGET, TAILS
 from model_core.upm import averaged
-from model_core.upm.averaged import EXPERTS, LAG, LINE, TREND, UNIT
+from model_core.upm.averaged import EXPERTS, LAG, LEVELS, LINE, TREND, UNIT
 from model_core.upm.base import OUTLIER_SPREAD
 from model_core.upm.walk import COLUMNS
 
@@ -51,14 +52,20 @@ LAST, CHANGE, SQUARE, AUTO, CROSS = range(COLUMNS)
 class Places(NamedTuple):
     """First lines of what is not a statistic of the first kind, and not of `student_t`.
 
-    logs, origin: in the statistics, whose first `kept` are those of `averaged`. Then in `params`,
-    given the label: responsibilities (d J scales) of the scales, log densities (d J) by experts,
-    posteriors (d J) of these, evidence (d) log density by all. features (d F): the second ones.
-    variances (d J): `f' Lambda^-1 f`. spreads (d J): squared scales of the usual noise. reading
-    (d): see `FORECAST`. walk: its weight, its log density of the label and then its lead. spare
-    (3): to work in.
+    slopes to origin: in the statistics, whose first `kept` are those of `averaged`. Then in
+    `params`, given the label: responsibilities (d J scales) of the scales, log densities (d J) by
+    experts, posteriors (d J) of these, evidence (d) log density by all. features (d F): the second
+    ones. variances (d J): `f' Lambda^-1 f`. spreads (d J): squared scales of the usual noise.
+    reading (d): see `FORECAST`. walk: its weight, its log density of the label and then its lead.
+    spare (3): to work in.
     """
 
+    slopes: int
+    precisions: int
+    crosses: int
+    slope_precisions: int
+    alpha: int
+    betas: int
     logs: int
     origin: int
     kept: int
@@ -80,20 +87,28 @@ def places_of(d: int, noise: Noise) -> Places:
     """By the number of outputs."""
     every = noise.parts
     fixed = every - noise.own
-    logs = 6 * fixed * d + 1
+    sloped = fixed - LEVELS
+    slopes = fixed * d
+    precisions = slopes + sloped * d
+    crosses = precisions + fixed * d
+    slope_precisions = crosses + sloped * d
+    alpha = slope_precisions + sloped * d
+    betas = alpha + 1
+    logs = betas + fixed * d
     origin = logs + every * d
     responsibilities = student_t.lines_of(d, noise).end
     experts = responsibilities + every * MANY * d
     posteriors = experts + every * d
     evidence = posteriors + every * d
     features = evidence + d
-    variances = features + fixed * d
+    variances = features + sloped * d
     spreads = variances + every * d
     reading = spreads + every * d
     walk_line = reading + d
     spare = walk_line + 1
     return Places(
-        logs, origin, origin + 1, responsibilities, experts, posteriors, evidence, features,
+        slopes, precisions, crosses, slope_precisions, alpha, betas, logs, origin, origin + 1,
+        responsibilities, experts, posteriors, evidence, features,
         variances, spreads, reading, walk_line, spare, spare + 3,
     )  # fmt: skip
 
@@ -132,16 +147,30 @@ def regress(step: RowStep) -> None:
     at = places_of(d, noise)
     fixed = noise.parts - noise.own
     every = noise.parts
-    size = fixed * d
-    alpha = own[5 * size]
+    sloped = fixed - LEVELS
+    alpha = own[at.alpha]
     origin = own[at.origin]
     n = whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
         for j in range(fixed):
             k = o * fixed + j
+            beta = own[at.betas + k]
+            spread = params[at.spreads + o * every + j]
+            variance = params[at.variances + o * every + j]
+            level = own[k]
+            a = own[at.precisions + k]
+            loc = params[location_of(d, noise, o, j)]
+            for i in range(n):
+                spread[i] = beta[i] / alpha[i]
+            if j < LEVELS:
+                arithmetic.copy(level, loc)
+                for i in range(n):
+                    variance[i] = 1.0 / a[i]
+                by_scale(step, o, j)
+                continue
+            k = o * sloped + j - LEVELS
             u = params[at.features + k]
-            arithmetic.fill(u, 0.0)
             if FEATURES[j] == LAG:
                 arithmetic.fill(u, context[1 + 4 * d + o])
             if FEATURES[j] == TREND:
@@ -150,22 +179,13 @@ def regress(step: RowStep) -> None:
                 for i in range(n):
                     u[i] = _CONTEXT.age_of(context[0], origin[i], UNIT)
             u[n - 1] = 0.0  # an outlier is of the level's prior
-            beta = own[5 * size + 1 + k]
-            spread = params[at.spreads + o * every + j]
-            variance = params[at.variances + o * every + j]
-            level = own[2 * k]
-            slope = own[2 * k + 1]
-            first = 2 * size + 3 * k
-            a = own[first]
-            b = own[first + 1]
-            c = own[first + 2]
-            loc = params[location_of(d, noise, o, j)]
+            slope = own[at.slopes + k]
+            b = own[at.crosses + k]
+            c = own[at.slope_precisions + k]
             for i in range(n):
                 loc[i], variance[i] = _REGRESSION.forecast(
                     level[i], slope[i], a[i], b[i], c[i], u[i]
                 )
-            for i in range(n):
-                spread[i] = beta[i] / alpha[i]
             by_scale(step, o, j)
 
 
@@ -432,8 +452,8 @@ def update(step: RowStep) -> None:
     at = places_of(d, noise)
     fixed = noise.parts - noise.own
     every = noise.parts
-    size = fixed * d
-    alpha = own[5 * size]
+    sloped = fixed - LEVELS
+    alpha = own[at.alpha]
     origin = own[at.origin]
     n = whole(share)
     learned = params[at.spare]
@@ -442,21 +462,37 @@ def update(step: RowStep) -> None:
         y = step.number[LABEL + o]
         if math.isnan(y):
             for k in range(o * fixed, (o + 1) * fixed):
-                beta = own[5 * size + 1 + k]
+                beta = own[at.betas + k]
                 for i in range(n):
                     beta[i] += 0.5 * share[i] * (beta[i] / alpha[i])
             continue
         for j in range(fixed):
             k = o * fixed + j
-            u = params[at.features + k]
             variance = params[at.variances + o * every + j]
             loc = params[location_of(d, noise, o, j)]
-            beta = own[5 * size + 1 + k]
+            level = own[k]
+            a = own[at.precisions + k]
+            beta = own[at.betas + k]
             fill_shares(step, o, j, learned)
             for i in range(n):
                 beta[i] += _REGRESSION.scatter(learned[i], y - loc[i], variance[i])
-            first = 2 * size + 3 * k
-            _absorb(y, loc, learned, u, own[2 * k], own[2 * k + 1], own[first : first + 3])
+            arithmetic.add(a, learned, a)
+            if j < LEVELS:
+                for i in range(n):
+                    level[i] += learned[i] * (y - loc[i]) / a[i]
+                continue
+            k = o * sloped + j - LEVELS
+            u = params[at.features + k]
+            slope = own[at.slopes + k]
+            b = own[at.crosses + k]
+            c = own[at.slope_precisions + k]
+            for i in range(n):
+                b[i], c[i] = _REGRESSION.counted(b[i], c[i], u[i], learned[i])
+            for i in range(n):
+                first, second = _REGRESSION.solve(a[i], b[i], c[i], u[i])
+                moved = learned[i] * (y - loc[i])
+                level[i] += moved * first
+                slope[i] += moved * second
         reweigh(
             step, params[at.experts + o * every : at.experts + (o + 1) * every],
             params[at.evidence + o], own[at.logs + o * every : at.logs + (o + 1) * every], spare,
@@ -485,22 +521,6 @@ def fill_shares(step: RowStep, o: int, j: int, out: Floats) -> None:
     for i in range(whole(out)):
         precision = _REGRESSION.precision(usual[i], heavy[i], wild[i])
         out[i] = share[i] * _REGRESSION.side(y - loc[i], skew) * precision
-
-
-@compiled
-def _absorb(
-    y: float, loc: Floats, share: Floats, u: Floats, level: Floats, slope: Floats, precision: Floats
-) -> None:
-    n = whole(share)
-    a = precision[0]
-    b = precision[1]
-    c = precision[2]
-    for i in range(n):
-        a[i], b[i], c[i] = _REGRESSION.counted(a[i], b[i], c[i], u[i], share[i])
-    for i in range(n):
-        level[i], slope[i] = _REGRESSION.moved(
-            level[i], slope[i], a[i], b[i], c[i], u[i], share[i] * (y - loc[i])
-        )
 
 
 @compiled

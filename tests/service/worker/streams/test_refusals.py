@@ -221,7 +221,7 @@ def test_forecasts_of_many_outputs_are_as_short_as_a_worker_has_time_for(bench):
     bench.observe("vector", [[0.0] * 16, [1.0] * 16])
     refused = bench.ask(Predict("vector", None, [0.5], horizon=24), status=422)
     assert slug(refused) == "unfit-model"
-    assert "at most 17 labels" in refused["detail"]
+    assert "at most 18 labels" in refused["detail"]
     assert len(bench.ask(Predict("vector", None, [0.5], horizon=2))["predictions"]) == 2
     for levels, most in ((ALL, 1), ([1e-6, 0.5], 4), ([0.5, 1 - 1e-4], 4)):
         refused = bench.ask(Predict("vector", None, levels, horizon=most + 1), status=422)
