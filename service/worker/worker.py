@@ -641,7 +641,6 @@ class Worker:
         self.engine.drop_empty_slabs()
 
     def _hand_over(self) -> None:
-        gathered.enter()
         try:
             self._settle()
         except (redis.RedisError, RuntimeError) as error:
@@ -655,6 +654,7 @@ class Worker:
         except redis.RedisError as error:
             logger.warning("not all leases were released: %s", error)
             self._lose(set(self.offsets), blame=False)
+        gathered.enter()  # also how long the last commits took
 
 
 def _streams(items: Sequence[LogItem]) -> list[StreamKey]:

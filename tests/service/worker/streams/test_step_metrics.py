@@ -108,3 +108,23 @@ def test_what_was_gathered_is_entered_when_nothing_waits_and_before_it_is_much(b
     assert entered() - before == 4
     gathered.add_steps("gaussian", rows)
     assert entered() - before == 10
+
+
+def test_the_last_commits_are_entered_before_a_worker_ends(bench):
+    name = "moca_stage_duration_seconds_count"
+
+    def commits():
+        return REGISTRY.get_sample_value(name, {"stage": "commit"}) or 0.0
+
+    bench.observe("a", [0.0] * 3)
+    gathered.enter()
+    before = commits()
+    bench.append(Observe("a", [Observation(y=1.0)]))
+    bench.turn(maintain=False)
+    assert bench.worker._committer.partitions
+    assert commits() == before
+    bench.stop()
+    assert commits() > before
+    after = commits()
+    gathered.enter()
+    assert commits() == after
