@@ -347,9 +347,10 @@ class Bulk:
             groups.append(failed[1:])
             self._skip(stream)
         else:
-            # A command is refused as a whole where it does not fit its stream: find out which
-            # item is the bad one, and apply those before it.
-            groups.extend([place] for place in reversed(failed))
+            # A command is refused as a whole where it does not fit its stream: halves of it show
+            # which item is the bad one, and those before it are applied.
+            half = len(failed) // 2
+            groups += [part for part in (failed[half:], failed[:half]) if part]
 
     def _grouped(self, places: list[int]) -> list[list[int]]:
         """Group a stream's items: neighbours without a key go together, one with a key alone.

@@ -233,6 +233,14 @@ async def test_after_a_failed_item_of_a_stream_nothing_more_of_it_is_applied(api
     assert (await api.get("/v1/streams/a")).json()["seq"] == 3
 
 
+async def test_a_bad_item_among_many_of_a_stream_is_found_by_halves(api, worker):
+    items = [{"stream": "a", "y": MISFIT if i == 300 else i} for i in range(512)]
+    answers = (await api.post(MANY, json=items)).json()
+    assert [answer["status"] for answer in answers] == [200] * 300 + [422] + [424] * 211
+    assert [answer["seq"] for answer in answers[:300]] == [*range(300)]
+    assert len(worker.commands) < 20
+
+
 async def test_an_item_with_a_wrong_form_fails_alone(api):
     items = [
         {"stream": "a", "y": 0},
