@@ -26,6 +26,7 @@ from service.wire.commands import (
 )
 
 T = TypeVar("T")
+WIDEST = 16  # numbers of a label, or of an input, in columns: all others have room for as many
 
 
 class Numbers(NamedTuple):
@@ -264,10 +265,15 @@ def count_of(outcome: Outcome) -> int:
 
 
 def is_plain(seen: Observation) -> bool:
-    """Whether an observation is a label and an input of numbers, or these with their time."""
+    """Whether an observation is a label and an input of numbers, or these with their time.
+
+    One that is wide is not: it would make the columns of all others as wide.
+    """
     y = seen.y
-    several = type(y) is list and len(y) > 1 and None not in y
-    if not (several or type(y) is float) or seen.x == [] or seen.elapsed is not None:
+    several = type(y) is list and 1 < len(y) <= WIDEST and None not in y
+    if not (several or type(y) is float) or seen.x == [] or len(seen.x or ()) > WIDEST:
+        return False
+    if seen.elapsed is not None:
         return False
     return seen.changepoint is None and not seen.pending
 

@@ -126,7 +126,7 @@ class Items:
             return False
         if list in {*map(type, y), *map(type, x)}:
             longest = max(len(own) for own in chain(y, x) if isinstance(own, list))
-            if longest > most:
+            if longest > min(most, rows.WIDEST):
                 return False
         self.streams += streams
         self.y += y

@@ -26,6 +26,7 @@ from service.problems import BodyTooLarge, InvalidField, ServiceError
 from service.schema.commands import ActionForm, BeliefForm, MovesForm, PredictionForm, WhatIfForm
 from service.schema.observations import StreamForm
 from service.settings import Settings
+from service.wire.rows import WIDEST
 from tests.service.api.conftest import slug
 
 MIB = 1 << 20
@@ -155,7 +156,9 @@ def test_a_short_list_of_valid_items_is_read_at_once_and_as_any_other():
         {"stream": "v", "y": 0.5, "x": [1, 2]},
     ]
     alone = {"stream": "w", "y": [1]}
-    for few, others in ((plain, 0), ([*plain, *good], 3), ([*plain, alone], 1)):
+    long = {"stream": "w", "y": 1, "x": [1] * (WIDEST + 1)}
+    cases = ((plain, 0), ([*plain, *good], 3), ([*plain, alone], 1), ([*plain, long], 1))
+    for few, others in cases:
         own = FORMS.valid_items(json.dumps(few).encode())
         lines = "\n".join(map(json.dumps, few))
         assert own == FORMS.items(json.dumps(few).encode(), False)

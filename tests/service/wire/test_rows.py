@@ -135,3 +135,15 @@ def test_each_row_has_its_own_of_what_has_no_number():
     last = rows.part_of(many, numbers, ends[3], ends[4])
     assert last == own[3]
     assert rows.part_of(many, numbers, ends[0], ends[1]) == own[0]
+
+
+@pytest.mark.parametrize("wide", [{"y": [1.0] * 256}, {"y": 1.0, "x": [1.0] * 256}])
+def test_one_wide_observation_takes_no_room_of_all_others(wide):
+    given = [Observe(f"s{i}", [Observation(float(i), [2.0])]) for i in range(100)]
+    given.append(Observe("wide", [Observation(**wide)]))
+    many = rows.pack(given)
+    numbers = rows.Numbers.of(many)
+    assert numbers.y.nbytes + numbers.x.nbytes < 4 * len(wire.encode(many))
+    assert [seen for (seen,) in rows.observations_of(many)] == [
+        own.observations[0] for own in given
+    ]
