@@ -235,7 +235,9 @@ class _AsyncForgetful:
 
 
 def is_closed(connection: Any) -> bool:
-    """Whether the kernel or the server has closed a connection of asyncio that was made."""
+    """Whether a connection of asyncio is closed, here, by the kernel or by the server."""
+    if not connection.is_connected:
+        return True
     return bool(connection._writer.is_closing() or connection._reader.at_eof())
 
 

@@ -79,6 +79,15 @@ async def test_appends_keep_a_connection_until_the_server_closes_it(redis_client
     assert len(left(redis_client)) == 3
 
 
+async def test_appends_make_a_connection_anew_that_was_closed_here(redis_client, appender):
+    await appender.append(P, 0, 1, b"a")
+    ((pool, kept),) = appender._client._kept.items()
+    await pool.disconnect()
+    assert is_closed(kept)
+    assert (await appender.append(P, 1, 1, b"b")).waiting == 2
+    assert len(left(redis_client)) == 2
+
+
 async def test_what_is_taken_right_before_an_append_goes_with_it(appender, monkeypatch):
     together = []
     send = appender._client.run
