@@ -298,8 +298,8 @@ class CommandBatch:
                 [envelopes[i] for i in group],
                 believed=group is not together,
             )
-            for chosen, part, entered in self._advance(wave):
-                self._quiet([queues[group[i]] for i in chosen.tolist()], part, entered)
+            for chosen, _, entered in self._advance(wave):
+                self._quiet([queues[group[i]] for i in chosen.tolist()], entered)
         self._enter_awake()
         return {queues[i] for i in tried}
 
@@ -326,7 +326,7 @@ class CommandBatch:
             self._claim(queue, queue.tasks[0], field)
         return seen
 
-    def _quiet(self, queues: Sequence[StreamQueue], wave: Wave, entered: Entered) -> None:
+    def _quiet(self, queues: Sequence[StreamQueue], entered: Entered) -> None:
         """Take answers to the next observations of queues, as far as they were quiet."""
         model = entered.answering.model
         layout = entered.answering.layout
