@@ -273,9 +273,12 @@ def is_plain(seen: Observation) -> bool:
     several = type(y) is list and 1 < len(y) <= WIDEST and None not in y
     if not (several or type(y) is float) or seen.x == [] or len(seen.x or ()) > WIDEST:
         return False
-    if seen.elapsed is not None:
-        return False
-    return seen.changepoint is None and not seen.pending
+    return states_nothing(seen)
+
+
+def states_nothing(seen: Observation) -> bool:
+    """Whether an observation is a label, an input and their time alone."""
+    return seen.elapsed is None and seen.changepoint is None and not seen.pending
 
 
 def unless_empty(column: list[T | None]) -> list[T | None] | None:

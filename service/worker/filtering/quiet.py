@@ -32,8 +32,8 @@ from model_core.stream.slab import AT_ONCE, Rest, Slab, Step, Stepped, SummaryRo
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
 from model_core.upm.base import UnderlyingModel
-from service.wire import Envelope, Head, Layout, Observation, encode_row, rows, timestamps
-from service.wire.rows import Numbers
+from service.wire import Envelope, Head, Layout, Observation, encode_row, timestamps
+from service.wire.rows import Numbers, columns, states_nothing
 from service.wire.stored_records import KEPT_OUTPUTS, TOO_MANY, UNKEPT, PlainRows, numbers_of
 from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period
@@ -164,9 +164,7 @@ def takes(model: UnderlyingModel, seen: Observation, allowed: Range) -> bool:
 
 def plain(model: UnderlyingModel, seen: Observation, allowed: Range) -> bool:
     """Whether an observation has what a stream `takes`, and nothing else."""
-    if seen.elapsed is not None or seen.changepoint is not None or seen.pending:
-        return False
-    return takes(model, seen, allowed)
+    return states_nothing(seen) and takes(model, seen, allowed)
 
 
 # --- waves ----------------------------------------------------------------------------------------
@@ -330,7 +328,7 @@ def wave_of(
     seen = runs[0] if len(runs) == 1 else list(chain.from_iterable(runs))
     times = [own.time for own in seen]
     y = cast(list[float | list[float]], [own.y for own in seen])
-    given = Numbers.read(*rows.columns(y, [own.x for own in seen]))
+    given = Numbers.read(*columns(y, [own.x for own in seen]))
     return _wave(
         table,
         streams,
