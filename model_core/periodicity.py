@@ -4,11 +4,15 @@ A period is believed where its harmonics recur with the same phase in all period
 The evidence is exact under any stationary noise: with n periods, the coefficients of a harmonic are
 n draws of one complex normal distribution, so (n - 1) log(total / within) of their squares is
 exponential, whatever the noise's spectrum. Steps and drifts do not recur.
+
+Loops over labels and periods are in `compiled.periods`, which is imported where it is used: numba
+takes half a second.
 """
 
 from __future__ import annotations
 
 import math
+from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +35,17 @@ FITTED = 8  # harmonics that a period is refined by, at most
 FORGETTING = 0.8  # of a period in the profile
 AMPLITUDE_FORGETTING = 0.6
 AMPLITUDES = (0.5, 1.5)  # of the last periods, in units of the profile
+WEIGHINGS = 3  # of periods, each by the mean of the one before
 SHRINKAGE = 2.0  # squared standard errors by which a harmonic is taken to be smaller
 FLOOR = 1e-12  # of sums of squares
 ROUNDING = 1e-12  # of labels
+OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
+MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
+
+
+def load() -> None:
+    """Have the loops compiled or loaded, which may take seconds, before they are needed."""
+    import_module("model_core.compiled.periods")
 
 
 def found(y: Floats, shortest: int = SHORTEST) -> tuple[int, int]:
@@ -90,28 +102,13 @@ def evidence(y: Floats, period: int) -> float:
 
 def _evidence(y: Floats, period: int) -> tuple[float, int]:
     """Evidence, and the number of harmonics that give it; 0 and 1 where there is none."""
+    from model_core.compiled import periods
+
     rows = _whitened(y, period)
     if len(rows) < PERIODS or (rows**2).sum() <= FLOOR * (y**2).sum():  # rounding alone
         return 0.0, 1
-    within, between = _variation(*_harmonics(rows, np.ones(len(rows))))
-    sums = np.cumsum((len(rows) - 1) * np.log1p(between / within)).tolist()
-    best = 0.0, 1
-    most = min(len(sums), HARMONICS)
-    doubled = {2**k for k in range((most - 1).bit_length())}
-    for choices, count in enumerate(sorted({*doubled, most}), 1):
-        # 1/2, 1/6, 1/12 ...: shares of the first, second, third choice; together less than 1.
-        share = 1 / (choices * (choices + 1))
-        best = max(best, (_log_tail(sums[count - 1], count) + math.log(share), count))
-    return best
-
-
-def _log_tail(x: float, shape: int) -> float:
-    """-log P(X > x) of a gamma variate of this shape: that of fewer Poisson events than it."""
-    if x <= shape:
-        return 0.0
-    terms = [k * math.log(x) - x - math.lgamma(k + 1) for k in range(shape)]
-    most = max(terms)
-    return -(most + math.log(math.fsum(math.exp(term - most) for term in terms)))
+    _, within, between, _ = periods.variation(_harmonics(rows), np.ones(len(rows)))
+    return periods.evidence(len(rows), within, between)
 
 
 def _forecasts(y: Floats, period: int) -> bool:
@@ -135,12 +132,14 @@ def learned(y: Floats, period: int, scaled: bool = False) -> Floats:
     Periods that differ from the others weigh less, as do old ones. Harmonics are shrunk by
     their standard errors. scaled: to the amplitude of the last periods.
     """
+    from model_core.compiled import periods
+
     size = float(np.abs(y).max(initial=0.0)) or 1.0  # squares are numbers, whatever the unit
     rows = _folded(y / size, period, robust=True)
-    weights = _weights(rows)
+    weights = periods.weights(rows) if len(rows) > PERIODS else np.ones(len(rows))
     ages = np.arange(len(rows))[::-1]
-    mean, squares, total = _harmonics(rows, weights * FORGETTING**ages)
-    within, between = _variation(mean, squares, total)
+    harmonics = _harmonics(rows)
+    mean, within, between, total = periods.variation(harmonics, weights * FORGETTING**ages)
     freedom = max(total - 1, 1e-6)
     spectrum = np.zeros(period // 2 + 1, dtype=np.complex128)
     shrunk = np.maximum(0, 1 - SHRINKAGE * within / (freedom * between + 1e-300))
@@ -160,31 +159,9 @@ def _folded(y: Floats, period: int, robust: bool = False, most: int = RECENT_PER
     The slope is that of the neighbours' means; robust: the median of all, not moved by one step.
     most: rows.
     """
-    count = min(len(y) // period, most)
-    rows = y[len(y) - count * period :].reshape(count, period)
-    means = rows.mean(1)
-    slopes = np.zeros(count)
-    if count > 1:
-        slopes = np.gradient(means)
-    if robust:
-        slopes[:] = np.median(np.diff(means)) if count > 1 else 0.0
-    centred = (np.arange(period) - (period - 1) / 2) / period
-    folded: Floats = rows - means[:, None] - slopes[:, None] * centred
-    return folded
+    from model_core.compiled import periods
 
-
-def _weights(rows: Floats) -> Floats:
-    """Weights (n,) of periods, less for those far from the others."""
-    weights = np.ones(len(rows))
-    if len(rows) <= PERIODS:
-        return weights
-    for _ in range(3):
-        distances = ((rows - weights @ rows / weights.sum()) ** 2).mean(1)
-        middle = np.median(distances)
-        if middle <= 0:
-            break
-        weights = 1 / np.maximum(distances / middle, 1)
-    return weights
+    return periods.folded(y, period, robust, most)
 
 
 def _whitened(y: Floats, period: int) -> Floats:
@@ -192,41 +169,34 @@ def _whitened(y: Floats, period: int) -> Floats:
 
     Else level shifts and slow noise enter many harmonics at once, each of which would count.
     """
+    from model_core.compiled import periods
+
     rows = _folded(y, period)
     if len(rows) < 2:
         return rows[:0]
-    deviations = rows - rows.mean(0)
-    squares = float((deviations**2).sum())
-    lag = float((deviations[:, 1:] * deviations[:, :-1]).sum()) / squares if squares > 0 else 0.0
+    lag = periods.correlation(rows)
     lag += (1 + 3 * lag) / period  # bias of short rows about their mean
     lag = min(max(lag, 0.0), 1.0)
     return _folded(y[1:] - lag * y[:-1], period)
 
 
-def _harmonics(rows: Floats, weights: Floats) -> tuple[NDArray[np.complex128], Floats, float]:
-    """Mean of the harmonics (H,) of rows, mean squares about it, and number of rows that count."""
-    coefficients = np.fft.rfft(rows, axis=1)[:, 1 : (rows.shape[1] + 1) // 2]
-    share = weights / weights.sum()
-    mean = share @ coefficients
-    squares = share @ np.abs(coefficients - mean) ** 2
-    return mean, squares, float(1 / (share @ share))
-
-
-def _variation(
-    mean: NDArray[np.complex128], squares: Floats, total: float
-) -> tuple[Floats, Floats]:
-    """Variation of harmonics within (never 0) and between phases."""
-    within = total * squares
-    between = total * np.abs(mean) ** 2
-    return within + FLOOR * (within + between).sum() + 1e-300, between
+def _harmonics(rows: Floats) -> NDArray[np.complex128]:
+    """Harmonics (n, H) of rows."""
+    return np.fft.rfft(rows)[:, 1 : (rows.shape[1] + 1) // 2].copy()
 
 
 def detrended(y: Floats) -> Floats:
     """Labels about the least-squares line through them; 0 where only rounding is left."""
-    at = np.arange(len(y)) - (len(y) - 1) / 2
-    slope = float(at @ y) / float(at @ at)
-    deviations = y - float(y.mean()) - slope * at
-    return np.where(np.abs(deviations) > ROUNDING * np.abs(y).max(), deviations, 0.0)
+    from model_core.compiled import periods
+
+    return periods.detrended(y)
+
+
+def spread(y: Floats) -> float:
+    """Mean square about the median, which a few outliers do not move."""
+    from model_core.compiled import periods
+
+    return periods.spread(y)
 
 
 def without(y: Floats, period: int) -> Floats:
@@ -278,6 +248,8 @@ def refined(y: Floats, period: int, apart: int) -> int:
     By least squares, of as many of the first ones as give most evidence: about as exact as can be
     (Cramer and Rao). The mean of each phase, which a candidate is found by, fits the noise as well.
     """
+    from model_core.compiled import periods
+
     outputs: list[tuple[Floats, int]] = []
     for row in y:
         own = row / (float(np.abs(row).max(initial=0.0)) or 1.0)
@@ -286,25 +258,12 @@ def refined(y: Floats, period: int, apart: int) -> int:
     longest = min(period + apart, y.shape[1] // PERIODS)
 
     def fit(candidate: int) -> tuple[float, int]:
-        fitted = sum(_fitted(labels, candidate, count) for labels, count in outputs)
-        return fitted, -abs(candidate - period)
+        most = (candidate - 1) // 2  # harmonics
+        squares = [periods.fitted(own, candidate, min(count, most)) for own, count in outputs]
+        return sum(squares), -abs(candidate - period)
 
-    best: int = max((period, *range(shortest, longest + 1)), key=fit)
+    best: int = max(sorted({period, *range(shortest, longest + 1)}), key=fit)
     return best
-
-
-def _fitted(labels: Floats, period: int, harmonics: int) -> float:
-    """Sum of squares that the first harmonics of a period, and a mean, explain."""
-    count = min(harmonics, (period - 1) // 2)
-    first = np.exp(2j * np.pi / period * np.arange(len(labels)))
-    waves = np.ones((2 * count + 1, len(labels)))
-    harmonic = first
-    for k in range(1, 2 * count, 2):  # products: sines and cosines would take longer than the fit
-        waves[k] = harmonic.real
-        waves[k + 1] = harmonic.imag
-        harmonic = harmonic * first
-    products = waves @ labels
-    return float(products @ np.linalg.solve(waves @ waves.T, products))
 
 
 def _explained(y: Floats, period: int, most: int = RECENT_PERIODS) -> float:

@@ -1,8 +1,9 @@
 """Compile kernels into the cache, on all cores: python -m model_core.compiled [NAME ...].
 
-NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, and `beside`, which
-are anomalies and corrections; all without one. Those of learned models are for any sizes and
-weights. Such models need torch; without it all are those of built-in models.
+NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, `beside`, which are
+anomalies and corrections, and `periods`, which are loops of seasons; all without one. Those of
+learned models are for any sizes and weights. Such models need torch; without it all are those of
+built-in models.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ LEARNED = {
     "fleet": ("fleet", "FUNCTIONS"),
 }
 STEP = "step"  # what all kernels share
-BESIDE = "beside"  # of no model
+ALONE = ("beside", "periods")  # of no model
 # Processes that compile what they share at the same time compile it twice: the mixtures of gaussian
 # are there once averaged begins, averaged and multivariate once joint does.
 FIRST = (
-    STEP, "gaussian", "bernoulli", "categorical", BESIDE, "averaged", "multivariate", "poisson",
+    STEP, "gaussian", "bernoulli", "categorical", *ALONE, "averaged", "multivariate", "poisson",
     "joint",
 )  # fmt: skip
 NAMES = tuple(dict.fromkeys((*FIRST, *(LEARNED if find_spec("torch") else ()), *BUILTIN)))
@@ -41,8 +42,8 @@ def compile_kernel(name: str) -> float:
     logging.getLogger("model_core").addHandler(logging.NullHandler())  # this program says it
     began = time.monotonic()
     step = import_module("model_core.compiled.step")
-    if name == BESIDE:
-        import_module("model_core.compiled.beside")
+    if name in ALONE:
+        import_module(f"model_core.compiled.{name}")
     elif name == STEP:
         step.driver()
         step.reader()

@@ -45,7 +45,10 @@ SOURCES = (
 )  # fmt: skip
 # Modules that share nothing with other kernels, and what each is compiled from: a change of that
 # empties no cache but its own.
-ALONE = {"beside": ("anomaly.py", "correction.py", "compiled/ranks.py")}
+ALONE = {
+    "beside": ("anomaly.py", "correction.py", "compiled/ranks.py"),
+    "periods": ("periodicity.py",),
+}
 CALLERS = ("kernel", "__main__")  # of kernels, beside them: no part of any
 logger = logging.getLogger(__name__)
 _compiling = threading.Lock()
@@ -95,6 +98,11 @@ FUNCTIONS: dict[type[Any], dict[str, Callable[..., Any]]] = {}
 def called(function: F) -> F:
     """Compile at the first call by Python, or load from the cache."""
     return _cached(numba.njit(**_CALLED_OPTIONS)(function))  # type: ignore[no-any-return]
+
+
+def allocating(function: F) -> F:
+    """As `called`, of functions that make arrays."""
+    return _cached(numba.njit(error_model="numpy", nogil=True)(function))  # type: ignore[no-any-return]
 
 
 def entry(function: F) -> F:

@@ -40,13 +40,11 @@ BLOCK = 64  # observations between updates of a profile, at least
 WORTH = 0.3  # nats an observation; the most that counts for a season
 WORST = -0.6  # and against it
 WORTH_FORGETTING = 0.75
-OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
 MULTIPLE = 0.02  # a longer period as close as this to a multiple of the shorter one is that
 MOST_SEEN = 2**53  # observations that float64 can count
 MOST_PROFILE = 10.0  # of the largest label: a profile may go beyond the labels that it is of
 SHOWN = 3.0  # nats of evidence: an output with less has no season, unless none has more
 FILLINGS = 3  # of missing labels by a profile, which is learned from them again each time
-MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
 
 
 class Layer(NamedTuple):
@@ -172,7 +170,8 @@ def corrected(state: Floats, back: int, labels: Floats) -> Floats:
         present = layers(state)
         for i, layer in enumerate(present):
             deseasoned = y - _seasons(state, positions, i)
-            present[i] = _learn(state, i, deseasoned, layer.period, layer.worth, len(present) == 1)
+            showing = _showing(_detrended(deseasoned), layer.period)
+            present[i] = _learn(state, i, layer, deseasoned, showing, len(present) == 1)
             _put_layers(state, present)
     return state
 
@@ -285,8 +284,13 @@ def _seasons(state: Floats, positions: Ints, number: int) -> Floats:
     """Sum of the first `number` seasons (d, T) at positions (T,) of labels."""
     total = np.zeros((len(state), len(positions)))
     for i, layer in enumerate(layers(state)[:number]):
-        total += _profile(state, i).take((positions - layer.origin) % layer.period, 1)
+        total += _season(state, i, layer, positions)
     return total
+
+
+def _season(state: Floats, index: int, layer: Layer, positions: Ints) -> Floats:
+    """One season (d, T) at positions (T,) of labels."""
+    return _profile(state, index).take((positions - layer.origin) % layer.period, 1)
 
 
 def _filled(y: Floats) -> Floats:
@@ -313,15 +317,15 @@ def _update(state: Floats) -> bool:
     locked = len(kept) == LAYERS and kept[1].period % kept[0].period == 0
     block = min(_block(kept), count)
     positions = _last(state, count)
-    judged = _last(state, block)
-    # What is missing is as expected: a straight line there would be one without a season.
-    known = _seasons(state, positions, LAYERS)
-    y = _filled(_labels(state, count) - known) + known
-    there = np.isfinite(_labels(state, block))
+    deseasoned = _labels(state, count)
+    there = np.isfinite(deseasoned)
+    if not there.all():
+        # What is missing is as expected: a straight line there would be one without a season.
+        known = _seasons(state, positions, LAYERS)
+        deseasoned = _filled(deseasoned - known) + known
     for i, layer in enumerate(kept):
-        deseasoned = y - _seasons(state, positions, i)
-        season = _seasons(state, judged, i + 1) - _seasons(state, judged, i)
-        gain = sum(_gains(deseasoned[:, count - block :], season, there))
+        season = _season(state, i, layer, positions[-block:])
+        gain = sum(_gains(deseasoned[:, -block:], season, there[:, -block:]))
         worth = WORTH_FORGETTING * layer.worth
         worth += (1 - WORTH_FORGETTING) * min(max(gain, WORST), WORTH)
         if worth < 0:
@@ -331,11 +335,16 @@ def _update(state: Floats) -> bool:
             _plan_update(state)
             return True
         period = layer.period
+        detrended = _detrended(deseasoned)
+        showing = _showing(detrended, period)
         if not locked and count >= PERIODS * (period + 1):
-            shown = _detrended(deseasoned[_showing(deseasoned, period)])
-            period = periodicity.refined(shown, period, 1)
-        kept[i] = _learn(state, i, deseasoned, period, worth, len(kept) == 1)
-        _put_layers(state, kept)
+            period = periodicity.refined(detrended[showing], period, 1)
+            if period != layer.period:
+                showing = _showing(detrended, period)
+        layer = Layer(period, 0, worth)
+        kept[i] = _learn(state, i, layer, deseasoned, showing, len(kept) == 1)
+        deseasoned -= _season(state, i, kept[i], positions)
+    _put_layers(state, kept)
     _plan_update(state)
     return False
 
@@ -350,13 +359,13 @@ def _plan_update(state: Floats) -> None:
 
 
 def _showing(y: Floats, period: int) -> list[int]:
-    """Outputs that show a season of this period in labels (d, T): at least the one that does most.
+    """Outputs that show a season of this period in labels (d, T) without trend: one at least.
 
     The profile of another would only add noise to its labels.
     """
     if len(y) == 1:
         return [0]
-    evidence = [periodicity.evidence(row, period) for row in _detrended(y)]
+    evidence = [periodicity.evidence(row, period) for row in y]
     least = min(SHOWN, max(evidence))
     return [output for output, own in enumerate(evidence) if own >= least]
 
@@ -374,34 +383,32 @@ def _gains(y: Floats, season: Floats, there: NDArray[np.bool_]) -> list[float]:
             gains.append(0.0)
             continue
         size = float(np.abs(own).max()) or 1.0
-        left = _spread((own - expected[kept]) / size)
-        gain = 0.5 * (math.log(_spread(own / size)) - math.log(left)) * len(own) / len(kept)
+        whole = periodicity.spread(own / size)
+        left = periodicity.spread((own - expected[kept]) / size)
+        gain = 0.5 * (math.log(whole) - math.log(left)) * len(own) / len(kept)
         gains.append(max(gain, WORST))
     return gains
 
 
-def _spread(y: Floats) -> float:
-    """Mean square about the median, which a few outliers do not move."""
-    squares = (y - np.median(y)) ** 2
-    most = (OUTLYING * MAD_SD) ** 2 * np.median(squares)
-    return float(np.minimum(squares, most).mean()) + 1e-300
+def _learn(
+    state: Floats, index: int, layer: Layer, y: Floats, showing: Sequence[int], scaled: bool
+) -> Layer:
+    """Write profiles from labels (d, T); returns the layer, which begins with them.
 
-
-def _learn(state: Floats, index: int, y: Floats, period: int, worth: float, scaled: bool) -> Layer:
-    """Write profiles from labels (d, T); scaled: by the amplitude of the last periods.
-
+    showing: outputs that have one. scaled: by the amplitude of the last periods.
     One of several outputs whose last period is worse with its profile has none: it is stuck.
     """
+    period = layer.period
     profiles = _profile(state, index)
     profiles[:, :period] = 0.0
-    for output in _showing(y, period):
+    for output in showing:
         profiles[output, :period] = periodicity.learned(y[output], period, scaled)
     if len(y) > 1:  # profiles begin whole periods ago
         there = np.isfinite(_labels(state, period))
         gains = _gains(y[:, -period:], profiles[:, :period], there)
         profiles[np.array(gains) < -WORTH, :period] = 0.0
     count = min(y.shape[1] // period, RECENT_PERIODS)
-    return Layer(period, int(state[0, SEEN]) - count * period, worth)
+    return layer._replace(origin=int(state[0, SEEN]) - count * period)
 
 
 def _search(state: Floats) -> bool:
@@ -429,7 +436,9 @@ def _search(state: Floats) -> bool:
         near = abs(multiple - period) <= MULTIPLE * period
         period = multiple if near and multiple * PERIODS <= usable else period
     deseasoned = y - _seasons(state, _last(state, usable), LAYERS)
-    kept.append(_learn(state, len(kept), deseasoned, period, WORTH, False))
+    showing = _showing(_detrended(deseasoned), period)
+    layer = Layer(period, 0, WORTH)
+    kept.append(_learn(state, len(kept), layer, deseasoned, showing, False))
     _put_layers(state, kept)
     _plan_update(state)
     return True

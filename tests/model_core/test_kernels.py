@@ -976,7 +976,7 @@ def test_every_kernel_is_compiled_at_installation():
         assert compiled.parts_of(learned[name])[1] == getattr(compiled_there, functions), name
     built_in = {name: entry.build(entry.example) for name, entry in BUILTIN.items()}
     models = {**learned, **built_in}
-    assert {*installation.NAMES} == {*models, installation.STEP, installation.BESIDE}
+    assert {*installation.NAMES} == {*models, installation.STEP, *installation.ALONE}
     assert all(compiled.parts_of(model) for model in models.values())
     others = [m for m in models.values() if not isinstance(m, conjugate.Conjugate)]
     modules = {type(model).__module__.removeprefix("model_core.upm.") for model in others}

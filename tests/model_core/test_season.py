@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from model_core import periodicity
+from model_core.compiled import periods
 from model_core.stream import season
 
 DAY = 24
@@ -123,6 +124,51 @@ def explained(y, period, harmonics):
         waves += [np.cos(k * turns), np.sin(k * turns)]
     fit = np.column_stack(waves) @ np.linalg.lstsq(np.column_stack(waves), y, rcond=None)[0]
     return float((fit**2).sum())
+
+
+@pytest.mark.parametrize("period", [7, 24, 97])
+def test_compiled_loops_give_what_numpy_does(period):
+    y = noise("random walk", np.random.default_rng(period), 6 * period + 5)
+    at = np.arange(len(y))
+    straight = np.polynomial.Polynomial.fit(at, y, 1)(at)
+    np.testing.assert_allclose(periods.detrended(y), y - straight, atol=1e-9)
+
+    whole = y[len(y) % period :].reshape(-1, period)
+    means = whole.mean(1)
+    within = (np.arange(period) - (period - 1) / 2) / period
+    for robust, slopes in ((True, np.median(np.diff(means))), (False, np.gradient(means))):
+        rows = whole - means[:, None] - np.outer(slopes * np.ones(len(means)), within)
+        np.testing.assert_allclose(periods.folded(y, period, robust, 12), rows, atol=1e-9)
+    assert periods.folded(y, period, False, 4).shape == (4, period)
+
+    off = rows - rows.mean(0)
+    lag = (off[:, 1:] * off[:, :-1]).sum() / (off**2).sum()
+    assert periods.correlation(rows) == pytest.approx(lag)
+
+    weights = np.ones(len(rows))
+    for _ in range(3):
+        distances = ((rows - np.average(rows, 0, weights)) ** 2).mean(1)
+        weights = 1 / np.maximum(distances / np.median(distances), 1)
+    np.testing.assert_allclose(periods.weights(rows), weights)
+
+    harmonics = periodicity._harmonics(rows)
+    mean, inner, between, total = periods.variation(harmonics, weights)
+    expected = np.average(harmonics, 0, weights)
+    spread = np.average(np.abs(harmonics - expected) ** 2, 0, weights)
+    assert total == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
+    np.testing.assert_allclose(mean, expected)
+    np.testing.assert_allclose(inner, total * spread)
+    np.testing.assert_allclose(between, total * np.abs(expected) ** 2)
+
+    for candidate in (period - 1, period, period + 1):
+        for count in range(1, min(9, candidate // 2)):
+            fitted = periods.fitted(y, candidate, count)
+            assert fitted == pytest.approx(explained(y, candidate, count))
+
+    y[3] = 1e9
+    squares = (y - np.median(y)) ** 2
+    most = (4 * 1.4826) ** 2 * np.median(squares)
+    assert periods.spread(y) == pytest.approx(np.minimum(squares, most).mean())
 
 
 @pytest.mark.parametrize("make", [sine, square])

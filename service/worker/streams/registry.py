@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import redis
 
-from model_core import codec, lazy
+from model_core import codec, lazy, periodicity
 from model_core.errors import BadState, MissingTorch, NotCompiled
 from model_core.lazy import torch
 from model_core.stream.slab import CHUNK_BYTES, NOT_FINITE, STEP_BYTES, Slab, SlabMemory
@@ -322,7 +322,8 @@ class Engine:
         if key not in self._slabs:
             model = self.catalogue.of(head)
             metrics.know_model(settings.model)
-            with self._ticking():  # the kernel may have to be compiled
+            with self._ticking():  # kernels may have to be compiled
+                periodicity.load()
                 room = SlabMemory(
                     min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part), self._make_room
                 )

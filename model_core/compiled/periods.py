@@ -1,0 +1,199 @@
+"""Loops of `periodicity` and `season`: over labels, periods as rows, harmonics and waves."""
+
+from __future__ import annotations
+
+import cmath
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_core.compiled.jit import Floats, allocating, compiled, locked
+from model_core.periodicity import FLOOR, HARMONICS, MAD_SD, OUTLYING, ROUNDING, WEIGHINGS
+
+Complexes = NDArray[np.complex128]
+
+
+@allocating
+def detrended(y: Floats) -> Floats:
+    """Labels about the least-squares line through them; 0 where only rounding is left."""
+    count = len(y)
+    center = (count - 1) / 2
+    largest = 0.0
+    products = 0.0
+    for i in range(count):
+        largest = max(largest, abs(y[i]))
+        products += (i - center) * y[i]
+    slope = 12 * products / (count * (count**2 - 1.0))
+    mean = y.sum() / count
+    deviations = np.empty(count)
+    for i in range(count):
+        own = y[i] - mean - slope * (i - center)
+        deviations[i] = own if abs(own) > ROUNDING * largest else 0.0
+    return deviations
+
+
+@allocating
+def spread(y: Floats) -> float:
+    """Mean square about the median, which a few outliers do not move."""
+    squares = (y - np.median(y)) ** 2
+    most = (OUTLYING * MAD_SD) ** 2 * np.median(squares)
+    return np.minimum(squares, most).sum() / len(y) + 1e-300  # type: ignore[no-any-return]
+
+
+@allocating
+def folded(y: Floats, period: int, robust: bool, most: int) -> Floats:
+    """See `periodicity._folded`."""
+    count = min(len(y) // period, most)
+    start = len(y) - count * period
+    rows = np.empty((count, period))
+    means = np.empty(count)
+    for i in range(count):
+        rows[i] = y[start + i * period : start + (i + 1) * period]
+        means[i] = rows[i].sum() / period
+    slope = np.median(means[1:] - means[:-1]) if robust and count > 1 else 0.0
+    for i in range(count):
+        if not robust and count > 1:
+            before = max(i - 1, 0)
+            after = min(i + 1, count - 1)
+            slope = (means[after] - means[before]) / (after - before)
+        for k in range(period):
+            rows[i, k] -= means[i] + slope * (k - (period - 1) / 2) / period
+    return rows
+
+
+@allocating
+def correlation(rows: Floats) -> float:
+    """Autocorrelation at lag one of rows (n, P) about their mean, within rows."""
+    off = rows - rows.sum(0) / len(rows)
+    squares = (off**2).sum()
+    return (off[:, 1:] * off[:, :-1]).sum() / squares if squares > 0 else 0.0
+
+
+@allocating
+def weights(rows: Floats) -> Floats:
+    """Weights (n,) of periods, less for those far from the others."""
+    own = np.ones(len(rows))
+    for _ in range(WEIGHINGS):
+        mean = np.zeros(rows.shape[1])
+        for i in range(len(rows)):
+            mean += own[i] / own.sum() * rows[i]
+        distances = np.empty(len(rows))
+        for i in range(len(rows)):
+            distances[i] = ((rows[i] - mean) ** 2).sum()
+        middle = np.median(distances)
+        if middle <= 0:
+            break
+        own = 1 / np.maximum(distances / middle, 1)
+    return own
+
+
+@allocating
+def variation(harmonics: Complexes, weights: Floats) -> tuple[Complexes, Floats, Floats, float]:
+    """Mean of the harmonics (H,) of rows, and their variation within (never 0) and between phases.
+
+    harmonics: (n, H). weights: (n,). Last is the number of rows that count.
+    """
+    share = weights / weights.sum()
+    total = 1 / (share**2).sum()
+    count = harmonics.shape[1]
+    mean = np.zeros(count, dtype=np.complex128)
+    within = np.zeros(count)
+    for i in range(len(share)):
+        mean += share[i] * harmonics[i]
+    for i in range(len(share)):
+        off = harmonics[i] - mean
+        within += share[i] * total * (off.real**2 + off.imag**2)
+    between = total * (mean.real**2 + mean.imag**2)
+    within += FLOOR * (within.sum() + between.sum()) + 1e-300
+    return mean, within, between, total
+
+
+@compiled
+def _log_tail(x: float, shape: int) -> float:
+    """-log P(X > x) of a gamma variate of this shape: that of fewer Poisson events than it."""
+    if x <= shape:
+        return 0.0
+    most = (shape - 1) * math.log(x) - math.lgamma(shape)  # terms grow up to it
+    total = 0.0
+    for k in range(shape):
+        total += math.exp(k * math.log(x) - math.lgamma(k + 1) - most)
+    return x - most - math.log(total)
+
+
+@allocating
+def evidence(count: int, within: Floats, between: Floats) -> tuple[float, int]:
+    """Evidence of a period that was seen so often, and the number of harmonics that give it.
+
+    The most that any first 1, 2, 4 ... give, less what the choice costs; 0 and 1 where there is
+    none.
+    """
+    most = min(len(within), HARMONICS)
+    best = 0.0
+    chosen = 1
+    choices = 0
+    total = 0.0
+    for k in range(1, most + 1):
+        total += (count - 1) * math.log1p(between[k - 1] / within[k - 1])
+        if k & (k - 1) and k < most:
+            continue
+        choices += 1
+        # 1/2, 1/6, 1/12 ...: shares of the first, second, third choice; together less than 1.
+        own = _log_tail(total, k) - math.log(choices * (choices + 1))
+        if own >= best:
+            best = own
+            chosen = k
+    return best, chosen
+
+
+@allocating
+def fitted(labels: Floats, period: int, harmonics: int) -> float:
+    """Sum of squares that the first harmonics of a period, and a mean, explain.
+
+    By least squares. Products of complex waves from -H to H are sums of geometric series, which
+    depend on the distance of two waves alone: the recursion of Durbin and Levinson takes of each
+    wave what is none of those before.
+    """
+    sums = np.zeros(period)
+    for i in range(len(labels)):
+        sums[i % period] += labels[i]
+    turn = 2j * math.pi / period
+    count = 2 * harmonics + 1
+    products = np.zeros(count, dtype=np.complex128)  # of labels and waves
+    for k in range(harmonics + 1):
+        wave = 1 + 0j
+        step = cmath.exp(k * turn)
+        for i in range(period):
+            products[harmonics + k] += sums[i] * wave
+            wave *= step
+        products[harmonics - k] = products[harmonics + k].conjugate()
+    crossed = np.empty(count, dtype=np.complex128)  # of waves so far apart
+    crossed[0] = len(labels)
+    for k in range(1, count):
+        crossed[k] = (1 - cmath.exp(k * len(labels) * turn)) / (1 - cmath.exp(k * turn))
+    left = float(len(labels))  # of the squares of a wave
+    explained: float = abs(products[0]) ** 2 / left
+    shares = np.zeros(0, dtype=np.complex128)  # of the waves before in the next, the last one first
+    for k in range(1, count):
+        last = (crossed[k] - (shares * crossed[k - 1 : 0 : -1]).sum()) / left
+        before = shares
+        shares = np.empty(k, dtype=np.complex128)
+        shares[: k - 1] = before - last * np.conj(before[::-1])
+        shares[k - 1] = last
+        left *= 1 - abs(last) ** 2
+        explained += abs(products[k] - (shares * products[k - 1 :: -1]).sum()) ** 2 / left
+    return explained
+
+
+def _compile() -> None:
+    y = detrended(np.zeros(4))
+    rows = folded(y, 2, False, 2)
+    spread(y)
+    correlation(rows)
+    weights(rows)
+    _, within, between, _ = variation(np.fft.rfft(rows)[:, 1:], y[:2])
+    evidence(2, within, between)
+    fitted(y, 2, 1)
+
+
+locked("seasons", _compile)
