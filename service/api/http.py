@@ -599,8 +599,8 @@ def answer_response(command: Observe, outcome: Outcome) -> Response:
     """Return the answer to one observation, or the problem document of its refusal."""
     if outcome.status >= 400:
         return outcome_response(outcome)
-    (answer,) = rendering.answers(command, outcome)
-    return json_response(answer)
+    (answer,) = rendering.texts(command, outcome)
+    return Rendered(answer, 200, JSON)
 
 
 def problem(error: ServiceError, headers: Mapping[str, str] | None = None) -> Response:

@@ -19,6 +19,11 @@ def partition_of(stream: str | bytes, partitions: int) -> int:
     return crc32(stream.encode() if isinstance(stream, str) else stream) % partitions
 
 
+def partitions_of(streams: Iterable[str], partitions: int) -> list[int]:
+    """Partition of each of many streams."""
+    return [crc32(stream.encode()) % partitions for stream in streams]
+
+
 def _of_partition(kind: str) -> Callable[[int], str]:
     return lambda p: f"moca:{{{p}}}:{kind}"
 

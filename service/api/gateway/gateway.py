@@ -48,7 +48,7 @@ from service.problems import (
 from service.settings import Settings
 from service.store import keys
 from service.store import log as logs
-from service.store.keys import partition_of
+from service.store.keys import partition_of, partitions_of
 from service.store.log import Appended, Appender, entry_of
 from service.store.reads import AsyncStore
 from service.store.shards import UNREACHABLE, AsyncStoreClient
@@ -289,6 +289,10 @@ class Gateway:
     def partition(self, stream: str) -> int:
         """Return a stream's partition."""
         return partition_of(stream, self._settings.partitions)
+
+    def partitions(self, streams: Iterable[str]) -> list[int]:
+        """Return the partition of each of many streams."""
+        return partitions_of(streams, self._settings.partitions)
 
     def patience(self) -> RequestPatience:
         """Return the patience of a new request of several commands."""

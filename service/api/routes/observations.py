@@ -251,25 +251,27 @@ class Bulk:
     async def run(self) -> None:
         """Apply all items."""
         by_stream: dict[str, list[int]] = {}
-        for i, stream in enumerate(self._items.streams):
-            if stream is None:
-                bad = self._items.others[i]
+        others = self._items.others
+        streams = self._items.streams
+        for first in range(0, len(streams), ITEMS_AT_ONCE):
+            for i, stream in enumerate(streams[first : first + ITEMS_AT_ONCE], first):
+                if stream is not None:
+                    by_stream.setdefault(stream, []).append(i)
+                    continue
+                bad = others[i]
                 assert isinstance(bad, BadItem)
                 self._refuse([i], bad.error)
-            else:
-                by_stream.setdefault(stream, []).append(i)
-            if i % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
         gateway = self._context.gateway
         waves: defaultdict[int, list[list[int]]] = defaultdict(list)
-        others = self._items.others
-        for stream, places in by_stream.items():
+        partitions = gateway.partitions(by_stream)
+        for (stream, places), partition in zip(by_stream.items(), partitions, strict=True):
             group = places
-            if len(places) > 1 or places[0] in others:
+            if len(places) > 1 or (others and places[0] in others):
                 self._groups[stream] = self._grouped(places)
                 group = self._next(stream)
             if group:
-                waves[gateway.partition(stream)].append(group)
+                waves[partition].append(group)
         await submit_waves(gateway, waves, self._command, self._following)
 
     def documents(self) -> list[Answer | Document]:
@@ -294,7 +296,11 @@ class Bulk:
 
     def _following(self, wave: Sequence[list[int]], results: RowsResult) -> list[list[int]]:
         """Enter what rows came to; after a failed item of a stream nothing is attempted."""
-        groups = [wave[row] for row in results.places]
+        places = results.places
+        if isinstance(places, range):
+            groups = wave[places.start : places.stop]
+        else:
+            groups = [wave[row] for row in places]
         result = results.result
         if isinstance(result, wire.Outcome) and result.quiet is not None:
             self._answer(groups, result.quiet, results.first)
@@ -323,8 +329,9 @@ class Bulk:
             [None] * len(places) if quiet.seasons is None else quiet.seasons[first:stop],
             quiet.rows[size * first : size * stop],
         )
+        results = self.results
         for place, text in zip(places, columns.texts(ItemAnswer), strict=True):
-            self.results[place] = text
+            results[place] = text
 
     def _enter(self, group: list[int], result: Result) -> None:
         (stream,) = self._streams([group])
