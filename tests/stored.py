@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from service import wire
 from service.store import keys
 from service.store.streams import blocks, chunk_of, head_fields, seal
@@ -13,6 +15,20 @@ from service.store.streams import blocks, chunk_of, head_fields, seal
 def record(seq: int, y: Any = 0.0, **fields: Any) -> wire.Record:
     """A record of an observation at the place `seq`."""
     return wire.Record(seq, y, None, None, 1.0, None, 0.01, 0.0, **fields)
+
+
+def as_kept(
+    record: wire.Record,
+    answer: dict[str, Any],
+    predicted: Iterable[str] = ("mean", "variance", "quantiles", "probabilities"),
+) -> wire.Record:
+    """A record with what was answered, as it is read from its row: with digits of float32."""
+    scores = ("log_score", "changed_probability", "changepoint_probability", "time")
+    predictive = answer["predictive"] or {}
+    answered = {name: answer.get(name) for name in scores}
+    answered |= {name: predictive.get(name) for name in predicted}
+    row = wire.encode_row(msgspec.structs.replace(record, **answered))
+    return wire.decode_row(record.seq, row)
 
 
 def blob(value: Any, *place: object) -> bytes:

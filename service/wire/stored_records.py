@@ -1,10 +1,12 @@
 """What is stored of a stream: its position, and records as rows of bytes, blocks, columns.
 
 Position and row: a kind (u8), then what it says. Ordinary ones, which nearly all are, have numbers
-alone, at places that a row's shape fixes; all others are the whole in msgpack. A block is what one
-commit appends to a tail: the position of its first row (u48), how many there are (u8), and rows one
-after the other. A chunk of history is such a block by columns: of rows of one kind, shape and
-length all first bytes, then all second ones, and so on, which compress to less.
+alone, at places that a row's shape fixes; all others are the whole in msgpack. What a replay needs
+of a record is exact, and so is evidence, which may be 1e290; what else it was answered is float32,
+means and quantiles as their distance from the label, so that a series far from zero loses no more.
+A block is what one commit appends to a tail: the position of its first row (u48), how many there
+are (u8), and rows one after the other. A chunk of history is such a block by columns: of rows of
+one kind, shape and length all first bytes, then all second ones, and so on, which compress to less.
 """
 
 from __future__ import annotations
@@ -36,27 +38,36 @@ KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
 # Kinds of positions and of rows, and what is added to NUMBERS of a row.
 WHOLE = 0  # in msgpack; of a row the length of what follows (u32), and that
 NUMBERS = 1
-STATED = 2  # an elapsed time, supervision, a hazard or a season that are not the usual ones
+STATED = 2  # an outlier rate, elapsed time, supervision, hazard or season that is not a usual one
 TIMED = 4  # time of the observation as text, after its length (u8), instead of when it was accepted
-SHAPED = 8  # its `Shape`, after the kind, where it is another than the usual one; the largest
+OUTLIERS = 8  # times the place of its outlier rate among USUAL_OUTLIER_RATES
+SHAPED = 32  # its `Shape`, after the kind, where it is another than the usual one; the largest
 
 LEVELS = ("0.05", "0.5", "0.95")
 LONGEST_TIME = 63  # characters: of UTF-8 at most 255 bytes, and more than any time has
-RATES = ("elapsed", "changepoint", "hazard")
-NUMBERED = {"y", "x", "outlier_rate", "mean", "quantiles", "variance", "uncorrected", "log_score"}
+RATES = ("elapsed", "changepoint", "hazard", "outlier_rate")
+USUAL_OUTLIER_RATES = (0.0, 0.001, 0.01)  # of models that are built in; four at most
+NUMBERED = {"y", "x", "mean", "quantiles", "variance", "uncorrected", "log_score"}
 NUMBERED |= {"probabilities", "changed_probability", "evidence", "anomaly", "offset"}
 NUMBERED |= {"changepoint_probability", "recent_change_probability", "map_run_length"}
 NUMBERED |= {"previous_start", "accepted_ms", *RATES}
 # All else, which an ordinary record has not got.
 RARE = [f for f in Record.__struct_fields__ if f not in {"seq", "time", *NUMBERED}]
 _rates = attrgetter(*RATES)
-_ORDINARY_RATES: tuple[float, float | None, float | None] = (1.0, None, None)
+_USUAL_RATES = tuple((1.0, None, None, rate) for rate in USUAL_OUTLIER_RATES)
 _rare = attrgetter(*RARE)
 _NOTHING = (None,) * len(RARE)
 # Of DETAILS those that a record has, too.
 _SCORES = DETAILS[: DETAILS.index("map_run_length")]
 UNKEPT = len(DETAILS) - len(_SCORES)
 _SHAPE = Struct("<3H")
+
+
+# Of float32, without those that have fewer digits. An interval that is narrower than this part of
+# its distance from the label would lose digits: that of an extreme outlier.
+_LEAST = float(np.finfo(np.float32).tiny)
+_LARGEST = float(np.finfo(np.float32).max)
+_NARROWEST = 2.0**-12
 
 
 class Shape(NamedTuple):
@@ -96,9 +107,9 @@ def field_at(table: np.dtype[Any], name: str) -> int:
 
 @lru_cache(256)
 def _form(shape: Shape, stated: bool) -> np.dtype[Any]:
-    """Rows of a shape as columns; numbers: as they begin in `Layout`, without the last DETAILS."""
+    """Rows of a shape as columns; answered: numbers at the places of `_answered`."""
     outputs = shape.outputs
-    numbers = shape.layout.full - UNKEPT
+    places, _ = _answered(shape)
     columns: list[tuple[Any, ...]] = [
         ("kind", "u1"),
         *([("shape", "<u2", len(shape))] if shape.kind else []),
@@ -107,9 +118,9 @@ def _form(shape: Shape, stated: bool) -> np.dtype[Any]:
         ("accepted_ms", "<i8"),
         ("y", "<f8", (outputs,)),
         ("x", "<f8", (shape.inputs,)),
-        ("outlier_rate", "<f8"),
-        ("numbers", "<f8", (numbers,)),
         ("uncorrected", "<f8", (outputs,)),
+        ("evidence", "<f8"),
+        ("answered", "<f4", places.shape),
     ]
     if stated:
         columns += [("rates", "<f8", (len(RATES),)), ("offset", "<f8", (outputs,))]
@@ -119,9 +130,25 @@ def _form(shape: Shape, stated: bool) -> np.dtype[Any]:
 @lru_cache(256)
 def _row(shape: Shape, stated: bool) -> Struct:
     """The same as one row; in place of the shape its bytes."""
-    form = _form(shape, stated)
-    start = field_at(form, "y")
-    return Struct(f"<B{_SHAPE.size if shape.kind else 0}sIiq{(form.itemsize - start) // 8}d")
+    places, _ = _answered(shape)
+    exact = 2 * shape.outputs + shape.inputs + 1
+    further = f"{len(RATES) + shape.outputs}d" if stated else ""
+    return Struct(f"<B{len(shape.encoded())}sIiq{exact}d{len(places)}f{further}")
+
+
+@lru_cache(256)
+def _answered(shape: Shape) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Places in `Layout` of numbers that are float32; which are distances, or covariances."""
+    layout = shape.layout
+    kept = np.arange(layout.full - UNKEPT)
+    of_label = (kept < layout.predictive) & (shape.classes == 0)
+    of_label |= (kept >= layout.summary) & (kept < layout.summary + layout.covariance)
+    places = kept[kept != _evidence_at(shape)]
+    return places, of_label[places]
+
+
+def _evidence_at(shape: Shape) -> int:
+    return shape.layout.predictive + SUMMARY.index("evidence")
 
 
 _MOST_LENGTH = 2**32 - 1
@@ -143,12 +170,13 @@ _decode_record = msgspec.msgpack.Decoder(Record).decode
 
 def encode_row(record: Record) -> bytes:
     """Encode a record, but for its position where it is an ordinary one."""
-    y = [record.y] if type(record.y) is float else record.y
-    predictive = _predictive(record)
-    if predictive is None or not isinstance(y, list) or None in y or record.x == []:
+    y: Any = [record.y] if type(record.y) is float else record.y
+    if not isinstance(y, list) or None in y or (len(y) == 1 and y is record.y) or record.x == []:
         return _whole(record)
     outputs = len(y)
-    if _rare(record) != _NOTHING or outputs > KEPT_OUTPUTS or (outputs == 1 and y is record.y):
+    predictive = _predictive(record, y)
+    alike = all(not own or len(own) == outputs for own in (record.uncorrected, record.offset))
+    if predictive is None or not alike or _rare(record) != _NOTHING:
         return _whole(record)
     x = record.x or []
     shape = Shape(outputs, len(record.probabilities or ()), len(x))
@@ -163,29 +191,24 @@ def encode_row(record: Record) -> bytes:
         more = _text(record.time)
     middle, covariance = predictive
     missing = [math.nan] * outputs
-    values = [
-        *y,
-        *x,
-        record.outlier_rate,
+    answered = [
         *middle,
         record.changed_probability,
-        record.evidence,
         math.nan if record.anomaly is None else record.anomaly,
         *covariance,
         math.nan if record.log_score is None else record.log_score,
         record.changepoint_probability,
         record.recent_change_probability,
-        *(record.uncorrected or missing),
     ]
     rates = _rates(record)
-    stated = rates != _ORDINARY_RATES or bool(record.offset)
+    stated = rates not in _USUAL_RATES or bool(record.offset)
+    further: list[Any] = []
     if stated:
         kind |= STATED
-        values += [math.nan if rate is None else rate for rate in rates]
-        values += record.offset or [0.0] * outputs
-    lists = (record.uncorrected, record.offset)
-    if any(own and len(own) != outputs for own in lists):
-        return _whole(record)
+        further = [math.nan if rate is None else rate for rate in rates]
+        further += record.offset or [0.0] * outputs
+    else:
+        kind |= OUTLIERS * _USUAL_RATES.index(rates)
     try:
         row = _row(shape, stated).pack(
             kind,
@@ -193,15 +216,20 @@ def encode_row(record: Record) -> bytes:
             record.map_run_length,
             record.previous_start,
             accepted_ms,
-            *values,
+            *y,
+            *x,
+            *(record.uncorrected or missing),
+            record.evidence,
+            *answered,
+            *further,
         )
-    except StructError:  # one number is missing, or too large
+    except (StructError, OverflowError):  # one number is missing, or too large
         return _whole(record)
     return row + more
 
 
-def _predictive(record: Record) -> tuple[list[float], list[float]] | None:
-    """The predictive of an ordinary record as `Layout` has it, and its covariance."""
+def _predictive(record: Record, y: list[float]) -> tuple[list[float], list[float]] | None:
+    """The predictive of an ordinary record as a row has it, and its covariance."""
     mean = record.mean
     variance = record.variance
     quantiles = record.quantiles
@@ -211,10 +239,23 @@ def _predictive(record: Record) -> tuple[list[float], list[float]] | None:
         return (probabilities, []) if several else None
     if mean is None or variance is None or quantiles is None or tuple(quantiles) != LEVELS:
         return None
-    lists: list[list[Any]] = [variance, *variance, *quantiles.values()]
-    if any(len(own) != len(mean) for own in lists):
+    outputs = len(y)
+    parts: list[list[Any]] = [mean, *quantiles.values()]
+    if outputs > KEPT_OUTPUTS or any(len(own) != outputs for own in (*parts, variance, *variance)):
         return None
-    return [*mean, *chain(*quantiles.values())], [*chain(*variance)]
+    distances = [value - own for part in parts for value, own in zip(part, y, strict=True)]
+    covariance = [*chain(*variance)]
+    narrow = map(_narrow, distances[outputs : 2 * outputs], distances[-outputs:])
+    fit = all(map(_normal, chain(distances, covariance))) and not any(narrow)
+    return (distances, covariance) if fit else None
+
+
+def _normal(number: float) -> bool:
+    return number == 0.0 or _LEAST <= abs(number) <= _LARGEST
+
+
+def _narrow(lower: float, upper: float) -> bool:
+    return upper - lower < _NARROWEST * abs(lower + upper)
 
 
 class PlainRows(NamedTuple):
@@ -245,59 +286,47 @@ class PlainRows(NamedTuple):
         """Of each of them."""
         return Shape(self.y.shape[1], self.classes, self.x.shape[1])
 
-    @property
-    def _exist(self) -> NDArray[np.bool_]:
-        """Which have a covariance, or classes (N,)."""
-        layout = self.shape.layout
-        covariance = self.numbers[:, layout.summary : layout.summary + layout.covariance]
-        return np.asarray(np.isfinite(covariance).all(1))
-
-    @property
-    def fit(self) -> NDArray[np.bool_]:
-        """Which of them have a row of numbers (N,); others are whole records."""
-        fit = self._exist
-        fit &= self.map_run_length <= _MOST_LENGTH
-        fit &= self.previous_start <= _LATEST_START
-        if self.times is not None:
-            fit &= [time is None or len(time) <= LONGEST_TIME for time in self.times]
-        return fit
-
     def record(self, at: int, seq: int, hazard: Hazard | None) -> Record:
         """One of them, with a hazard that may be none of the numbers."""
         start = (self.map_run_length[at], self.previous_start[at], self.accepted_ms[at])
-        values = [
-            *self.y[at].tolist(),
-            *self.x[at].tolist(),
-            float(self.outlier_rate[at]),
-            *self.numbers[at].tolist(),
-            *self.uncorrected[at].tolist(),
-        ]
+        shape = self.shape
+        numbers = self.numbers[at]
+        exact = (self.y[at], self.x[at], self.uncorrected[at])
+        values = [*chain(*exact), numbers[_evidence_at(shape)], *numbers[_answered(shape)[0]]]
         offset = [] if self.offset is None else self.offset[at].tolist()
         time = None if self.times is None else self.times[at]
-        rates = (float(self.elapsed[at]), None, hazard)
-        record = _ordinary(seq, self.shape, [*map(int, start)], values, rates, offset, time)
-        if not self._exist[at]:
+        rates = (float(self.elapsed[at]), None, hazard, float(self.outlier_rate[at]))
+        values = [*map(float, values)]
+        record = _ordinary(seq, shape, [*map(int, start)], values, rates, offset, time)
+        if not np.isfinite(record.variance or 0.0).all():  # it does not exist
             record.variance = None
         return record
 
-    def encoded(self) -> list[bytes]:
-        """Rows as `encode_row` makes them; undefined of those that do not fit."""
-        stated = ~np.isnan(self.hazard) | (self.elapsed != 1.0)
+    def encoded(self) -> tuple[list[bytes], NDArray[np.bool_]]:
+        """Rows as `encode_row` makes them, and which (N,) are; all others are whole records."""
+        rate = np.searchsorted(USUAL_OUTLIER_RATES[:-1], self.outlier_rate)
+        stated = np.array(USUAL_OUTLIER_RATES)[rate] != self.outlier_rate
+        stated |= ~np.isnan(self.hazard) | (self.elapsed != 1.0)
         if self.offset is not None:
             stated |= (self.offset != 0.0).any(1)
         some = bool(stated.any())
         shape = self.shape
         table = np.empty(len(self.numbers), _form(shape, some))
-        table["kind"] = NUMBERS | shape.kind
+        table["kind"] = NUMBERS | shape.kind | OUTLIERS * np.where(stated, 0, rate)
         if shape.kind:
             table["shape"] = shape
         for name in _COLUMNS:
             table[name] = getattr(self, name)
+        with np.errstate(over="ignore", invalid="ignore"):
+            answered = self._answered()
+            table["answered"] = answered
+        table["evidence"] = self.numbers[:, _evidence_at(shape)]
         if some:
             table["kind"][stated] += STATED
             table["rates"][:, RATES.index("elapsed")] = self.elapsed
             table["rates"][:, RATES.index("changepoint")] = math.nan
             table["rates"][:, RATES.index("hazard")] = self.hazard
+            table["rates"][:, RATES.index("outlier_rate")] = self.outlier_rate
             table["offset"] = 0.0 if self.offset is None else self.offset
         if self.times is not None:
             timed = [time is not None for time in self.times]
@@ -311,11 +340,41 @@ class PlainRows(NamedTuple):
         if self.times is not None:
             pairs_of = zip(rows, self.times, strict=True)
             rows = [row if time is None else row + _text(time) for row, time in pairs_of]
-        return rows
+        return rows, self._fit(answered)
+
+    def _answered(self) -> NDArray[np.float64]:
+        """Numbers as rows have them."""
+        shape = self.shape
+        places, _ = _answered(shape)
+        answered = self.numbers.take(places, 1)
+        if not shape.classes:
+            parts = answered[:, : shape.layout.predictive].reshape(len(answered), -1, shape.outputs)
+            parts -= self.y[:, None]
+        return answered
+
+    def _fit(self, answered: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which have a row of numbers (N,), from what is `_answered`."""
+        shape = self.shape
+        size = np.abs(answered)
+        normal = (size >= _LEAST) & (size <= _LARGEST)
+        if not normal.all():
+            _, of_label = _answered(shape)
+            normal |= (size == 0.0) | ~(of_label | (size > _LARGEST) & (size < math.inf))
+        if not shape.classes:
+            lowest = slice(shape.outputs, 2 * shape.outputs)
+            lower = answered[:, lowest]
+            upper = answered[:, : shape.layout.predictive][:, -shape.outputs :]
+            normal[:, lowest] &= upper - lower >= _NARROWEST * np.abs(lower + upper)
+        fit = normal.all(1)
+        fit &= self.map_run_length <= _MOST_LENGTH
+        fit &= self.previous_start <= _LATEST_START
+        if self.times is not None:
+            fit &= [time is None or len(time) <= LONGEST_TIME for time in self.times]
+        return fit
 
 
 # Columns of rows that are columns of `PlainRows`.
-_COLUMNS = [name for name in _form(Shape(), False).names or () if name in PlainRows._fields]
+_COLUMNS = ("map_run_length", "previous_start", "accepted_ms", "y", "x", "uncorrected")
 
 
 def _ordinary(
@@ -323,7 +382,7 @@ def _ordinary(
     shape: Shape,
     start: Sequence[int],
     values: Sequence[float],
-    rates: tuple[float, float | None, Hazard | None],
+    rates: tuple[float, float | None, Hazard | None, float],
     offset: list[float],
     time: str | None,
 ) -> Record:
@@ -334,7 +393,7 @@ def _ordinary(
     run_length, previous_start, accepted_ms = start
     outputs = shape.outputs
     layout = shape.layout
-    elapsed, changepoint, hazard = rates
+    elapsed, changepoint, hazard, outlier_rate = rates
     numbered = iter(values)
 
     def taken(count: int) -> list[float]:
@@ -342,12 +401,12 @@ def _ordinary(
 
     y = taken(outputs)
     x = taken(shape.inputs)
-    (outlier_rate,) = taken(1)
+    uncorrected = taken(outputs)
+    (evidence,) = taken(1)
     middle = taken(layout.predictive)
-    changed, evidence, anomaly = taken(len(SUMMARY))
+    changed, anomaly = taken(2)
     covariance = taken(layout.covariance)
     log_score, starts, recent = taken(len(_SCORES))
-    uncorrected = taken(outputs)
     record = Record(
         seq=seq,
         y=y[0] if outputs == 1 else [*y],
@@ -357,14 +416,14 @@ def _ordinary(
         changepoint=changepoint,
         hazard=hazard,
         outlier_rate=outlier_rate,
-        log_score=None if math.isnan(log_score) else log_score,
+        log_score=_number(log_score),
         changed_probability=changed,
         evidence=evidence,
         changepoint_probability=starts,
         recent_change_probability=recent,
         map_run_length=run_length,
         previous_start=previous_start,
-        anomaly=None if math.isnan(anomaly) else anomaly,
+        anomaly=_number(anomaly),
         offset=kept_season(offset),
         accepted_ms=accepted_ms if time is None else None,
         uncorrected=None if all(map(math.isnan, uncorrected)) else uncorrected,
@@ -376,6 +435,10 @@ def _ordinary(
     record.quantiles = dict(zip(LEVELS, quantiles, strict=True))
     record.variance = _cut(covariance, outputs)
     return record
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _cut(numbers: list[float], length: int) -> list[list[float]]:
@@ -405,13 +468,18 @@ def decode_row(seq: int, row: bytes) -> Record:
     stated = bool(row[0] & STATED)
     form = _row(shape, stated)
     kind, _, run_length, previous_start, accepted_ms, *values = form.unpack_from(row)
-    rates = _ORDINARY_RATES
+    outputs = shape.outputs
+    if not shape.classes:
+        first = 2 * outputs + shape.inputs + 1
+        for at in range(shape.layout.predictive):
+            values[first + at] += values[at % outputs]
+    rates: tuple[float, float | None, float | None, float]
+    rates = _USUAL_RATES[kind // OUTLIERS % 4]
     offset: list[float] = []
     if stated:
-        end = len(values) - len(RATES) - shape.outputs
-        elapsed, *optional = values[end : end + len(RATES)]
-        changepoint, hazard = (None if math.isnan(rate) else rate for rate in optional)
-        rates = (elapsed, changepoint, hazard)
+        end = len(values) - len(RATES) - outputs
+        elapsed, changepoint, hazard, outlier_rate = values[end : end + len(RATES)]
+        rates = (elapsed, _number(changepoint), _number(hazard), outlier_rate)
         offset = values[end + len(RATES) :]
     start = (run_length, previous_start, accepted_ms)
     time = row[form.size + 1 :].decode() if kind & TIMED else None

@@ -14,6 +14,7 @@ from model_core import Detector
 from tests.answers import close
 
 TOLERANCE = 1e-9
+KEPT_TOLERANCE = 2.0**-23  # of the history: it has digits of float32, of distances from the label
 # Of an answer: what a detector has, too.
 MEMBERS = (
     "seq", "model", "predictive", "log_score", "changed_probability", "evidence",
@@ -197,8 +198,9 @@ class Life:
             assert kept["elapsed"] == (1.0 if seen.elapsed is None else seen.elapsed), at
             assert (kept.get("excluded") is None) == (seen.posted is None), at
             if not self.rerun:
+                tolerance = KEPT_TOLERANCE * max(1.0, abs(kept["y"] or 0.0))
                 for name in RECORDED:
-                    close(kept.get(name), answer[name], TOLERANCE, f"{at}, {name}")
+                    close(kept.get(name), answer[name], tolerance, f"{at}, {name}")
 
     def check_events(self, events: Sequence[dict[str, Any]]) -> None:
         """Hold the listed changes against those of the detector."""

@@ -744,8 +744,8 @@ def _encoded(
         wave.times,
         wave.offset,
     )
-    rows = records.encoded()
-    whole = ~records.fit
+    rows, fit = records.encoded()
+    whole = ~fit
     if wave.tables:
         whole |= wave.each(np.array([stream.at in wave.tables for stream in wave.streams]))
     for i in whole.nonzero()[0].tolist():

@@ -14,37 +14,60 @@ from service.wire import Record
 from service.wire import stored_records as rows
 from service.wire.records import Excluded
 
-FLOATS = [0.0, -0.0, 1.0, -1e300, 5e-324, 1e308, 0.1, 123456.789012345, float("inf")]
+FLOATS = [0.0, -0.0, 1.0, -1e300, 5e-324, 1e308, 0.1, 123456.789012345, 1e9 + 0.1]
+# That float32 has, too.
+SMALL_FLOATS = [0.0, 1.0, -1e30, 1e-60, 0.1, 123456.789012345, float("inf")]
 TIMES = ["2024-05-01T12:00:00Z", "2024-05-01T12:00:00.123456+02:00", ""]
 
 
 def ordinary(seq, rng, **fields):
     """A record as nearly all are: a number, and what its step gave."""
-    number = lambda: rng.choice([rng.gauss(0, 1), rng.choice(FLOATS)])  # noqa: E731
+    exact = lambda: rng.choice([rng.gauss(0, 1), rng.choice(FLOATS)])  # noqa: E731
+    number = lambda: rng.choice([rng.gauss(0, 1), rng.choice(SMALL_FLOATS)])  # noqa: E731
+    y = exact()
+    lower = rng.gauss(0, 10)
     values = {
         "seq": seq,
-        "y": number(),
+        "y": y,
         "x": None,
         "time": None,
         "elapsed": 1.0,
         "changepoint": None,
         "hazard": None,
-        "outlier_rate": number(),
+        "outlier_rate": rng.choice([0.0, 0.001, 0.01, 0.02, 1e-9]),
         "log_score": number(),
         "changed_probability": number(),
-        "evidence": number(),
+        "evidence": rng.choice([0.0, 12.5, 1e290]),
         "changepoint_probability": number(),
         "recent_change_probability": number(),
         "map_run_length": rng.choice([0, 7, 2**32 - 1]),
-        "mean": [number()],
-        "quantiles": {level: [number()] for level in rows.LEVELS},
+        "mean": [y + lower + 0.3],
+        "quantiles": {level: [y + lower + i / 3] for i, level in enumerate(rows.LEVELS)},
         "previous_start": rng.choice([-1, 0, 2**31 - 1]),
-        "variance": [[number()]],
-        "uncorrected": rng.choice([None, [number()]]),
+        "variance": [[rng.choice([rng.random(), 1e38, 1e-37])]],
+        "uncorrected": rng.choice([None, [exact()]]),
         "anomaly": number(),
         "accepted_ms": rng.choice([0, 1_795_734_569_283, 2**63 - 1]),
     }
     return Record(**{**values, **fields})
+
+
+def kept(record):
+    """A record as its row has it: what a replay needs is exact, answers have digits of float32."""
+    kept = msgspec.structs.replace(record)
+    narrow = lambda number: None if number is None else float(np.float32(number))  # noqa: E731
+    scores = ("changed_probability", "anomaly", "log_score")
+    for name in (*scores, "changepoint_probability", "recent_change_probability"):
+        setattr(kept, name, narrow(getattr(record, name)))
+    if record.probabilities is not None:
+        kept.probabilities = [*map(narrow, record.probabilities)]
+        return kept
+    y = wire.numbers(record.y)
+    near = lambda part: [own + narrow(v - own) for v, own in zip(part, y, strict=True)]  # noqa: E731
+    kept.mean = near(record.mean)
+    kept.quantiles = {level: near(own) for level, own in record.quantiles.items()}
+    kept.variance = [[*map(narrow, own)] for own in record.variance]
+    return kept
 
 
 def shaped(outputs, inputs):
@@ -54,7 +77,7 @@ def shaped(outputs, inputs):
         "y": own,
         "x": [float(i) for i in range(inputs)] or None,
         "mean": own,
-        "quantiles": {level: [*own] for level in rows.LEVELS},
+        "quantiles": {level: [v + i / 7 for v in own] for i, level in enumerate(rows.LEVELS, -3)},
         "variance": [[float(i - j) for j in range(outputs)] for i in range(outputs)],
         "uncorrected": own,
         "offset": own,
@@ -95,6 +118,13 @@ UNUSUAL = [
     {"probabilities": [0.25, 0.75]},
     {"previous_start": 2**31},
     {"variance": None},
+    {"variance": [[1e60]]},
+    {"variance": [[1e-60]]},
+    {"y": 0.0, "mean": [1e60]},
+    {"y": 0.0, "mean": [1e-60]},
+    {"log_score": -1e60},
+    {"y": 0.0, "quantiles": {"0.05": [1e9], "0.5": [1e9 + 1], "0.95": [1e9 + 2]}},
+    {"y": 0.0, "quantiles": dict.fromkeys(rows.LEVELS, [1.0])},
     {"variance": [[1.0, 0.5], [0.5, 2.0]]},
     {"belief_override": [(3, 0.5), (9, 0.5)]},
     {"accepted_ms": None},
@@ -134,13 +164,34 @@ def test_ordinary_records_are_numbers_and_read_back_as_they_were():
     for record in variants(rng):
         row = rows.encode_row(record)
         assert row[0] & rows.NUMBERS, record
-        assert same(rows.decode_row(record.seq, row), record)
-    assert len(rows.encode_row(ordinary(5, rng))) == 129  # part of the stored format
+        assert same(rows.decode_row(record.seq, row), kept(record))
+    usual = ordinary(5, rng, outlier_rate=0.001)
+    assert len(rows.encode_row(usual)) == 81  # part of the stored format
     for fields in SHAPED:
         record = ordinary(5, rng, **fields)
         row = rows.encode_row(record)
         assert row[0] & rows.NUMBERS, record
-        assert same(rows.decode_row(5, row), record)
+        assert same(rows.decode_row(5, row), kept(record))
+
+
+@pytest.mark.parametrize("y", [0.0, 1e9 + 0.1, -3e-5])
+def test_a_label_is_within_its_interval_in_a_row_where_it_was(y):
+    """Whether there is an interval, too: scales of corrections are replayed by both."""
+    rng = random.Random(7)
+    told = []
+    for _ in range(500):
+        scale = 10.0 ** rng.uniform(-12, 12)
+        lower = y + rng.gauss(0, 1) * scale
+        upper = rng.choice([lower, math.nextafter(lower, math.inf), lower + rng.random() * scale])
+        middle = {"0.05": [lower], "0.5": [(lower + upper) / 2], "0.95": [upper]}
+        row = rows.encode_row(ordinary(1, rng, y=y, mean=[lower], quantiles=middle))
+        stored = rows.decode_row(1, row).quantiles
+        known = [(own["0.05"][0], own["0.95"][0]) for own in (middle, stored)]
+        expected, found = ((low < high, y < low, y > high) for low, high in known)
+        assert found == expected
+        if row[0] != rows.WHOLE:
+            told.append(expected)
+    assert {(True, True, False), (True, False, True), (True, False, False)} <= {*told}
 
 
 @pytest.mark.parametrize("fields", UNUSUAL)
@@ -177,16 +228,17 @@ def test_blocks_and_chunks_are_the_identity():
         encoded = [rows.encode_row(record) for record in records]
         body = rows.block_of(first, encoded)
         assert rows.split_block(body) == (first, encoded)
-        assert all(map(same, rows.decode_block(body), records))
+        stored = [kept(r) if own[0] else r for r, own in zip(records, encoded, strict=True)]
+        assert all(map(same, rows.decode_block(body), stored))
         start, stop = first + count // 3, first + count // 2
-        inside = records[count // 3 : count // 2]
+        inside = stored[count // 3 : count // 2]
         assert rows.decode_block(body, start, stop) == inside
         for begin, end in [(0, first), (first + count, 2**60), (0, first + 1), (first, first)]:
             inside = any(begin <= record.seq < end for record in records)
             assert rows.overlaps(body, begin, end) == inside
         chunk = rows.columns_of(first, encoded)
         assert unsealed(chunk) == (first, encoded)
-        assert all(map(same, rows.decode_columns(chunk), records))
+        assert all(map(same, rows.decode_columns(chunk), stored))
     alike = [rows.encode_row(ordinary(i, rng)) for i in range(600)]  # more than one run holds
     assert unsealed(rows.columns_of(9, alike)) == (9, alike)
 
@@ -275,6 +327,11 @@ def test_columns_are_encoded_as_each_record_alone(seed, shape):
         if record.variance is not None:
             square = [[rng.random() for _ in range(outputs)] for _ in range(outputs)]
             record.variance = rng.choice([None, *[square] * 9])
+            last = rng.choice([1e60, 1e-60, -1e308, *[record.mean[-1]] * 9])
+            record.mean = [*record.mean[:-1], last]
+            lower = record.quantiles["0.05"]
+            narrow = [v + 1e-5 for v in lower]
+            record.quantiles["0.95"] = rng.choice([narrow, *[record.quantiles["0.95"]] * 9])
         records.append(record)
     middle, variance = predictives(records, outputs)
     believed = [[r.changed_probability, r.evidence, r.anomaly] for r in records]
@@ -296,10 +353,10 @@ def test_columns_are_encoded_as_each_record_alone(seed, shape):
         [record.time for record in records] if seed == 3 else None,
         np.array([record.offset or [0.0] * outputs for record in records]) if seed > 3 else None,
     )
-    encoded = columns.encoded()
+    encoded, fit = columns.encoded()
     for i, record in enumerate(records):
         expected = rows.encode_row(record)
-        assert columns.fit[i] == (expected[0] != rows.WHOLE)
-        if columns.fit[i]:
+        assert fit[i] == (expected[0] != rows.WHOLE)
+        if fit[i]:
             assert encoded[i] == expected
         assert rows.encode_row(columns.record(i, record.seq, record.hazard)) == expected

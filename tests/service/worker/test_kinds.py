@@ -30,6 +30,7 @@ from tests.service.worker.kinds import (
     publish,
     series,
 )
+from tests.stored import as_kept
 
 WARMUP = 5
 LEVELS = [0.9, 0.25]
@@ -126,10 +127,7 @@ def test_answers_are_what_was_predicted_and_are_kept(make_bench, close, name):
             assert not belief or sum(e["probability"] for e in belief) == pytest.approx(1)
     check_answers(observations, answers, kind)
     for record, answer in zip(bench.records("a"), answers, strict=True):
-        for each in ("log_score", "changed_probability", "changepoint_probability", "time"):
-            assert getattr(record, each) == answer.get(each)
-        for each in ("mean", "variance", "probabilities"):
-            assert getattr(record, each) == (answer["predictive"] or {}).get(each)
+        assert record == as_kept(record, answer, ("mean", "variance", "probabilities"))
     assert (bench.head("a").x_dim, bench.head("a").y_dim) == (kind.x_dim, kind.y_dim)
 
 
