@@ -75,8 +75,8 @@ class StreamRow(NamedTuple):
 
 def encode(layout: Layout, own: StreamRow, seasons: Floats | None = None) -> bytes:
     """Bytes of one stream; seasons: state of `season`."""
-    alive = np.flatnonzero(np.isfinite(own.lines[LOG_PROB, : layout.slots]))
-    arrays: dict[str, NDArray[Any]] = {
+    alive = np.isfinite(own.lines[LOG_PROB, : layout.slots]).nonzero()[0]
+    arrays: Arrays = {
         _SLOTS: alive.astype(np.int64),
         _LINES: own.lines.take(_stored(layout), 0).take(alive, 1),  # in half the time of an index
         _HEAD: own.head,
@@ -89,7 +89,7 @@ def encode(layout: Layout, own: StreamRow, seasons: Floats | None = None) -> byt
         arrays[_REGIMES] = own.lines[_of_regimes(layout)]
     if seasons is not None:
         arrays[_SEASON] = seasons
-    return pack(MAGIC, VERSION, {"kind": layout.kind}, arrays)
+    return _packed(_begin_of_state(layout.kind, _table(arrays)), arrays)
 
 
 def decode(layout: Layout, like: StreamRow, blob: bytes) -> StreamRow:
@@ -196,20 +196,27 @@ def decode_season(kind: str, outputs: int, blob: bytes) -> Floats:
 
 def pack(magic: bytes, version: int, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
     """Bytes of named arrays of float64 and int64, and of a header (JSON), with a checksum."""
-    table = tuple((name, _NAMES[array.dtype], array.shape) for name, array in arrays.items())
-    text = (_json({**header, "arrays": 0})[:-2] + _table_text(table) + "}").encode()
-    payload = b"".join(array.tobytes() for array in arrays.values())
-    body = _PREFIX.pack(magic, version, len(text)) + text + payload
+    return _packed(_begin(magic, version, {**header, "arrays": _table(arrays)}), arrays)
+
+
+def _packed(begin: bytes, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    body = b"".join([begin, *[array.tobytes() for array in arrays.values()]])
     return body + _CHECKSUM.pack(crc32(body))
 
 
+def _begin(magic: bytes, version: int, header: Mapping[str, Any]) -> bytes:
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return _PREFIX.pack(magic, version, len(text)) + text
+
+
 @lru_cache(1024)  # as of `_header`
-def _table_text(table: tuple[Any, ...]) -> str:
-    return _json(table)
+def _begin_of_state(kind: str, table: tuple[Any, ...]) -> bytes:
+    return _begin(MAGIC, VERSION, {"kind": kind, "arrays": table})
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+def _table(arrays: Mapping[str, NDArray[Any]]) -> tuple[Any, ...]:
+    """Name, type and shape of arrays."""
+    return tuple([(name, _NAMES[array.dtype], array.shape) for name, array in arrays.items()])
 
 
 def unpack(magic: bytes, version: int, blob: bytes) -> tuple[dict[str, Any], Arrays]:
@@ -297,6 +304,7 @@ def _of_regimes(layout: Layout) -> tuple[slice, slice]:
     return slice(statistics_line(layout.outputs), layout.origin), slice(layout.stored.start, None)
 
 
+@lru_cache(8)  # of few models at a time
 def _stored(layout: Layout) -> NDArray[np.int64]:
     """Lines that are stored: of a symmetric matrix those of its lower triangle.
 

@@ -271,7 +271,10 @@ def _profile(state: Floats, layer: int) -> Floats:
 
 def _labels(state: Floats, count: int) -> Floats:
     """The last labels (d, T), oldest first."""
-    return state.take(NUMBERS + _last(state, count) % CAPACITY, 1)
+    end = int(state.item(SEEN)) % CAPACITY
+    ring = state[:, NUMBERS:PROFILES]
+    recent = ring[:, max(end - count, 0) : end]
+    return np.concatenate((ring[:, CAPACITY - count + recent.shape[1] :], recent), 1)
 
 
 def _last(state: Floats, count: int) -> Ints:
@@ -343,7 +346,8 @@ def _update(state: Floats) -> bool:
                 showing = _showing(detrended, period)
         layer = Layer(period, 0, worth)
         kept[i] = _learn(state, i, layer, deseasoned, showing, len(kept) == 1)
-        deseasoned -= _season(state, i, kept[i], positions)
+        if i + 1 < len(kept):
+            deseasoned -= _season(state, i, kept[i], positions)
     _put_layers(state, kept)
     _plan_update(state)
     return False
