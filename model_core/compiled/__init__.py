@@ -10,7 +10,6 @@ Kernels are compiled at installation, by `python -m model_core.compiled`, and lo
 from __future__ import annotations
 
 from importlib import import_module
-from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,23 +32,44 @@ NO_BELIEFS = np.empty((0, 2, 0))
 NO_NOISE = np.empty((0, 2, 0))
 
 
-class Run(NamedTuple):
-    """Observations (B) of one row, of which those after the first that is not quiet are left.
+# What an observation leaves as it is if it is quiet: start of the event under suspicion (-1: none),
+# position of the first that has to be looked at, least anomaly that raises an alarm.
+REST = SUSPECTED, UNTIL, ALARM = range(3)
 
-    That is the first that moves an event, raises an alarm or is refused. suspected: start of the
-    event under suspicion; -1: none. alarm: least anomaly that raises one. ranks: the row's state of
-    `anomaly`, which moves. labels: (B, d) as that takes them. anomalies: (B,) to be filled in.
+
+class Runs(NamedTuple):
+    """Observations (B), those of a row after each other: after one that is not quiet they are left.
+
+    That is one that moves an event, raises an alarm, has to be looked at or is refused. rest: (B,
+    3) numbers of `REST`. ranks: (R, size) states of `anomaly`, which move; places: (B,) of each.
+    labels: (B, d) as those take them. anomalies (B,) and quiet (B,) are to be filled in.
     """
 
-    suspected: int
-    alarm: float
+    rest: Floats
     ranks: Floats
+    places: NDArray[np.int64]
     labels: Floats
     anomalies: Floats
+    quiet: NDArray[np.bool_]
+
+    @classmethod
+    def begin(cls, rest: Floats, ranks: Floats, places: NDArray[np.int64], labels: Floats) -> Runs:
+        """Have nothing filled in."""
+        count = len(rest)
+        return cls(rest, ranks, places, labels, np.full(count, np.nan), np.zeros(count, np.bool_))
+
+    def part(self, chosen: slice) -> Runs:
+        """Some of the observations."""
+        rest, ranks, places, labels, anomalies, quiet = self
+        return Runs(
+            rest[chosen], ranks, places[chosen], labels[chosen], anomalies[chosen], quiet[chosen]
+        )
 
 
-# Of several rows: no observation is left.
-NO_RUN = Run(-1, inf, np.empty(0), np.empty((0, 0)), np.empty(0))
+# No observation is left.
+NO_RUNS = Runs.begin(
+    np.empty((0, len(REST))), np.empty((0, 0)), np.empty(0, np.int64), np.empty((0, 0))
+)
 
 # Which module below `models` has the sizes and functions of a model (`of`), by the module of its
 # class below `upm`; that of conjugate models is `conjugate`, wherever they are.

@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model_core import anomaly
-from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS, NO_NOISE, NO_RUN, Run
+from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS, NO_NOISE, NO_RUNS, REST, Runs
 from model_core.compiled.belief import NUMBERS, ROWS
 from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.models import lags
@@ -29,10 +30,11 @@ from model_core.upm.base import UnderlyingModel
 
 INT = np.dtype(np.int64)
 FLOAT = np.dtype(np.float64)
+FLAG = np.dtype(np.bool_)
 
 
 def _check(
-    name: str, numbers: Floats | Ints, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT
+    name: str, numbers: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT
 ) -> None:
     """Raise ValueError for what compiled code, which checks nothing, would misread."""
     if numbers.shape != shape or numbers.dtype != dtype or not numbers.flags.c_contiguous:
@@ -100,7 +102,6 @@ class Kernel:
         self.noise = DRAWN + sizes.outputs * OF_OUTPUT if functions.draw else 1
         # What is believed of a label, and features are made of, is known after its step alone.
         self._in_turns = bool(sizes.encoded and model.believes and sizes.lags)
-        self.runs = not self._in_turns  # whether observations of a row can be a `Run`
         self._support = model.label
         self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
         self._levels = NO_LEVELS  # that were checked last
@@ -126,7 +127,7 @@ class Kernel:
         summarised: bool = True,
         beliefs: Floats = NO_BELIEFS,
         noise: Floats = NO_NOISE,
-        run: Run = NO_RUN,
+        runs: Runs = NO_RUNS,
     ) -> tuple[Floats, Summary]:
         """Step rows by one observation each, in place; returns table and summary.
 
@@ -141,9 +142,9 @@ class Kernel:
         A summary that is not wanted is empty. beliefs: (B, 2, S), filled with the log probabilities
         and run lengths of the slots after each step, unless empty. noise: (B, 2, N) of distinct
         rows, `noise` uniform numbers above the normal's quantiles at them: draws the labels from
-        their predictives, into the inputs; unless empty. run: of kernels that have `runs`;
-        what is left of it is not `ok` either. Raises ValueError for arrays of other types and
-        shapes. A row that is not held is not `ok`.
+        their predictives, into the inputs; unless empty. runs: what is left of them is not `ok`
+        either. Raises ValueError for arrays of other types and shapes. A row that is not held is
+        not `ok`.
         """
         slots, lines, heads, regimes = held
         batch = len(rows)
@@ -163,13 +164,15 @@ class Kernel:
             _check("beliefs", beliefs, (batch, 2, slots))
         if len(noise):
             _check("noise", noise, (batch, 2, self.noise))
-        if len(run.anomalies):
-            outputs = run.labels.shape[1]
-            _check("ranks", run.ranks, (anomaly.size(outputs),))
-            _check("labels", run.labels, (batch, outputs))
-            _check("anomalies", run.anomalies, (batch,))
-            if not self.runs or (rows != rows[0]).any():
-                raise ValueError(f"expected a run of one row of a model that has runs, got {rows}")
+        ending = len(runs.quiet) > 0
+        if ending:
+            outputs = runs.labels.shape[1]
+            _check("rest", runs.rest, (batch, len(REST)))
+            _check("ranks", runs.ranks, (len(runs.ranks), anomaly.size(outputs)))
+            _check("places", runs.places, (batch,), INT)
+            _check("labels", runs.labels, (batch, outputs))
+            _check("anomalies", runs.anomalies, (batch,))
+            _check("quiet", runs.quiet, (batch,), FLAG)
         table = np.empty((batch, self._numbers + (COLUMNS if regimes else 0)))
         if not summarised:
             levels = NO_LEVELS
@@ -179,13 +182,17 @@ class Kernel:
         summary = np.empty((batch, width))
         if self._in_turns:
             for turn in _turns(rows):
+                at = turn.start  # the one whose row may have been stepped right before
+                if ending and at and rows[at] == rows[at - 1] and not runs.quiet[at - 1]:
+                    table[at] = 0.0
+                    turn = slice(at + 1, turn.stop)
                 self._step(
                     held, levels, window, rows[turn], inputs[turn], hazards[turn], table[turn],
-                    summary[turn], beliefs[turn], noise[turn], NO_RUN,
+                    summary[turn], beliefs[turn], noise[turn], runs.part(turn) if ending else runs,
                 )  # fmt: skip
         else:
             self._step(
-                held, levels, window, rows, inputs, hazards, table, summary, beliefs, noise, run,
+                held, levels, window, rows, inputs, hazards, table, summary, beliefs, noise, runs,
             )  # fmt: skip
         wanted = summary if summarised else summary[:, :0]
         return table, Summary(wanted, self.model.y_dim, self._support)
@@ -202,7 +209,7 @@ class Kernel:
         summary: Floats,
         beliefs: Floats,
         noise: Floats,
-        run: Run,
+        runs: Runs,
     ) -> None:
         """Step rows, in place, and fill their rows of the table, the summary and the beliefs."""
         given = inputs
@@ -211,7 +218,7 @@ class Kernel:
         memory = _own.memory((*self._shape, held.lines.shape[2]))
         self._steps(
             self._functions, self._sizes, held.slots, held.regimes, held.lines, held.heads, rows,
-            inputs, hazards, levels, window, *memory, table, summary, beliefs, noise, run,
+            inputs, hazards, levels, window, *memory, table, summary, beliefs, noise, runs,
         )  # fmt: skip
         if len(noise):
             labels = slice(LABEL, LABEL + self.model.y_dim)

@@ -16,13 +16,16 @@ import numpy as np
 
 from model_core import regimes as memories
 from model_core.compiled import (
+    ALARM,
     ELAPSED,
     LABEL,
     LABELLED,
     OUTLIER_RATE,
     SETTLED,
+    SUSPECTED,
     THRESHOLD,
-    Run,
+    UNTIL,
+    Runs,
     arithmetic,
     belief,
     mixture,
@@ -168,7 +171,8 @@ _MODEL = numba.typeof(Model(0, 0, 0))
 _STEP = numba.types.NamedTuple(
     (_MODEL, _LINE, _LINE, _MATRIX, _MATRIX, _MATRIX, _MATRIX, numba.int64), RowStep
 )
-_RUN = numba.types.NamedTuple((numba.int64, numba.float64, _LINE, _MATRIX, _LINE), Run)
+_PLACES, _FLAGS = (numba.types.Array(kind, 1, "C") for kind in (numba.int64, numba.bool_))
+_RUNS = numba.types.NamedTuple((_MATRIX, _MATRIX, _PLACES, _MATRIX, _LINE, _FLAGS), Runs)
 _MARGINAL = (
     numba.int64, numba.int64, _LINE, _MATRIX, _MATRIX, numba.int64, _LINE,
 )  # fmt: skip
@@ -245,16 +249,21 @@ numbers_of_memory = either(memories.size)
 
 
 @compiled
-def _quiet(head: Floats, number: Floats, run: Run, b: int, out: Floats) -> bool:
-    """Whether an observation moves no event, and raises no alarm; enters its anomaly."""
+def _quiet(head: Floats, number: Floats, runs: Runs, b: int, out: Floats) -> bool:
+    """Whether an observation is quiet; enters its anomaly."""
+    rest = runs.rest[b]
     if math.isfinite(out[LOG_SCORE]):
-        run.anomalies[b] = ranks.observe(run.ranks, -out[LOG_SCORE], run.labels[b])
-        if run.anomalies[b] >= run.alarm:
+        ranked = runs.ranks[runs.places[b]]
+        runs.anomalies[b] = ranks.observe(ranked, -out[LOG_SCORE], runs.labels[b])
+        if runs.anomalies[b] >= rest[ALARM]:
             return False
-    start = head[SEQ] - 1.0 - out[EVENT_RUN_LENGTH]
-    if run.suspected < 0:
+    position = head[SEQ] - 1.0
+    if position >= rest[UNTIL]:
+        return False
+    start = position - out[EVENT_RUN_LENGTH]
+    if rest[SUSPECTED] < 0:
         return bool(start <= number[SETTLED])
-    return bool(start == run.suspected and out[EVIDENCE] < number[THRESHOLD])
+    return bool(start == rest[SUSPECTED] and out[EVIDENCE] < number[THRESHOLD])
 
 
 @called
@@ -277,13 +286,13 @@ def advance(
     summary: Floats,
     beliefs: Floats,
     noise: Floats,
-    run: Run,
+    runs: Runs,
 ) -> None:
     """Step rows by one observation each, in order.
 
     A row that is not `ok` stays as it was, but for what its empty slots hold. recalled: regimes of
     their memories. summary: empty where it is not wanted, and no label lacks outputs. noise: of
-    labels that are drawn into the inputs, else empty. run: `NO_RUN` of several rows.
+    labels that are drawn into the inputs, else empty.
 
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
     model.params, W) to work in, spare: (model.spare, of `components`), room: of a
@@ -305,12 +314,11 @@ def advance(
     at = context_place(model.outputs)
     memory_at = heads.shape[1] - numbers_of_memory(recalled)
     end = at + (memory_at - at) // 2
-    halted = False
+    ending = runs.quiet.shape[0] > 0
     for b in range(rows.shape[0]):
         table[b, OK] = 0.0
-        if halted:
+        if ending and b > 0 and rows[b] == rows[b - 1] and not runs.quiet[b - 1]:
             continue
-        halted = run.anomalies.shape[0] > 0  # unless it turns out to be quiet
         if not 0 <= rows[b] < lines.shape[0]:
             continue
         line = lines[rows[b]]
@@ -386,8 +394,8 @@ def advance(
         out[LOG_SCORE] = log_score if labelled else np.nan
         out[OUTLYING] = 1.0 if outlying else 0.0
         out[OK] = 1.0
-        if halted:
-            halted = not _quiet(head, number, run, b, out)
+        if ending:
+            runs.quiet[b] = _quiet(head, number, runs, b, out)
 
 
 @compiled
@@ -481,11 +489,10 @@ def reader() -> Callable[..., None]:
 @lru_cache
 def driver() -> Callable[..., None]:
     """`advance`, compiled or loaded from the cache; the types of its arguments are not checked."""
-    integers = numba.types.Array(numba.int64, 1, "C")
     cube = numba.types.Array(numba.float64, 3, "C")
     types = (
-        integers, _MODEL, numba.int64, numba.int64, cube, _MATRIX, integers, _MATRIX, _MATRIX,
-        _MATRIX, numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube, cube, _RUN,
+        _PLACES, _MODEL, numba.int64, numba.int64, cube, _MATRIX, _PLACES, _MATRIX, _MATRIX,
+        _MATRIX, numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube, cube, _RUNS,
     )  # fmt: skip
     advance.compile(types)  # type: ignore[attr-defined]
     entry: Callable[..., None] = advance.overloads[types].entry_point  # type: ignore[attr-defined]

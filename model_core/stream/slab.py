@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from model_core import anomaly, correction, readout, summary
 from model_core import compiled as places
 from model_core import filter as moca
 from model_core.codec import StreamRow
-from model_core.compiled import Run
+from model_core.compiled import Runs
 from model_core.filter import FilterState, Prior
 from model_core.lazy import Tensor, torch
 from model_core.predictive import Mixture, alike
@@ -158,7 +158,8 @@ class Stepped(NamedTuple):
     table: (B, ...) of `readout`, all 0 of a step that is not `ok`, where the row is as it was.
     predicted: of the labels, before they were seen, where that is wanted. anomaly: (B,) nan without
     a label. applied: (B, d, 3) the corrections, see `correction`. memories: (B, ...) numbers of the
-    rows' memories, if they have any.
+    rows' memories, if they have any. quiet: (B,) which are, see `compiled.Runs`; empty where that
+    is not wanted.
     """
 
     table: Floats
@@ -166,6 +167,7 @@ class Stepped(NamedTuple):
     anomaly: Floats
     applied: Floats
     memories: Floats | None = None
+    quiet: NDArray[np.bool_] = places.NO_RUNS.quiet
 
     @property
     def uncorrected(self) -> Floats:
@@ -177,24 +179,14 @@ class Stepped(NamedTuple):
         """Which steps were taken (B,)."""
         return self.table[:, OK_COLUMN] > 0
 
-    def part(self, chosen: slice | NDArray[np.int64]) -> Stepped:
-        """Some of them."""
+    def part(self, chosen: slice | NDArray[Any]) -> Stepped:
+        """Some of them, of which it is known whether they are quiet."""
         return Stepped(
             self.table[chosen],
             None if self.predicted is None else self.predicted.rows(chosen),
             self.anomaly[chosen],
             self.applied[chosen],
             None if self.memories is None else self.memories[chosen],
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence[Stepped]) -> Stepped:
-        """Those of calls without memories, one after the other; none or all with summaries."""
-        return cls(
-            np.concatenate([part.table for part in parts]),
-            _joined([part.predicted for part in parts]),
-            np.concatenate([part.anomaly for part in parts]),
-            np.concatenate([part.applied for part in parts]),
         )
 
     def steps(self) -> list[Step]:
@@ -205,13 +197,6 @@ class Stepped(NamedTuple):
             return [Step(*pair) for pair in zip(lines, repeat(None), anomalies)]
         places = map(SummaryRow, repeat(self.predicted), range(len(lines)))
         return list(map(Step, lines, places, anomalies, self.uncorrected.tolist()))
-
-
-class Rest(NamedTuple):
-    """What an observation leaves as it is if it is quiet, see `compiled.Run`."""
-
-    suspected: int
-    alarm: float
 
 
 class SlabMemory(NamedTuple):
@@ -311,11 +296,6 @@ class Slab:
     def in_series(self) -> bool:
         """Whether several observations of one row are stepped in one call, by a kernel."""
         return self._kernel is not None
-
-    @property
-    def runs(self) -> bool:
-        """Whether steps of a row can end where it is not quiet, see `stepped`."""
-        return self._kernel is not None and self._kernel.runs
 
     def trim(self, eager: bool = True) -> int:
         """Give back memory that no series needs; returns its bytes. eager: all of it."""
@@ -612,7 +592,7 @@ class Slab:
                 predicted.numbers[table[:, OK_COLUMN] <= 0] = np.nan
             labels[at] = inputs[:, label]
             parts.append((table, predicted))
-        _, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
+        _, predicted = _gathered([at for _, _, at in groups], parts)
         return labels, predicted
 
     def _drawn_eagerly(
@@ -814,13 +794,6 @@ class Slab:
                 self.stepped([row] * used, packed.part(slice(used)), summarised)
         return used
 
-    def _run(self, rows: Numbers, packed: Packed, rest: Rest) -> Run:
-        """Observations of one row, of which those after the first that is not quiet are left."""
-        ((chunk, lying, _),) = self._beside.groups(rows[:1])
-        labels = np.ascontiguousarray(packed.y[:, : self._ranked])
-        anomalies = np.full(len(rows), np.nan)
-        return Run(rest.suspected, rest.alarm, chunk.arrays[0][lying[0]], labels, anomalies)
-
     def _anomalies(self, rows: Numbers, y: Floats, surprises: Floats) -> Floats:
         """Take observations in, in order; returns their anomalies (B,).
 
@@ -909,49 +882,70 @@ class Slab:
         packed: Packed,
         summarised: bool = True,
         room: Floats = places.NO_BELIEFS,
-        rest: Rest | None = None,
+        rest: Floats | None = None,
     ) -> Stepped:
         """Step rows where they lie by one observation each.
 
         With a kernel a row that is named again is stepped again, in order. room: (B, 2, S) for
-        beliefs, of rows that lie together, with a kernel. rest: of observations of one row, which
-        is to be stepped no further than to the first that is not quiet.
+        beliefs, with a kernel. rest: (B, 3) as of `compiled.Runs`, with a kernel: each row, all of
+        whose observations follow on each other, is stepped no further than to the first that is
+        not quiet.
         """
-        packed, held = self._resolved(rows, packed)
+        packed, repeating = self._resolved(rows, packed)
         memories = self._settled(rows, packed.inputs)
-        run = places.NO_RUN if rest is None else self._run(rows, packed, rest)
+        groups: list[tuple[Chunk, Array, Array, Runs]] = []
         if self._kernel is None:
             table, predicted = self._eagerly(rows, packed, summarised)
         else:
-            groups = self._chunks.groups(rows)
-            parts = [
-                self._advance(
-                    chunk.arrays,
-                    lying,
-                    packed.inputs[at],
-                    packed.hazard[at],
-                    summarised,
-                    room,
-                    run=run,
+            groups += self._groups(rows, packed.y, rest)
+            parts = []
+            for chunk, lying, at, runs in groups:
+                inputs, hazards = packed.inputs[at], packed.hazard[at]
+                held = room[at] if len(room) else room
+                parts.append(
+                    self._advance(chunk.arrays, lying, inputs, hazards, summarised, held, runs=runs)
                 )
-                for chunk, lying, at in groups
-            ]
-            table, predicted = parts[0] if len(parts) == 1 else _gathered(groups, parts)
+                if len(room):
+                    room[at] = held
+            table, predicted = _gathered([at for _, _, at, _ in groups], parts)
         # Where a step is not `ok`, table and summary are undefined.
         refused = table[:, OK_COLUMN] <= 0
-        self._hold(held, packed.y, ~refused)
+        self._hold(repeating, packed.y, ~refused)
         surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
         table[refused] = 0.0
-        anomalies = run.anomalies
+        quiet = places.NO_RUNS.quiet
         if rest is None:
             anomalies = self._anomalies(rows, packed.y, surprises)
+        else:
+            anomalies, quiet = np.empty(len(rows)), np.empty(len(rows), np.bool_)
+            for _, _, at, runs in groups:
+                anomalies[at] = runs.anomalies
+                quiet[at] = runs.quiet
         applied = NOTHING_CORRECTED
         if predicted is not None:
             if refused.any():
                 predicted.numbers[refused] = np.nan
             labels = packed.y, table[:, OUTLYING_COLUMN] > 0
             applied = self.corrected(rows, predicted, self._interval, labels, packed.offset)
-        return Stepped(table, predicted, anomalies, applied, memories)
+        return Stepped(table, predicted, anomalies, applied, memories, quiet)
+
+    def _groups(
+        self, rows: Numbers, y: Floats, rest: Floats | None
+    ) -> Iterator[tuple[Chunk, Array, Array, Runs]]:
+        """As `Chunks.groups`, with what ends the runs there, if `rest` is given.
+
+        y: (B, d) labels. rest: as of `stepped`.
+        """
+        for chunk, lying, at in self._chunks.groups(rows):
+            if rest is None:
+                yield chunk, lying, at, places.NO_RUNS
+                continue
+            for beside, ranked, within in self._beside.groups(np.asarray(rows)[at]):
+                own = at if isinstance(within, slice) else np.arange(len(rows))[at][within]
+                labels = np.ascontiguousarray(y[own, : self._ranked])
+                limits = np.ascontiguousarray(rest[own])
+                runs = Runs.begin(limits, beside.arrays[0], ranked, labels)
+                yield chunk, lying[within], own, runs
 
     def _resolved(self, rows: Numbers, packed: Packed) -> tuple[Packed, dict[int, list[int]]]:
         """The next observations of rows, with labels of coarse ones spread over their steps.
@@ -1098,13 +1092,13 @@ class Slab:
         room: Floats = places.NO_BELIEFS,
         noise: Floats = places.NO_NOISE,
         levels: Floats | None = None,
-        run: Run = places.NO_RUN,
+        runs: Runs = places.NO_RUNS,
     ) -> tuple[Floats, Summary | None]:
         """Step rows by the compiled kernel: the table of `readout`, and predictives.
 
         held: lines and heads of a chunk. room: for beliefs, see `compiled.kernel.Kernel.advance`.
-        noise, run: as it has them; the inputs are changed by noise. levels: (2, Q), in place of the
-        usual.
+        noise, runs: as it has them; the inputs are changed by noise. levels: (2, Q), in place of
+        the usual.
         """
         assert self._kernel is not None
         lines, heads = held
@@ -1120,7 +1114,7 @@ class Slab:
             wanted,
             room,
             noise,
-            run,
+            runs,
         )
         return table, predicted if wanted else None
 
@@ -1131,21 +1125,15 @@ def known_of(levels: Sequence[float]) -> list[float]:
 
 
 def _gathered(
-    groups: Sequence[tuple[Chunk, Array, Array]], parts: Sequence[tuple[Floats, Summary | None]]
+    groups: Sequence[Array], parts: Sequence[tuple[Floats, Summary | None]]
 ) -> tuple[Floats, Summary | None]:
-    """Tables and summaries of groups of rows, in the order of all."""
-    order = np.argsort(np.concatenate([at for _, _, at in groups]), kind="stable")
+    """Tables and summaries of groups of rows, in the order of all; groups: places among these."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate(groups), kind="stable")
     table = np.concatenate([table for table, _ in parts])[order]
-    predicted = _joined([predicted for _, predicted in parts])
-    if predicted is None:
+    summaries = [predicted for _, predicted in parts if predicted is not None]
+    if not summaries:
         return table, None
-    return table, Summary(predicted.numbers[order], predicted.outputs, predicted.support)
-
-
-def _joined(parts: Sequence[Summary | None]) -> Summary | None:
-    """Summaries one after the other; None where there are none."""
-    some = [part for part in parts if part is not None]
-    if not some:
-        return None
-    numbers = np.concatenate([part.numbers for part in some])
-    return Summary(numbers, some[0].outputs, some[0].support)
+    numbers = np.concatenate([predicted.numbers for predicted in summaries])[order]
+    return table, Summary(numbers, summaries[0].outputs, summaries[0].support)

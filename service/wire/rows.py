@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
 from math import nan
+from sys import maxsize
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -32,48 +33,75 @@ WIDEST = 16  # numbers of a label, or of an input, in columns: all others have r
 class Numbers(NamedTuple):
     """Labels and inputs of observations (N, ...), nan behind those that have fewer than others.
 
-    outputs, inputs: (N,) how many each has. A label that is nan alone is that of an observation
-    which is more than numbers and their time.
+    outputs, inputs: (N,) how many each has. times: (N,) None: it has none; None: nor has any other.
+    A label that is nan alone is that of an observation which is more than numbers and their time.
     """
 
     y: NDArray[np.float64]
     outputs: NDArray[np.int64]
     x: NDArray[np.float64]
     inputs: NDArray[np.int64]
+    times: NDArray[np.object_] | None
 
     @classmethod
     def of(cls, command: ObserveMany) -> Numbers:
         """Those of a command."""
-        return cls.read(command.y, command.outputs, command.x, command.inputs)
+        return cls.read(command.y, command.outputs, command.x, command.inputs, command.times)
+
+    @classmethod
+    def given(cls, observations: Sequence[Observation]) -> Numbers:
+        """Those of observations, however wide they are."""
+        y, x, _ = _parted(observations, maxsize)
+        times = [seen.time for seen in observations]
+        return cls.read(*columns(y, x), times if any(times) else None)
 
     @classmethod
     def read(
-        cls, y: bytes, outputs: list[int] | None, x: bytes, inputs: list[int] | None
+        cls,
+        y: bytes,
+        outputs: list[int] | None,
+        x: bytes,
+        inputs: list[int] | None,
+        times: list[str | None] | None,
     ) -> Numbers:
         """Those of an ObserveMany's columns."""
         count = len(y) // 8 if outputs is None else len(outputs)
         own = np.ones(count, np.int64) if outputs is None else np.array(outputs, np.int64)
         given = np.zeros(count, np.int64) if inputs is None else np.array(inputs, np.int64)
-        return cls(_table(y, own, 1), own, _table(x, given, 0), given)
+        known = None if times is None else np.array(times, object)
+        return cls(_table(y, own, 1), own, _table(x, given, 0), given, known)
 
     def part(self, chosen: slice | NDArray[Any]) -> Numbers:
         """Those of some of the observations."""
-        return Numbers(self.y[chosen], self.outputs[chosen], self.x[chosen], self.inputs[chosen])
+        y, outputs, x, inputs, times = self
+        known = None if times is None else times[chosen]
+        return Numbers(y[chosen], outputs[chosen], x[chosen], inputs[chosen], known)
 
     @classmethod
     def joined(cls, parts: Sequence[Numbers]) -> Numbers:
         """Those of several, one after the other."""
-        y, outputs, x, inputs = zip(*parts, strict=True)
-        return cls(_stacked(y), np.concatenate(outputs), _stacked(x), np.concatenate(inputs))
+        if len(parts) == 1:
+            return parts[0]
+        y, outputs, x, inputs, times = zip(*parts, strict=True)
+        known = None
+        if any(own is not None for own in times):
+            known = np.concatenate([part._known for part in parts])
+        return cls(_stacked(y), np.concatenate(outputs), _stacked(x), np.concatenate(inputs), known)
+
+    @property
+    def _known(self) -> NDArray[np.object_]:
+        """Times, if there are none None of each."""
+        return np.full(len(self.y), None, object) if self.times is None else self.times
 
     @property
     def plain(self) -> NDArray[np.bool_]:
         """Which observations are numbers and their time (N,)."""
         return np.asarray(~np.isnan(self.y[:, 0]))
 
-    def observations(self, times: Sequence[str | None] | None) -> list[Observation]:
-        """Observations that are numbers; times: of each."""
-        known = times or [None] * len(self.y)
+    @property
+    def observations(self) -> list[Observation]:
+        """Observations that are numbers."""
+        known = self._known.tolist()
         if self.y.shape[1] == 1 and not self.x.shape[1]:
             pairs = zip(self.y[:, 0].tolist(), known, strict=True)
             return [Observation(y, None, time) for y, time in pairs]
@@ -130,19 +158,32 @@ def columns(
     return np.array(numbers, "<f8").tobytes(), outputs, np.array(given, "<f8").tobytes(), inputs
 
 
+def _parted(
+    observations: Sequence[Observation], widest: int = WIDEST
+) -> tuple[list[float | list[float]], list[list[float] | None], list[Observation]]:
+    """Return labels and inputs as `columns` takes them, nan of what is more; then the latter."""
+    y = [seen.y for seen in observations]
+    x = [seen.x for seen in observations]
+    stated = [(seen.elapsed, seen.changepoint, seen.pending) for seen in observations]
+    others: list[Observation] = []
+    # Of those that nearly all are, without a call for each.
+    simple = {*map(type, y)} <= {float} and x.count(None) == len(x)
+    if not (simple and stated.count((None, None, False)) == len(stated)):
+        for i, seen in enumerate(observations):
+            if not is_plain(seen, widest):
+                y[i], x[i] = nan, None
+                others.append(seen)
+    return cast(list[float | list[float]], y), x, others
+
+
 def pack(commands: Sequence[Observe]) -> ObserveMany:
     """Return commands of distinct streams, all of one kind and with the same options, as rows."""
     first = commands[0]
     observations = [seen for command in commands for seen in command.observations]
-    plain = list(map(is_plain, observations))
-    pairs = list(zip(observations, plain, strict=True))
-    y, outputs, x, inputs = columns(
-        [cast(float | list[float], seen.y) if own else nan for seen, own in pairs],
-        [seen.x if own else None for seen, own in pairs],
-    )
+    labels, given, others = _parted(observations)
+    y, outputs, x, inputs = columns(labels, given)
     counts = [len(command.observations) for command in commands]
     times = [seen.time for seen in observations]
-    others = [seen for seen, own in pairs if not own]
     return ObserveMany(
         [command.stream for command in commands],
         y,
@@ -181,8 +222,7 @@ def ends_of(command: ObserveMany) -> Sequence[int]:
 def part_of(command: ObserveMany, numbers: Numbers, start: int, stop: int) -> list[Observation]:
     """Return observations of all rows, in order, from place `start` to before `stop`."""
     own = numbers.part(slice(start, stop))
-    times = None if command.times is None else command.times[start:stop]
-    observations = own.observations(times)
+    observations = own.observations
     if command.others is not None:
         before = int((~numbers.plain[:start]).sum())
         places = (~own.plain).nonzero()[0].tolist()
@@ -264,20 +304,15 @@ def count_of(outcome: Outcome) -> int:
     return outcome.rows if outcome.quiet is None else len(outcome.quiet.firsts)
 
 
-def is_plain(seen: Observation) -> bool:
+def is_plain(seen: Observation, widest: int = WIDEST) -> bool:
     """Whether an observation is a label and an input of numbers, or these with their time.
 
-    One that is wide is not: it would make the columns of all others as wide.
+    One that is wider is not: it would make the columns of all others as wide.
     """
     y = seen.y
-    several = type(y) is list and 1 < len(y) <= WIDEST and None not in y
-    if not (several or type(y) is float) or seen.x == [] or len(seen.x or ()) > WIDEST:
+    several = type(y) is list and 1 < len(y) <= widest and None not in y
+    if not (several or type(y) is float) or seen.x == [] or len(seen.x or ()) > widest:
         return False
-    return states_nothing(seen)
-
-
-def states_nothing(seen: Observation) -> bool:
-    """Whether an observation is a label, an input and their time alone."""
     return seen.elapsed is None and seen.changepoint is None and not seen.pending
 
 

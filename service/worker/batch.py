@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, groupby, repeat
 from operator import attrgetter
 
 import numpy as np
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from model_core.errors import OutOfRange, Unfit
 from model_core.labels import range_of
+from model_core.stream import beliefs
 from model_core.stream.checks import Dimensions, check_label, check_observation
 from model_core.stream.columns import effective_rates
-from model_core.stream.slab import AT_ONCE, Step
+from model_core.stream.slab import Step
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.problems import (
@@ -41,10 +42,11 @@ from service.wire import (
     outputs_of,
     timestamps,
 )
+from service.wire.rows import Numbers
 from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import delayed_labels, quiet
 from service.worker.filtering.pipeline import StoredPipeline
-from service.worker.filtering.quiet import Entered, Wave
+from service.worker.filtering.quiet import Coming, Entered, Wave
 from service.worker.filtering.rewriting import marked, resampled
 from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer, gathered
@@ -65,15 +67,12 @@ NO_ROWS: Ints = np.empty(0, np.int64)
 class StreamQueue:
     """The tasks of one stream, in log order, and how far the current list has come."""
 
-    __slots__ = ("at", "awake", "pace", "plain", "stream", "tasks")
+    __slots__ = ("at", "stream", "tasks")
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.tasks: deque[CommandTask] = deque()
         self.at = 0  # next observation of the first task
-        self.awake = False  # the next observation is none of the quiet ones
-        self.pace = 0  # observations from it on that are not tried to be quiet
-        self.plain = False  # all of the first task are known to be plain numbers
 
 
 class CommandBatch:
@@ -137,7 +136,8 @@ class CommandBatch:
         if tasks:
             streams = [self.touched[key] for task in tasks for key in task.streams]
             allowed = self._allowed(tasks, streams)
-            rows, wave = quiet.wave_of_rows(self.engine.table, tasks, streams, allowed)
+            chosen, wave = quiet.wave_of(self.engine.table, _rows_of(tasks, streams), allowed)
+            rows = _by_task(tasks, chosen)
             begun.update(zip(tasks, rows, strict=True))
         for task in self.tasks:
             if isinstance(task, RowsTask):
@@ -153,7 +153,7 @@ class CommandBatch:
     def _allowed(self, tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> NDArray[np.bool_]:
         """Rows of commands whose streams none before them names, and whose keys are not known.
 
-        streams: of all the rows.
+        Those that state a position are at it. streams: of all the rows.
         """
         allowed = np.ones(len(streams), dtype=bool)
         if not self._distinct:
@@ -164,6 +164,10 @@ class CommandBatch:
                     first += [key not in named for key in task.streams]
                 named.update(task.streams)
             allowed &= first
+        if any(task.command.seqs for task in tasks):
+            seqs = chain.from_iterable(task.of_rows(task.command.seqs) for task in tasks)
+            stated = zip(seqs, streams, strict=True)
+            allowed &= [seq is None or (own.alive and seq == own.seq) for seq, own in stated]
         if any(task.command.keys for task in tasks):
             keys = chain.from_iterable(task.of_rows(task.command.keys) for task in tasks)
             pairs = zip(keys, streams, strict=True)
@@ -188,7 +192,8 @@ class CommandBatch:
         """
         answering = entered.answering
         starts = entered.ends - entered.counts
-        alone = (entered.counts[runs] == 1) & (wave.counts[runs] == 1)
+        whole = entered.counts[runs] == task.counts[rows - task.first]
+        alone = whole & (entered.counts[runs] == 1)
         quiet_runs = runs[alone]
         task.answer_all(
             rows[alone], answering, entered.firsts[quiet_runs], entered.numbers[starts[quiet_runs]]
@@ -196,13 +201,13 @@ class CommandBatch:
         if entered.seasons:
             present = [entered.seasons.get(run) for run in runs.tolist()]
             task.seasons.update(zip((rows - task.first).tolist(), present, strict=True))
-        others = zip(rows[~alone].tolist(), runs[~alone].tolist(), strict=True)
-        for row, run in others:
+        others = (column[~alone].tolist() for column in (rows, runs, whole))
+        for row, run, complete in zip(*others, strict=True):
             part = answering.layout.encoded(
                 entered.numbers[starts[run] : starts[run] + entered.counts[run]], task.command.full
             )
             answers = task.answers_of(answering, row - task.first, int(entered.firsts[run]), part)
-            if entered.counts[run] == wave.counts[run]:
+            if complete:
                 task.answers[row] = answers
             else:
                 own = task.task(row)
@@ -241,7 +246,8 @@ class CommandBatch:
             command = task.command = self._ingested(queue, task, command)
         if command.key is not None:
             self._claim(queue, task, key_field(command.key, command.first))
-        self._awaken(queue, command, entered, run)
+        if run in entered.steps:
+            self._awaken(queue, command, entered.steps[run])
 
     def _claim(self, queue: StreamQueue, task: CommandTask, field: bytes) -> None:
         """Have a task be what a key of its stream stands for."""
@@ -260,7 +266,6 @@ class CommandBatch:
                 continue
             self.engine.tick()
             coming = yield from self._next(queue)
-            queue.awake = False
             if len(coming) == 1:
                 work.append((queue, coming[0]))
             elif coming:
@@ -275,56 +280,27 @@ class CommandBatch:
         """
         if not queues:
             return set()
-        table = self.engine.table
-        streams = [queue.stream for queue in queues]
-        envelopes = [queue.tasks[0].envelope for queue in queues]
-        commands = [_observed(queue) for queue in queues]
-        counts = np.array([len(own.observations) for own in commands])
-        counts -= [queue.at for queue in queues]
-        own, left = quiet.asleep(table, streams, envelopes, counts)
-        left[~np.isnan(own["interval"])] = 0
-        runs = list(map(self._run, queues, commands, left.tolist()))
-        tried = [i for i, run in enumerate(runs) if run]
-        believed = [i for i in tried if commands[i].belief]
-        together = [i for i in tried if i not in believed]
-        for group in [*([i] for i in believed), together]:
-            if not group:
-                continue
-            wave = quiet.wave_of(
-                table,
-                [streams[i] for i in group],
-                own.take(group),
-                [runs[i] for i in group],
-                [envelopes[i] for i in group],
-                believed=group is not together,
-            )
-            for chosen, _, entered in self._advance(wave):
-                self._quiet([queues[group[i]] for i in chosen.tolist()], entered)
+        chosen, wave = quiet.wave_of(self.engine.table, _next_of(queues), self._unknown(queues))
+        tried = [queues[i] for i in chosen.tolist()]
+        for queue in tried:
+            command = _observed(queue)
+            if queue.at == 0 and command.key is not None:
+                self._claim(queue, queue.tasks[0], key_field(command.key, command.first))
+        for own, _, entered in self._advance(wave):
+            self._quiet([tried[i] for i in own.tolist()], entered)
         self._enter_awake()
-        return {queues[i] for i in tried}
+        return {*tried}
 
-    def _run(self, queue: StreamQueue, command: Observe, most: int) -> Sequence[Observation]:
-        """The queue's next observations, `most` of its first command, if they may be quiet ones."""
-        if most < 1:
-            return ()
-        at = queue.at
-        seen = command.observations[at : at + min(most, quiet.MOST_AT_ONCE)]
-        # Of a command that begins all are checked, so that a refusal leaves nothing applied.
-        if not queue.plain:
-            slab = queue.stream.slab
-            assert slab is not None
-            model = slab.model
-            allowed = range_of(model)
-            checked = seen if at else command.observations
-            if not all(quiet.plain(model, own, allowed) for own in checked):
-                return ()
-            queue.plain = not at
-        if at == 0 and command.key is not None:
-            field = key_field(command.key, command.first)
-            if self._claimed(queue, field) is not None or field in queue.stream.remembered:
-                return ()
-            self._claim(queue, queue.tasks[0], field)
-        return seen
+    def _unknown(self, queues: Sequence[StreamQueue]) -> NDArray[np.bool_]:
+        """Those of queues whose commands were begun, or have no key that is known."""
+        unknown = np.ones(len(queues), dtype=bool)
+        for i, queue in enumerate(queues):
+            command = _observed(queue)
+            if queue.at == 0 and command.key is not None:
+                field = key_field(command.key, command.first)
+                known = field in queue.stream.remembered or self._claimed(queue, field) is not None
+                unknown[i] = not known
+        return unknown
 
     def _quiet(self, queues: Sequence[StreamQueue], entered: Entered) -> None:
         """Take answers to the next observations of queues, as far as they were quiet."""
@@ -338,39 +314,34 @@ class CommandBatch:
             if count:
                 size = layout.row_bytes(command.full)
                 part = answers[command.full][size * at : size * (at + count)]
-                own = QuietAnswers(first, part, layout, entered.seasons.get(run), entered.beliefs)
+                held = beliefs.of_room(entered.room[at : at + count]) if command.belief else None
+                own = QuietAnswers(first, part, layout, entered.seasons.get(run), held)
                 queue.tasks[0].take(model, [own], count)
                 queue.at += count
                 at += count
             if run in entered.steps:
-                self._awaken(queue, command, entered, run)
-            else:
-                queue.pace = 0
-                if queue.at == len(command.observations):
-                    self._done(queue)
+                self._awaken(queue, command, entered.steps[run])
+            elif queue.at == len(command.observations):
+                self._done(queue)
 
     def _advance(self, wave: Wave) -> Iterator[tuple[Ints, Wave, Entered]]:
         """Step runs of streams; yields those of each slab, and what was entered of them."""
-        for slab, chosen in wave.by_slab():
+        for slab, chosen, part in wave.by_slab():
             self.engine.tick()
             gathered.add(metrics.BATCH_SIZE, len(chosen))
-            part = wave.part(chosen)
             entered = quiet.advance(self.engine.table, slab, part)
             self.filling.count += int(entered.counts.sum())
             yield chosen, part, entered
 
-    def _awaken(self, queue: StreamQueue, command: Observe, entered: Entered, run: int) -> None:
-        """Take the observation of a run that was none of the quiet ones: see `_enter_awake`."""
-        if entered.by_blocks:
-            queue.awake = queue.pace > 0
-            queue.pace = min(2 * queue.pace, AT_ONCE) or 1
+    def _awaken(self, queue: StreamQueue, command: Observe, step: Step) -> None:
+        """Take an observation that was none of the quiet ones, by its step: see `_enter_awake`."""
         stream = queue.stream
         stream.wake()
         seen = command.observations[queue.at : queue.at + 1]
         head = stream.live()
         (record,) = self._records(stream, head, seen, queue.tasks[0].envelope.time_ms)
         answer = PendingAnswer(head.settings.model, record, command)
-        self._awake.append((queue, answer, entered.steps[run]))
+        self._awake.append((queue, answer, step))
 
     def _enter_awake(self) -> None:
         """Have the observations count whose streams were awakened for them."""
@@ -566,11 +537,12 @@ class CommandBatch:
     ) -> list[PendingAnswer]:
         """The queue's next observations, checked against its stream as it is now."""
         stream = queue.stream
-        if queue.at or not _ordinary(stream, command):
+        fits = queue.at == 0 and _fits(stream, task)
+        if not (fits and _ordinary(stream, command)):
             head = self._begun(queue, task, command)
             if queue.at == 0:
                 check_position(command.seq, head.seq)
-                self._check(stream, head, command.observations, command.first)
+                self._check(stream, head, command.observations, command.first, fits)
                 self._check_details(head, command)
                 self._create(stream, head, task)
         head = stream.live()
@@ -592,7 +564,7 @@ class CommandBatch:
         if slab is None:
             return self.pipeline.waiting(stream)
         if _may_be_quiet(command, task.envelope) and quiet.in_lists(stream, task.envelope):
-            return max(queue.pace, 1)
+            return 1
         return len(command.observations)
 
     def _records(
@@ -614,14 +586,21 @@ class CommandBatch:
         return records
 
     def _check(
-        self, stream: Stream, head: Head, observations: list[Observation], first: int
+        self,
+        stream: Stream,
+        head: Head,
+        observations: list[Observation],
+        first: int,
+        fits: bool = False,
     ) -> None:
-        """Check a whole command first, so that a refusal leaves nothing of it applied."""
+        """Check a whole command first, so that a refusal leaves nothing of it applied.
+
+        fits: whether its labels and inputs are known to be right.
+        """
         dimensions = Dimensions(head.x_dim, head.y_dim)
         model = self.engine.model(stream, head)
         before = dimensions
-        to_check = [] if _plain(observations, dimensions, model) else observations
-        for i, seen in enumerate(to_check, first):
+        for i, seen in enumerate([] if fits else observations, first):
             alone = first == 0 and len(observations) == 1
             where = "" if alone else f"observations[{i}]."
             # The dimensions are given by the first input and label; what a label may be is not.
@@ -653,8 +632,6 @@ class CommandBatch:
     def _done(self, queue: StreamQueue) -> None:
         queue.tasks.popleft()
         queue.at = 0
-        queue.awake = False
-        queue.plain = False
 
     def _remember(self) -> None:
         for (key, field), task in self._keyed.items():
@@ -675,27 +652,68 @@ class CommandBatch:
 
 
 def _ordinary(stream: Stream, command: Observe) -> bool:
-    """Whether an observation is one of those that nearly all are, which need no other check.
+    """Whether a command is as nearly all are: where its numbers fit it needs no other check."""
+    if command.seq is not None or answers.detailed(command):
+        return False
+    interval = stream.live().settings.interval
+    return interval is None and not (stream.broken or stream.unserved or stream.buffer)
 
-    Of a stream that runs: labels without missing outputs, without what is optional.
-    """
+
+def _fits(stream: Stream, task: CommandTask) -> bool:
+    """Whether all of a command are known to be labels and inputs that its stream takes."""
     slab = stream.slab
-    if slab is None or command.seq is not None or answers.detailed(command):
+    given = task.given
+    if slab is None or given is None:
         return False
+    model = slab.model
     head = stream.live()
-    if head.settings.interval is not None or stream.broken or stream.unserved or stream.buffer:
+    if (head.x_dim, head.y_dim) != (model.x_dim, model.y_dim):
         return False
-    return _plain(command.observations, Dimensions(head.x_dim, head.y_dim), slab.model)
+    limits = (model.y_dim, model.x_dim, *range_of(model))
+    return bool(quiet.within(given, *limits).all())
 
 
-def _plain(
-    observations: Sequence[Observation], dimensions: Dimensions, model: UnderlyingModel
-) -> bool:
-    """Whether all are labels and inputs that a stream of the model takes; otherwise check each."""
-    if dimensions != (model.x_dim, model.y_dim):
-        return False
-    allowed = range_of(model)
-    return all(quiet.takes(model, seen, allowed) for seen in observations)
+def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> Coming:
+    """What comes to the streams of all rows of commands."""
+    sizes = [len(task.streams) for task in tasks]
+    counts = np.concatenate([task.counts for task in tasks])
+    envelopes = chain.from_iterable(map(repeat, [task.envelope for task in tasks], sizes))
+    timed = np.repeat([task.command.settings is not None for task in tasks], sizes)
+    given = Numbers.joined([task.given for task in tasks])
+    return Coming(streams, [*envelopes], given, counts, np.zeros(len(counts), dtype=bool), timed)
+
+
+def _next_of(queues: Sequence[StreamQueue]) -> Coming:
+    """What comes next to the streams of queues, which have commands of observations."""
+    tasks = [queue.tasks[0] for queue in queues]
+    commands = [_observed(queue) for queue in queues]
+    new = [i for i, task in enumerate(tasks) if task.given is None]
+    if new:
+        given = Numbers.given([seen for i in new for seen in commands[i].observations])
+        at = 0
+        for i in new:
+            tasks[i].given = given.part(slice(at, at + tasks[i].units))
+            at += tasks[i].units
+    parts = []
+    for task, queue in zip(tasks, queues, strict=True):
+        assert task.given is not None
+        parts.append(task.given.part(slice(queue.at, None)) if queue.at else task.given)
+    counts = np.array([len(part.y) for part in parts])
+    begun = np.array([queue.at > 0 for queue in queues])
+    believed = any(command.belief for command in commands)
+    streams = [queue.stream for queue in queues]
+    envelopes = [task.envelope for task in tasks]
+    timed = np.zeros(len(queues), dtype=bool)
+    return Coming(streams, envelopes, Numbers.joined(parts), counts, begun, timed, believed)
+
+
+def _by_task(tasks: Sequence[RowsTask], places: Ints) -> list[Ints]:
+    """Rows in each command by their places among the rows of all."""
+    starts = [*accumulate((len(task.streams) for task in tasks), initial=0)]
+    ends = places.searchsorted(starts).tolist()
+    return [
+        places[ends[i] : ends[i + 1]] + (task.first - starts[i]) for i, task in enumerate(tasks)
+    ]
 
 
 def _observed(queue: StreamQueue) -> Observe:
@@ -710,7 +728,7 @@ def _may_be_next(queue: StreamQueue) -> bool:
     task = queue.tasks[0]
     command = task.command
     stream = queue.stream
-    if type(command) is not Observe or queue.awake or not command.observations:
+    if type(command) is not Observe or not command.observations:
         return False
     if not stream.alive or not _may_be_quiet(command, task.envelope):
         return False

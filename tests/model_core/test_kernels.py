@@ -759,18 +759,19 @@ def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
     assert same_states(pair, other)
 
 
-def run_of(pair: Pair, y: np.ndarray, suspected: int, alarm: float) -> compiled.Run:
+def runs_of(pair: Pair, y: np.ndarray, rest: list[float]) -> compiled.Runs:
     """Of observations of the first stream, whose ranks are those of no label yet."""
-    ranks = anomaly.begin(pair.model, [2.0], [1.5])
-    return compiled.Run(suspected, alarm, ranks, y, np.full(len(y), np.nan))
+    ranks = np.array([anomaly.begin(pair.model, [2.0], [1.5])])
+    places = np.zeros(len(y), dtype=np.int64)
+    return compiled.Runs.begin(np.tile(rest, (len(y), 1)), ranks, places, y)
 
 
-@pytest.mark.parametrize("ended", ["event", "alarm", "refusal", "suspicion"])
+@pytest.mark.parametrize("ended", ["event", "alarm", "refusal", "suspicion", "look"])
 def test_a_run_ends_with_the_first_observation_that_is_not_quiet(ended):
     """What it steps is as without an end, and nothing after it moves the row or its ranks."""
     count, at = 140, 100
     y = np.random.default_rng(3).normal(2.0, 1.5, count)
-    if ended != "suspicion":
+    if ended not in ("suspicion", "look"):
         y[at:] += 60.0
     if ended == "refusal":
         y[at] = 1e200
@@ -778,10 +779,11 @@ def test_a_run_ends_with_the_first_observation_that_is_not_quiet(ended):
     inputs[:, LABEL] = y
     if ended == "event":
         inputs[:, SETTLED] = 10.0
-    suspected = 7 if ended == "suspicion" else -1  # the most probable start is the first
+    suspected = 7.0 if ended == "suspicion" else -1.0  # the most probable start is the first
+    until = at if ended == "look" else np.inf
     alarm = 0.998 if ended == "alarm" else np.inf
     plain, whole = (Pair(conjugate.Gaussian(), 1, 8) for _ in range(2))
-    run = run_of(plain, y[:, None], suspected, alarm)
+    runs = runs_of(plain, y[:, None], [suspected, until, alarm])
     rows, hazards = np.zeros(count, dtype=np.int64), np.full((count, 1), 0.01)
 
     def advance(pair: Pair, stop: int, **wanted):
@@ -790,11 +792,14 @@ def test_a_run_ends_with_the_first_observation_that_is_not_quiet(ended):
             pair.held, rows[part], inputs[part], hazards[part], WINDOW, NORMAL, **wanted
         )
 
-    table, predicted = advance(whole, count, run=run)
+    table, predicted = advance(whole, count, runs=runs)
     taken = table[:, OK] > 0
     stop = int(taken.argmin())
     assert not taken[stop:].any()
-    assert stop == {"event": stop, "alarm": stop, "refusal": at, "suspicion": 1}[ended]
+    expected_stop = {"refusal": at, "suspicion": 1, "look": at + 1}
+    assert stop == expected_stop.get(ended, stop)
+    quiet = stop if ended == "refusal" else stop - 1
+    assert runs.quiet.tolist() == [True] * quiet + [False] * (count - quiet)
     if ended in ("event", "alarm"):
         assert at < stop < count
     expected, summary = advance(plain, stop)
@@ -807,8 +812,8 @@ def test_a_run_ends_with_the_first_observation_that_is_not_quiet(ended):
         anomaly.observe(state, -score, [label])
         for score, label in zip(scores.tolist(), y.tolist(), strict=False)
     ]
-    assert np.array_equal(run.anomalies, [*ranked, *[np.nan] * (count - stop)], equal_nan=True)
-    assert np.array_equal(run.ranks, state)
+    assert np.array_equal(runs.anomalies, [*ranked, *[np.nan] * (count - stop)], equal_nan=True)
+    assert np.array_equal(runs.ranks[0], state)
     assert [value < alarm for value in ranked] == [True] * (stop - 1) + [ended != "alarm"]
 
 

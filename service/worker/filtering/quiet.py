@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, chain, compress, repeat
 from math import inf, nan
 from typing import Any, NamedTuple, cast
 
@@ -23,24 +22,23 @@ from model_core import readout
 from model_core.compiled import NO_BELIEFS
 from model_core.explanation import next_due
 from model_core.labels import LARGEST, Range, range_of
-from model_core.stream import beliefs, season, seasons
-from model_core.stream.beliefs import Probabilities
+from model_core.stream import season, seasons
 from model_core.stream.columns import Packed, effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.pipeline import may_leave
-from model_core.stream.slab import AT_ONCE, Rest, Slab, Step, Stepped, SummaryRow
+from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
 from model_core.upm.base import UnderlyingModel
 from service.wire import Envelope, Head, Layout, Observation, encode_row, timestamps
-from service.wire.rows import Numbers, columns, states_nothing
+from service.wire.rows import Numbers
 from service.wire.stored_records import KEPT_OUTPUTS, TOO_MANY, UNKEPT, PlainRows, numbers_of
 from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period
 from service.worker.streams.answers import GATHERED, gathered, layout_of, quiet_numbers
 from service.worker.streams.history import ENTRY_BYTES
 from service.worker.streams.stream import GROUPS, Stream, Table, put_rows
-from service.worker.streams.task import Answering, RowsTask
+from service.worker.streams.task import Answering
 
 MOST_AT_ONCE = 4 * AT_ONCE  # observations of a stream in a wave
 Floats = NDArray[np.float64]
@@ -49,9 +47,7 @@ Bools = NDArray[np.bool_]
 Rows = NDArray[Any]  # of `stream.ROW`
 
 _COLUMN = {name: place for place, name in enumerate(readout.NUMBERS)}
-_EVENT_RUN_LENGTH = _COLUMN["event_run_length"]
 _PREVIOUS_START = _COLUMN["born_previous_start"]
-_EVIDENCE = _COLUMN["evidence"]
 _MAP_RUN_LENGTH = _COLUMN["map_run_length"]
 _COUNTED = [_COLUMN[name] for name in GATHERED]
 # Those that a position has of the last step, as its groups have them, and those it has the sums of.
@@ -88,12 +84,12 @@ def rest_of(
         slab.model.y_dim,
         slab.model.x_dim,
         *range_of(slab.model),
-        min(int(until), TOO_MANY - 1),
         stream.due(checkpoint_every),
         outlier_rate,
         *head.watch,
-        -1 if track.event is None else track.event.start,
         hazard if isinstance(hazard, float) else nan,
+        -1 if track.event is None else track.event.start,
+        min(int(until), TOO_MANY - 1),
         inf if alarm is None else alarm,
         nan if head.settings.interval is None else head.settings.interval,
         stream.season_state is not None or head.season is not None,
@@ -146,28 +142,46 @@ def place_of(table: Table, stream: Stream) -> int:
     return stream.at
 
 
-def takes(model: UnderlyingModel, seen: Observation, allowed: Range) -> bool:
-    """Whether a label without missing outputs, and its input, are some that a stream takes.
+def within(
+    given: Numbers,
+    outputs: Any,
+    inputs: Any,
+    least: Any,
+    largest: Any,
+    whole: Any,
+) -> Bools:
+    """Which observations (N,) are labels and inputs that streams take, and nothing else.
 
-    allowed: of the model.
+    outputs, inputs: numbers that these have, then as of `Range`: of all or (N,) of each.
     """
-    y = seen.y
-    x = seen.x
-    if len(x or ()) != model.x_dim or (x and not all(-LARGEST <= value <= LARGEST for value in x)):
-        return False
-    if model.y_dim == 1:
-        return type(y) is float and allowed.has(y)
-    if type(y) is not list or len(y) != model.y_dim:
-        return False
-    return all(value is not None and allowed.has(value) for value in y)
-
-
-def plain(model: UnderlyingModel, seen: Observation, allowed: Range) -> bool:
-    """Whether an observation has what a stream `takes`, and nothing else."""
-    return states_nothing(seen) and takes(model, seen, allowed)
+    fit = (given.outputs == outputs) & (given.inputs == inputs)
+    for i, y in enumerate(given.y.T):
+        allowed = (y >= least) & (y <= largest)  # not of nan
+        if np.any(whole):
+            allowed &= ~np.asarray(whole) | (np.floor(y) == y)
+        fit &= allowed if i == 0 else allowed | (outputs <= i)
+    for i, x in enumerate(given.x.T):
+        fit &= (np.abs(x) <= LARGEST) | (inputs <= i)
+    return np.asarray(fit)
 
 
 # --- waves ----------------------------------------------------------------------------------------
+
+
+class Coming(NamedTuple):
+    """The next observations of distinct streams (B): so many of each, run after run.
+
+    begun: (B,) of a command that part was applied of; of any other all have to fit. timed: (B,) of
+    repeating writers, see `rewriting.resampled`. believed: whether the belief after each is wanted.
+    """
+
+    streams: Sequence[Stream]
+    envelopes: Sequence[Envelope]
+    given: Numbers
+    counts: Ints
+    begun: Bools
+    timed: Bools
+    believed: bool = False
 
 
 @dataclass(eq=False, repr=False)
@@ -175,12 +189,10 @@ class Wave:
     """Runs of plain labels that come to distinct streams that are asleep, before `until`.
 
     own: (B,) rows of the table, of the streams as they are before the wave. tables: as of
-    `Table.hazards`.
-    firsts: (B,) position of the first number of each run. counts: (B,) numbers of each run.
-    envelopes: (B,) of the commands. y, x: (N, ...) labels and inputs, run after run, as of
-    `Numbers`. elapsed: (N,) time since the one before. times, offset: of the labels, and their
-    seasons (N, ...), if any has one. believed: whether the belief after each is wanted, of one run
-    alone.
+    `Table.hazards`. firsts: (B,) position of the first number of each run. counts: (B,) numbers of
+    each run, at least one. envelopes: (B,) of the commands. y, x, times: (N, ...) of the
+    observations, run after run, as of `Numbers`. elapsed: (N,) time since the one before. offset:
+    (N, ...) seasons of the labels, if any has one. believed: as of `Coming`.
     """
 
     streams: Sequence[Stream]
@@ -192,9 +204,9 @@ class Wave:
     y: Floats
     x: Floats
     elapsed: Floats
-    times: Sequence[str | None] | None
+    times: NDArray[np.object_] | None
     offset: Floats | None
-    believed: bool = False
+    believed: bool
 
     @cached_property
     def ends(self) -> Ints:
@@ -207,14 +219,9 @@ class Wave:
         return np.arange(len(self.counts)).repeat(self.counts)
 
     @cached_property
-    def within(self) -> Ints:
-        """Place of each number in its run (N,)."""
-        starts = self.each(self.ends - self.counts)
-        return np.asarray(np.arange(len(self.y)) - starts)
-
-    @cached_property
     def _single(self) -> bool:
-        return bool((self.counts == 1).all())
+        """Whether no run has more than one number."""
+        return len(self.y) == len(self.counts)
 
     def each(self, column: NDArray[Any]) -> NDArray[Any]:
         """What the runs have in a column (B, ...), for each of their numbers (N, ...)."""
@@ -229,54 +236,28 @@ class Wave:
         known = zip(self.streams, hazards, strict=True)
         return [self.tables.get(stream.at, hazard) for stream, hazard in known]
 
-    @property
-    def seqs(self) -> Ints:
-        """Position of each number (N,)."""
-        return np.asarray(self.each(self.firsts) + self.within)
+    def counted(self, chosen: Bools) -> Ints:
+        """How many of each run's numbers (N,) are chosen (B,)."""
+        return np.add.reduceat(chosen, self.ends - self.counts, dtype=np.int64)
 
-    def part(self, places: Ints) -> Wave:
-        """Some of the runs, in order."""
-        if len(places) == len(self.streams):
+    def where(self, chosen: Bools) -> Wave:
+        """The chosen numbers (N,), the first ones of each run; runs of none are left out."""
+        if chosen.all():
             return self
-        numbers = places
-        chosen = places.tolist()
-        if not self._single:
-            kept = np.zeros(len(self.streams), dtype=bool)
-            kept[places] = True
-            numbers = kept.repeat(self.counts).nonzero()[0]
-        return replace(
-            self._numbers(numbers),
-            streams=[self.streams[i] for i in chosen],
-            own=self.own.take(places),
-            firsts=self.firsts[places],
-            counts=self.counts[places],
-            envelopes=[self.envelopes[i] for i in chosen],
-        )
-
-    def cut(self, start: int, stops: Ints) -> Wave:
-        """What each run has from place `start` to before its place of `stops` (B,)."""
-        counts = np.maximum(np.minimum(stops, self.counts) - start, 0)
-        if np.array_equal(counts, self.counts):
-            return self
-        if len(self.streams) == 1:
-            numbers: Ints | slice = slice(start, start + int(counts[0]))
-        else:
-            within = self.within - start
-            numbers = ((within >= 0) & (within < self.each(counts))).nonzero()[0]
-        return replace(self._numbers(numbers), firsts=self.firsts + start, counts=counts)
-
-    def _numbers(self, chosen: Ints | slice) -> Wave:
-        """Some of the numbers; runs are left as they are."""
-        times = self.times
-        if times is not None:
-            places = range(len(times))[chosen] if isinstance(chosen, slice) else chosen.tolist()
-            times = [times[i] for i in places]
+        counts = self.counted(chosen)
+        runs = counts.nonzero()[0]
+        listed = runs.tolist()
         return replace(
             self,
+            streams=[self.streams[i] for i in listed],
+            own=self.own.take(runs),
+            firsts=self.firsts[runs],
+            counts=counts[runs],
+            envelopes=[self.envelopes[i] for i in listed],
             y=self.y[chosen],
             x=self.x[chosen],
             elapsed=self.elapsed[chosen],
-            times=times,
+            times=None if self.times is None else self.times[chosen],
             offset=None if self.offset is None else self.offset[chosen],
         )
 
@@ -288,194 +269,90 @@ class Wave:
         offset = None if self.offset is None else self.offset[:, :d]
         return replace(self, y=self.y[:, :d], x=self.x[:, : model.x_dim], offset=offset)
 
-    def by_slab(self) -> Iterator[tuple[Slab, Ints]]:
-        """Runs of streams of each slab, as many as are stepped at once."""
+    def by_slab(self) -> Iterator[tuple[Slab, Ints, Wave]]:
+        """Places of the runs of streams of each slab, as many as are stepped at once; and these."""
         slabs = [stream.slab for stream in self.streams]
         for slab in dict.fromkeys(slabs):
             assert slab is not None
-            own = np.flatnonzero([other is slab for other in slabs])
+            own = [i for i, other in enumerate(slabs) if other is slab]
             for first in range(0, len(own), slab.step_rows):
-                yield slab, own[first : first + slab.step_rows]
+                part = np.array(own[first : first + slab.step_rows])
+                chosen = np.zeros(len(slabs), dtype=bool)
+                chosen[part] = True
+                yield slab, part, self.where(self.each(chosen))
 
 
-def asleep(
-    table: Table, streams: Sequence[Stream], envelopes: Sequence[Envelope], counts: Ints
-) -> tuple[Rows, Ints]:
-    """Rows (B,) of distinct streams, and how many observations of each can be in a wave (B,).
+def wave_of(table: Table, coming: Coming, allowed: Bools) -> tuple[Ints, Wave]:
+    """The runs that may be quiet, none but those allowed (B,), as far as they may; their wave.
 
-    It sleeps through all but the last of so many, which has to be looked at. counts: (B,) that come
-    to it; envelopes: of their commands. Of several none, where the alarm period is followed: it is
-    fixed after all of them.
+    A stream sleeps through all but the last of these, which has to be looked at. Of several
+    observations none may, where the alarm period is followed: it is fixed after all of them.
     """
+    streams, envelopes, given, counts, begun, timed, believed = coming
     places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
     own = table.of(places)
-    left = np.where(places >= 0, own["until"] - own["position"]["seq"] + 1, 0)
-    several = counts > 1
-    if several.any():
-        left[several & followed(own, envelopes)] = 0
-    return own, left
-
-
-def wave_of(
-    table: Table,
-    streams: Sequence[Stream],
-    own: Rows,
-    runs: Sequence[Sequence[Observation]],
-    envelopes: Sequence[Envelope],
-    believed: bool = False,
-) -> Wave:
-    """The wave of runs of distinct streams; own: as of `asleep`. believed: as of `Wave`."""
-    seen = runs[0] if len(runs) == 1 else list(chain.from_iterable(runs))
-    times = [own.time for own in seen]
-    y = cast(list[float | list[float]], [own.y for own in seen])
-    given = Numbers.read(*columns(y, [own.x for own in seen]))
-    return _wave(
-        table,
-        streams,
-        own,
-        np.array(list(map(len, runs))),
-        envelopes,
-        given.y,
-        given.x,
-        np.ones(len(seen)),
-        times if any(times) else None,
-        believed,
-    )
-
-
-def wave_of_rows(
-    table: Table, tasks: Sequence[RowsTask], streams: Sequence[Stream], allowed: Bools
-) -> tuple[list[Ints], Wave]:
-    """Rows of each command that may be quiet, to the last of their observations; their wave.
-
-    streams: of all rows, command after command. allowed: (rows,) none but these, of distinct ones.
-    """
-    sizes = [len(task.streams) for task in tasks]
-    counts = np.concatenate([task.counts for task in tasks])
-    given = Numbers.joined([task.given for task in tasks])
-    envelopes = [*chain.from_iterable(map(repeat, [task.envelope for task in tasks], sizes))]
-    own, left = asleep(table, streams, envelopes, counts)
-    fit = allowed & (counts > 0) & (counts <= np.minimum(left, MOST_AT_ONCE))
-    fit &= _within(own, given, counts)
-    if any(task.command.seqs for task in tasks):
-        stated = chain.from_iterable(task.of_rows(task.command.seqs) for task in tasks)
-        seqs = own["position"]["seq"].tolist()
-        fit &= [seq is None or seq == at for seq, at in zip(stated, seqs, strict=True)]
-    timed = np.repeat([task.command.settings is not None for task in tasks], sizes)
-    fit &= np.where(timed, counts == 1, np.isnan(own["interval"]))
-    chosen = np.flatnonzero(fit)
-    times = _times_of(tasks)
-    elapsed = np.ones(len(chosen))
-    if timed[chosen].any():
-        last = counts.cumsum()[chosen] - 1
-        known = times or [None] * len(given.y)
-        now = _seconds([known[at] for at in last.tolist()])
-        coming = own.take(chosen)
-        passed = elapsed_of_each(now, coming["position"]["last_time"], coming["interval"])
-        elapsed = np.where(timed[chosen], np.where(np.isnan(now), 0.0, passed), 1.0)
-        chosen = chosen[elapsed > 0]
-        elapsed = elapsed[elapsed > 0]
-    each = _by_task(tasks, chosen)
-    if len(chosen) < len(counts):
-        kept = np.zeros(len(counts), dtype=bool)
-        kept[chosen] = True
-        numbers = kept.repeat(counts)
-        given = given.part(numbers)
-        times = None if times is None else [*compress(times, numbers.tolist())]
-    counts = counts[chosen]
-    places = chosen.tolist()
-    wave = _wave(
-        table,
-        [streams[i] for i in places],
-        own.take(chosen),
-        counts,
-        [envelopes[i] for i in places],
-        given.y,
-        given.x,
-        elapsed.repeat(counts),
-        times,
-    )
-    return each, wave
-
-
-def _by_task(tasks: Sequence[RowsTask], places: Ints) -> list[Ints]:
-    """Rows in each command by their places among the rows of all."""
-    starts = [*accumulate((len(task.streams) for task in tasks), initial=0)]
-    ends = places.searchsorted(starts).tolist()
-    return [
-        places[ends[i] : ends[i + 1]] + (task.first - starts[i]) for i, task in enumerate(tasks)
-    ]
-
-
-def _within(own: Rows, given: Numbers, counts: Ints) -> Bools:
-    """Which rows (B,) have nothing but what their streams take; given: (N, ...) of all."""
+    position = own["position"]
     single = bool((counts == 1).all())
-    outputs, inputs, least, largest, whole = (
-        own[name] if single else own[name].repeat(counts)
-        for name in ("outputs", "inputs", *Range._fields)
-    )
-    within = (given.outputs == outputs) & (given.inputs == inputs)
-    for i, y in enumerate(given.y.T):
-        fit = (y >= least) & (y <= largest)  # not of nan
-        if whole.any():
-            fit &= ~whole | (np.floor(y) == y)
-        within &= fit if i == 0 else fit | (outputs <= i)
-    for i, x in enumerate(given.x.T):
-        within &= (np.abs(x) <= LARGEST) | (inputs <= i)
-    if single:
-        return np.asarray(within)
-    others = np.concatenate(([0], (~within).cumsum()))
-    ends = counts.cumsum()
-    return np.asarray(others[ends] == others[ends - counts])
-
-
-def _times_of(tasks: Sequence[RowsTask]) -> list[str | None] | None:
-    """Times of all observations of commands, if any has one."""
-    times = [task.times for task in tasks]
-    if all(own is None for own in times):
-        return None
-    parts = [own or [None] * task.units for task, own in zip(tasks, times, strict=True)]
-    return [*chain.from_iterable(parts)]
-
-
-def _wave(
-    table: Table,
-    streams: Sequence[Stream],
-    own: Rows,
-    counts: Ints,
-    envelopes: Sequence[Envelope],
-    y: Floats,
-    x: Floats,
-    elapsed: Floats,
-    times: Sequence[str | None] | None,
-    believed: bool = False,
-) -> Wave:
-    """A wave, with the seasons of its labels."""
-    offset = None
-    chosen = own["seasonal"].nonzero()[0].tolist()  # of numpy's ways the one with the fewest calls
-    if chosen:
-        offset = np.zeros_like(y)
-        ends = counts.cumsum()
-        for i in chosen:
-            count = int(counts[i])
-            d = int(own["outputs"][i])
-            foreseen = seasons.foreseen(streams[i].season_state, count, d)
-            offset[ends[i] - count : ends[i], :d] = foreseen
-    firsts = own["position"]["seq"].astype(np.int64)
-    return Wave(
+    starts = counts.cumsum() - counts
+    left = np.minimum(own["until"] - position["seq"] + 1, MOST_AT_ONCE)
+    allowed = allowed & (places >= 0)
+    allowed &= np.where(timed, counts == 1, np.isnan(own["interval"]))
+    if not single:
+        allowed &= (counts == 1) | ~followed(own, envelopes)
+    limits = [own[name] for name in ("outputs", "inputs", *Range._fields)]
+    if not single:
+        limits = [column.repeat(counts) for column in limits]
+    fit = within(given, *limits)
+    unfit = (~fit).nonzero()[0]
+    if len(unfit):
+        first = np.append(unfit, len(fit))[unfit.searchsorted(starts)] - starts
+        left = np.minimum(left, np.where(begun | (first >= counts), first, 0))
+    left = np.where(allowed & (left > 0), np.minimum(left, counts), 0).astype(np.int64)
+    elapsed = np.ones(len(counts))
+    at = (timed & (left > 0)).nonzero()[0]
+    if len(at):
+        now = np.full(len(at), nan) if given.times is None else _seconds(given.times[starts[at]])
+        passed = elapsed_of_each(now, position["last_time"][at], own["interval"][at])
+        elapsed[at] = np.where(np.isnan(now), 0.0, passed)
+        left[elapsed <= 0] = 0
+    chosen = left.nonzero()[0]
+    listed = chosen.tolist()
+    if not np.array_equal(left, counts):
+        ends = (starts + left).repeat(counts)
+        given = given.part((np.arange(len(fit)) < ends).nonzero()[0])
+        own, counts, elapsed = own.take(chosen), left[chosen], elapsed[chosen]
+        streams = [streams[i] for i in listed]
+        envelopes = [envelopes[i] for i in listed]
+    wave = Wave(
         streams,
         own,
         table.hazards,
-        firsts,
+        own["position"]["seq"].astype(np.int64),
         counts,
         envelopes,
-        y,
-        x,
-        elapsed,
-        times,
-        offset,
+        given.y,
+        given.x,
+        elapsed.repeat(counts),
+        given.times,
+        _seasons(streams, own, counts, given.y),
         believed,
     )
+    return chosen, wave
+
+
+def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> Floats | None:
+    """Seasons (N, ...) of the labels of runs; None: no stream has any."""
+    chosen = own["seasonal"].nonzero()[0].tolist()  # of numpy's ways the one with the fewest calls
+    if not chosen:
+        return None
+    offset = np.zeros_like(y)
+    ends = counts.cumsum()
+    for i in chosen:
+        count = int(counts[i])
+        d = int(own["outputs"][i])
+        foreseen = seasons.foreseen(streams[i].season_state, count, d)
+        offset[ends[i] - count : ends[i], :d] = foreseen
+    return offset
 
 
 def followed(own: Rows, envelopes: Sequence[Envelope]) -> Bools:
@@ -523,9 +400,8 @@ class Entered(NamedTuple):
 
     firsts: (B,) seq of each. counts: (B,) observations that were quiet, which are entered.
     answering: by what all are answered. numbers: (N, ...) of these, run after run. steps: of the
-    observations after them, by run, of runs of one. seasons: by run, of those of streams that look
-    for seasons. beliefs: after these observations, where they are wanted. by_blocks: whether rows
-    may have been stepped in vain, see `_taken`.
+    observations after them, by run. seasons: by run, of those of streams that look for seasons.
+    room: the beliefs after these observations, as of `Slab.stepped`, where they are wanted.
     """
 
     firsts: Ints
@@ -534,8 +410,7 @@ class Entered(NamedTuple):
     numbers: Floats
     steps: Mapping[int, Step]
     seasons: Mapping[int, SeasonPeriods | None]
-    beliefs: list[Probabilities] | None
-    by_blocks: bool
+    room: Floats
 
     @property
     def ends(self) -> Ints:
@@ -554,78 +429,22 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
         seasonal = wave.own["seasonal"].nonzero()[0].tolist()
         present = {i: wave.streams[i].season for i in seasonal}
     room = slab.room(len(wave.y)) if wave.believed else NO_BELIEFS
-    by_blocks = len(wave.streams) > 1 or not slab.runs
-    taken = _taken_by_blocks if by_blocks else _taken
-    counts, stepped, steps = taken(slab, wave, room)
-    runs = counts.nonzero()[0]
-    answering = Answering(wave.streams[0].settings.model, layout_of(slab.model))
-    if len(runs):
-        numbers = _enter(table, answering, wave.cut(0, counts).part(runs), stepped)
-    else:
-        numbers = np.empty((0, answering.layout.full))
-    held = beliefs.of_room(room[: len(numbers)]) if wave.believed else None
-    return Entered(wave.firsts, counts, answering, numbers, steps, present, held, by_blocks)
-
-
-def _taken(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[int, Step]]:
-    """Step the row of the only run, as far as it is quiet; room: for beliefs, see `Slab.stepped`.
-
-    Returns how many of each run are quiet (B,), the steps of these, run after run, and those of the
-    observations after them, by run.
-    """
-    rows = np.array([stream.row for stream in wave.streams])
-    rest = Rest(int(wave.own["suspected"][0]), float(wave.own["alarm"][0]))
-    stepped = _stepped(slab, rows, wave, room, rest)
-    still = _quiet(wave, stepped)
-    if still.all():
-        return wave.counts, stepped, {}
-    count = int(still.argmin())
-    return np.array([count]), stepped.part(slice(count)), {0: _step(stepped, count)}
-
-
-def _taken_by_blocks(slab: Slab, wave: Wave, room: Floats) -> tuple[Ints, Stepped, dict[int, Step]]:
-    """As `_taken`, of several runs: in blocks, so that little is stepped in vain."""
-    rows = np.array([stream.row for stream in wave.streams])
-    counts = np.zeros(len(rows), dtype=np.int64)
-    stops = wave.counts
+    stepped = _stepped(slab, wave, room)
+    quiet = stepped.quiet
+    counts = wave.counts
     steps: dict[int, Step] = {}
-    owners: list[Ints] = []
-    parts: list[Stepped] = []
-    for start in range(0, int(wave.counts.max()), AT_ONCE):
-        if not (stops > start).any():
-            break
-        block = wave.cut(start, np.minimum(stops, start + AT_ONCE))
-        before = {i: slab.read([rows[i]]) for i in (block.counts > 1).nonzero()[0].tolist()}
-        stepped = _stepped(slab, rows, block, room[start:])
-        still = _quiet(block, stepped)
-        if still.all():
-            counts += block.counts
-            owners.append(block.owner)
-            parts.append(stepped)
-            continue
-        own = block.counts.copy()
-        np.minimum.at(own, block.owner[~still], block.within[~still])
-        counts += own
-        moved = own < block.counts
-        stops = np.where(moved, 0, stops)
-        starts = block.ends - block.counts
-        for i in moved.nonzero()[0].tolist():
-            at = int(starts[i] + own[i])
-            steps[i] = _step(stepped, at)
-            if own[i] + 1 < block.counts[i]:
-                slab.write([rows[i]], before[i])
-                again = np.zeros_like(own)
-                again[i] = own[i] + 1
-                _stepped(slab, rows, block.cut(0, again), NO_BELIEFS)
-        quiet = (block.within < block.each(own)).nonzero()[0]
-        owners.append(block.owner[quiet])
-        parts.append(stepped.part(quiet))
-    if len(parts) == 1:
-        return counts, parts[0], steps
-    stepped = Stepped.joined(parts)
-    if len(rows) > 1:  # run after run
-        stepped = stepped.part(np.concatenate(owners).argsort(kind="stable"))
-    return counts, stepped, steps
+    if not quiet.all():
+        counts = wave.counted(quiet)
+        at = (wave.ends - wave.counts + counts).tolist()
+        moved = (counts < wave.counts).nonzero()[0].tolist()
+        steps = {i: _step(stepped, at[i]) for i in moved}
+        stepped = stepped.part(quiet)
+        room = room[quiet] if wave.believed else room
+    answering = Answering(wave.streams[0].settings.model, layout_of(slab.model))
+    numbers = np.empty((0, answering.layout.full))
+    if quiet.any():
+        numbers = _enter(table, answering, wave.where(quiet), stepped)
+    return Entered(wave.firsts, counts, answering, numbers, steps, present, room)
 
 
 def _step(stepped: Stepped, at: int) -> Step:
@@ -640,28 +459,15 @@ def _step(stepped: Stepped, at: int) -> Step:
     )
 
 
-def _stepped(slab: Slab, rows: Ints, wave: Wave, room: Floats, rest: Rest | None = None) -> Stepped:
-    """Steps of rows, of each run, one after the other; room, rest: as of `Slab.stepped`."""
+def _stepped(slab: Slab, wave: Wave, room: Floats) -> Stepped:
+    """Steps of the rows of streams, of each its run; room: as of `Slab.stepped`."""
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
-    rates = wave.each(wave.own.view(GROUPS)["rates"])
-    inputs = plain_inputs(filtered, wave.x, wave.elapsed, rates)
+    groups = wave.own.view(GROUPS)
+    inputs = plain_inputs(filtered, wave.x, wave.elapsed, wave.each(groups["rates"]))
     hazards = wave.each(hazard_table(slab.model, wave.hazards))
     taken = Packed(wave.y, wave.offset, hazards, inputs)
-    return slab.stepped(rows[wave.owner], taken, room=room[: len(wave.y)], rest=rest)
-
-
-def _quiet(wave: Wave, stepped: Stepped) -> Bools:
-    """Which steps were taken, move no event, alarm nobody and need no look (N,)."""
-    own = wave.own
-    starts = wave.seqs - stepped.table[:, _EVENT_RUN_LENGTH]
-    suspected = wave.each(own["suspected"])
-    still = np.where(
-        suspected < 0,
-        starts <= wave.each(own["settled"]),
-        (starts == suspected) & (stepped.table[:, _EVIDENCE] < wave.each(own["threshold"])),
-    )
-    still &= wave.seqs < wave.each(own["until"])
-    return np.asarray(still & stepped.ok & ~(stepped.anomaly >= wave.each(own["alarm"])))
+    rows = wave.each(np.array([stream.row for stream in wave.streams]))
+    return slab.stepped(rows, taken, room=room, rest=wave.each(groups["rest"]))
 
 
 def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> Floats:
@@ -741,7 +547,7 @@ def _encoded(
         wave.each(accepted_ms),
         wave.elapsed,
         wave.each(own["hazard"]),
-        wave.times,
+        None if wave.times is None else wave.times.tolist(),
         wave.offset,
     )
     rows, fit = records.encoded()
@@ -749,8 +555,9 @@ def _encoded(
     if wave.tables:
         whole |= wave.each(np.array([stream.at in wave.tables for stream in wave.streams]))
     for i in whole.nonzero()[0].tolist():
-        hazard = wave.hazards[wave.owner[i]]
-        rows[i] = encode_row(records.record(i, int(wave.seqs[i]), hazard))
+        run = wave.owner[i]
+        seq = int(wave.firsts[run] + wave.counts[run] - (wave.ends[run] - i))
+        rows[i] = encode_row(records.record(i, seq, wave.hazards[run]))
     return rows
 
 
@@ -772,8 +579,9 @@ def _enter_times(position: Rows, now: Floats, times: Floats, counts: Ints) -> Bo
     return np.asarray(timed)
 
 
-def _seconds(times: Sequence[str | None]) -> Floats:
+def _seconds(column: NDArray[np.object_]) -> Floats:
     """Times in seconds since 1970; nan: none. Those of a list are often the same."""
+    times = column.tolist()
     read = {time: timestamps.seconds(time) for time in set(times) if time is not None}
     return np.array([nan if time is None else read[time] for time in times])
 

@@ -55,15 +55,15 @@ ROW = np.dtype(
         ("least", "<f8"),  # this and the next two: as of `Range`, of its labels
         ("largest", "<f8"),
         ("whole", "?"),
-        ("until", "<i8"),  # position of the first observation that has to be looked at
         ("due", "<i8"),  # position at which a commit writes more than position and tail
         ("outlier_rate", "<f8"),
         ("settled", "<f8"),  # this and the next two: as of `Watch`
         ("since", "<f8"),
         ("threshold", "<f8"),
-        ("suspected", "<i8"),  # start of the event under suspicion; -1: none
         ("hazard", "<f8"),  # nan: it is no number; see `Table.hazards`
-        ("alarm", "<f8"),  # least anomaly of an alarm; inf: none is one
+        ("suspected", "<f8"),  # this and the next two: as of `compiled.REST`
+        ("until", "<f8"),
+        ("alarm", "<f8"),
         ("interval", "<f8"),  # as of `StreamSettings`; nan: times do not count
         ("seasonal", "?"),  # whether seasons are looked for in each label, or were found
         ("own_rule", "?"),  # as of `Head`
@@ -84,14 +84,15 @@ WHOLE_ROW = np.dtype(f"V{ROW.itemsize}")
 # The same rows, of which fields that lie together are read and written together.
 GROUPS = np.dtype(
     {
-        "names": ["counts", "lengths", "read", "sums", "rates"],
-        "formats": [("<u4", 2), ("<u4", 2), ("<f8", 3), ("<f8", 2), ("<f8", 4)],
+        "names": ["counts", "lengths", "read", "sums", "rates", "rest"],
+        "formats": [("<u4", 2), ("<u4", 2), ("<f8", 3), ("<f8", 2), ("<f8", 4), ("<f8", 3)],
         "offsets": [
             field_at(POSITION, "seq"),  # and scored
             field_at(POSITION, "map_run_length"),  # and best_start
             field_at(POSITION, "changed_probability"),  # evidence, pruned_mass
             field_at(POSITION, "log_score_sum"),  # and pruned_mass_sum
             field_at(ROW, "outlier_rate"),  # and numbers of `Watch`
+            field_at(ROW, "suspected"),  # until, alarm
         ],
         "itemsize": ROW.itemsize,
     }

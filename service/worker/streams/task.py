@@ -63,6 +63,7 @@ class CommandTask:
     index: int  # its place in the log
     command: Command
     row: int = 0
+    given: Numbers | None = None  # its observations as columns, once they are known
     received: Command = dataclasses.field(init=False)
     streams: list[StreamKey] = dataclasses.field(init=False)  # that it is for
     units: int = dataclasses.field(init=False)  # what it counts for in backpressure
@@ -246,12 +247,6 @@ class RowsTask:
         """Labels and inputs of all observations of the rows."""
         return self.every.part(slice(self._ends[self.first], self._ends[self.stop]))
 
-    @property
-    def times(self) -> list[str | None] | None:
-        """Times of all observations of the rows, if any has one."""
-        times = self.command.times
-        return None if times is None else times[self._ends[self.first] : self._ends[self.stop]]
-
     def of_rows(self, column: list[T | None] | None) -> list[T | None]:
         """What the rows have in a column of the command."""
         if column is None:
@@ -279,11 +274,13 @@ class RowsTask:
 
     def task(self, row: int) -> CommandTask:
         """A row as a task of its own."""
-        observations = rows.part_of(self.command, self.every, self._ends[row], self._ends[row + 1])
+        ends = self._ends[row], self._ends[row + 1]
+        observations = rows.part_of(self.command, self.every, *ends)
         command = rows.row_of(self.command, row, observations)
+        given = self.every.part(slice(*ends)) if self.command.others is None else None
         index = self.base + row
         task = CommandTask(
-            self.partition, self.incarnation, self.envelope, self.entry, index, command, row
+            self.partition, self.incarnation, self.envelope, self.entry, index, command, row, given
         )
         self.tasks[row] = task
         return task

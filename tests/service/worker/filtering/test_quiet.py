@@ -132,7 +132,7 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, model, len
         for run, season in done.seasons.items():
             if season is not None and season.periods:
                 seasonal.append(done.counts[run])
-        believed.extend(done.beliefs or ())
+        believed.extend(done.room)
         return done
 
     def bench(db):
@@ -156,7 +156,7 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, model, len
 
 
 def test_long_lists_of_several_streams_are_as_their_observations(make_bench, monkeypatch):
-    """Stepped in blocks, some to a change in their second one."""
+    """Stepped together, some to a change."""
     entered = []
     advance = quiet.advance
     monkeypatch.setattr(quiet, "advance", lambda *of: entered.append(advance(*of)) or entered[-1])

@@ -77,19 +77,18 @@ def test_a_list_is_its_observations_one_by_one(pair, close, model):
 class Refusing:
     """A kernel that leaves a row as it is where the label is BAD."""
 
-    runs = False
-
     def __init__(self, kernel):
         self._kernel = kernel
 
     def advance(self, views, rows, inputs, hazards, window, levels, summarised, *others):
-        beliefs, noise, _ = others
+        beliefs, noise, runs = others
         refused = inputs[:, LABEL] == BAD
+        ending = len(runs.quiet) > 0  # all are of one row
         table = np.zeros((len(rows), len(readout.NUMBERS) + 6))
         parts = []
         for i in range(len(rows)):  # one by one, as the kernel itself goes through them
             at = slice(i, i + 1)
-            if refused[i]:
+            if refused[i] or (ending and i and not runs.quiet[i - 1]):
                 parts.append(parts[-1] if parts else np.zeros((1, 7)))
                 continue
             table[at], summary = self._kernel.advance(
@@ -102,6 +101,7 @@ class Refusing:
                 summarised,
                 beliefs[at],
                 noise,
+                runs.part(at) if ending else runs,
             )
             parts.append(summary.numbers if summary is not None else np.zeros((1, 7)))
         return table, Summary(np.concatenate(parts), 1, "real")
