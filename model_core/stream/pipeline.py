@@ -56,6 +56,10 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
     def past(self, slab: Slab, kept: Kept) -> Past:
         """Kept observations as a filter takes them."""
 
+    def seen(self, slab: Slab, kept: Sequence[Kept]) -> list[Columns]:
+        """Kept observations of each of several series."""
+        return [self.past(slab, own).seen for own in kept]
+
     @abstractmethod
     def correct(
         self, series: S, kept: Kept, offsets: Floats | None, previous: Sequence[int]
@@ -398,7 +402,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         values = columns.values(slab.model, past)
         if not warmup.complete(slab.model, values, state.settings.warmup, past.rows):
             return False
-        own_units = warmup.units(slab.model, past, state.settings)
+        own_units = warmup.units(slab.model, past, state.settings, values)
         state.location, state.scale, state.resolution = own_units
         return True
 
@@ -486,9 +490,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         if not (self.provisional and self.summarised):
             return [None] * len(chosen)
         histories: list[Columns] = []
-        for series, same in groupby(range(len(chosen)), lambda i: chosen[i]):
-            before = self.past(slab, self.kept(series)).seen
-            first, *later = same
+        places = [[*same] for _, same in groupby(range(len(chosen)), lambda i: chosen[i])]
+        kept = [self.kept(chosen[first]) for first, *_ in places]
+        for (first, *later), before in zip(places, self.seen(slab, kept), strict=True):
             histories.append(before)
             if later:
                 every = columns.joined([before, coming.part(slice(first, later[-1]))])

@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from operator import sub
 from statistics import median
 
 import numpy as np
@@ -71,7 +72,8 @@ def hold(model: UnderlyingModel, labels: Floats) -> float:
     repeat have to be of many values, and to move by more than the step of their grid.
     """
     values, lengths = _levels(model, labels)
-    if len(values) <= FEWEST_HELD:
+    # Of so many values half or more have one label.
+    if len(values) <= FEWEST_HELD or 3 * len(values) >= 2 * len(labels):
         return 0.0
     if not 2.0 <= median(lengths.tolist()) <= LONGEST_USUAL:  # in a tenth of numpy's time
         return 0.0
@@ -102,11 +104,14 @@ def _levels(model: UnderlyingModel, labels: Floats) -> tuple[Floats, NDArray[np.
 
     None of models whose labels are not held.
     """
+    if model.label != "real" or model.x_dim or not len(labels):
+        return labels[:0], np.empty(0, dtype=np.int64)
     there = labels[np.isfinite(labels).all(1)]
-    if model.label != "real" or model.x_dim or not len(there):
-        return there[:0], np.empty(0, dtype=np.int64)
-    starts = np.flatnonzero(np.append(True, (there[1:] != there[:-1]).any(1)))
-    return there[starts], np.diff(np.append(starts, len(there)))
+    starts = np.empty(len(there) + 1, dtype=bool)  # the last one is the end
+    starts[0] = starts[-1] = True
+    starts[1:-1] = (there[1:] != there[:-1]).any(1)
+    places = starts.nonzero()[0]
+    return there[places[:-1]], places[1:] - places[:-1]
 
 
 def repeats(labels: Floats, state: Floats, most: float) -> list[bool]:
@@ -140,7 +145,9 @@ def valid(held: Floats, seq: float) -> bool:
 
 def held_at_start(outputs: int) -> Floats:
     """State before any label: how often the last one has come again, -1 of none, and that label."""
-    return np.append(-1.0, np.zeros(outputs))
+    state = np.zeros(1 + outputs)
+    state[0] = -1.0
+    return state
 
 
 def renewed(
@@ -191,17 +198,14 @@ def _on_grid(labels: Floats, step: float) -> bool:
 
 
 def _step(column: Sequence[float], scale: float) -> float:
-    labels = np.array(column)
-    rising = np.sort(labels[labels == labels])
-    moves = np.diff(rising)
-    moves = moves[moves > 0]
-    if not len(moves):
+    labels = [number for number in column if number == number]
+    values = sorted(set(labels))
+    if len(values) < 2:
         return 0.0
-    # Of two values one may have come once.
-    if len(moves) + 1 < FEWEST_VALUES and (rising[0] < rising[1] or rising[-2] < rising[-1]):
+    if len(values) < FEWEST_VALUES and min(map(labels.count, values)) < 2:
         return 0.0
-    step = float(moves.min())
-    return step if step >= COARSE * scale and _on_grid(rising, step) else 0.0
+    step = min(map(sub, values[1:], values))
+    return step if step >= COARSE * scale and _on_grid(np.array(values), step) else 0.0
 
 
 def dither(positions: Floats, outputs: int) -> Floats:

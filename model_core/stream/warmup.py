@@ -227,9 +227,7 @@ def outgrown(labels: Floats, location: float, scale: float, most: float = OUTGRO
     return bool(there) and _quantile(there, 0.75) > most * scale
 
 
-def estimated(
-    model: UnderlyingModel, values: list[list[float]], settings: StreamSettings
-) -> Moments:
+def estimated(model: UnderlyingModel, values: Values, settings: StreamSettings) -> Moments:
     """Location and scale: those of the settings, else those of labels."""
     location, scale = estimate(values, model)
     return settings.location or location, settings.scale or scale
@@ -260,12 +258,16 @@ class Units(NamedTuple):
     resolution: list[float] | None
 
 
-def units(model: UnderlyingModel, seen: Columns, settings: StreamSettings) -> Units:
-    """Units by the labels of a warm-up, of held ones without those that only repeat."""
+def units(
+    model: UnderlyingModel, seen: Columns, settings: StreamSettings, values: Values | None = None
+) -> Units:
+    """Units by the labels of a warm-up, of held ones without those that only repeat.
+
+    values: as of `columns.values`, where they are known.
+    """
     most = hold(model, seen.y)
-    if most:
-        seen = updates(seen, most)
-    values = columns.values(model, seen)
+    if most or values is None:
+        values = columns.values(model, updates(seen, most) if most else seen)
     location, scale = estimated(model, values, settings)
     return Units(location, scale, resolution(model, values, scale, most))
 
@@ -301,15 +303,17 @@ def begun(
     None before two labels differ, and where it takes no observations.
     """
     ready: dict[int, Units] = {}
+    chosen: list[Columns] = []
+    recalled = RECALLED if slab.in_series else UNCOMPILED
     for i, (seen, own) in enumerate(zip(histories, settings, strict=True)):
         values = columns.values(slab.model, seen)
         if varied(values, slab.model.y_dim):
-            ready[i] = units(slab.model, seen, own)
+            ready[i] = units(slab.model, seen, own, values)
+            every = len(values) == seen.rows
+            chosen.append((seen if every else _recalled(slab, seen)).part(slice(-recalled, None)))
     rows: list[int | None] = [None] * len(histories)
     if not ready:
         return rows
-    recalled = RECALLED if slab.in_series else UNCOMPILED
-    chosen = [_recalled(slab, histories[i]).part(slice(-recalled, None)) for i in ready]
     new = slab.begin(*map(list, zip(*ready.values(), strict=True)))
     try:
         took = slab.absorb(new, chosen) if slab.in_series else [False] * len(new)
@@ -371,5 +375,4 @@ def _recalled(slab: Slab, seen: Columns) -> Columns:
     """Observations with labels; those without one, too, where they say something."""
     if slab.layout.context:
         return seen
-    chosen = columns.labelled(slab.model, seen.y)
-    return seen if chosen.all() else seen.part(np.flatnonzero(chosen))
+    return seen.part(np.flatnonzero(columns.labelled(slab.model, seen.y)))

@@ -46,6 +46,46 @@ def test_the_step_is_the_smallest_gap_if_all_labels_are_on_its_grid(labels, step
     assert found == (step if step is None else pytest.approx([*step, 0.0]))
 
 
+def brute_force_step(labels):
+    there = np.array([label for label in labels if label == label])
+    values, counts = np.unique(there, return_counts=True)
+    if len(values) < 2 or (len(values) == 2 and counts.min() == 1):
+        return None
+    step = np.diff(values).min()
+    steps = (there - there[0]) / step
+    return [step, 0.0] if step >= 0.25 and np.abs(steps - np.round(steps)).max() <= 1e-6 else None
+
+
+def brute_force_hold(labels):
+    """As of labels that are on no grid."""
+    levels = [[*same] for _, same in itertools.groupby(x for x in labels if x == x)]
+    lengths = [len(level) for level in levels]
+    came_again = [level[0] for level in levels if len(level) > 1]
+    if len(levels) <= 4 or not 2 <= np.median(lengths) <= 10:
+        return 0.0
+    if len(set(came_again)) < max(4, len(came_again) / 4):
+        return 0.0
+    return 3 * np.quantile(lengths, 0.9) - 1
+
+
+def test_steps_and_holds_of_any_labels_are_those_by_brute_force():
+    rng = np.random.default_rng(1)
+    held = stepped = 0
+    for _ in range(400):
+        different = rng.integers(1, 12)
+        values = rng.integers(0, 9, different) if rng.random() < 0.5 else rng.normal(size=different)
+        times = rng.integers(1, rng.integers(2, 5), different)
+        labels = np.repeat(values * 1.0, times)
+        labels[rng.random(len(labels)) < 0.1] = math.nan
+        step = step_of(labels.tolist())
+        assert step == brute_force_step(labels)
+        stepped += step is not None
+        if values.dtype == float:
+            assert hold(GAUSSIAN, labels[:, None]) == brute_force_hold(labels.tolist())
+            held += brute_force_hold(labels.tolist()) > 0
+    assert min(held, stepped) > 20
+
+
 def test_a_fine_grid_is_none():
     labels = [5, 6, 4, 5, 5]
     assert step_of(labels, scale=4.0) == [1.0, 0.0]

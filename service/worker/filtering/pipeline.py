@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import copy
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from model_core.labels import LARGEST
@@ -171,6 +172,12 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def past(self, slab: Slab, kept: Sequence[Record]) -> Past:
         """Records as a filter takes them."""
         return step_inputs.past_of(slab.model, kept)
+
+    def seen(self, slab: Slab, kept: Sequence[Sequence[Record]]) -> list[Columns]:
+        """By one table for all."""
+        every = step_inputs.columns_of(slab.model, [*chain.from_iterable(kept)])
+        ends = [*accumulate(map(len, kept), initial=0)]
+        return [every.part(slice(start, end)) for start, end in pairwise(ends)]
 
     def correct(
         self,
