@@ -1,7 +1,9 @@
 """Rows of streams to bytes and back: surviving hypotheses only, versioned and checksummed.
 
-Layout: `MOCA`, version (u16), header length (u32), header (JSON), arrays (little-endian, in the
-header's order), CRC-32 of all before it (u32). The arrays are the slots of the hypotheses, their
+Layout: `MOCA`, version (u16), header length (u32), header (JSON), numbers of the arrays
+(little-endian, in the header's order), CRC-32 of all before it (u32). First come all their first
+bytes, then all second ones, and so on: signs and exponents, which compress, lie together. The
+arrays are the slots of the hypotheses, their
 lines of `table.Layout`, of a symmetric matrix those of its lower triangle, the head, and the
 statistics of stored regimes. There is one format; a state of another is refused.
 """
@@ -38,7 +40,7 @@ from model_core.table import (
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
 MAGIC = b"MOCA"
-VERSION = 8
+VERSION = 9
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": np.dtype("<f8"), "i64": np.dtype("<i8")}
@@ -200,7 +202,8 @@ def pack(magic: bytes, version: int, header: Mapping[str, Any], arrays: Mapping[
 
 
 def _packed(begin: bytes, arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    body = b"".join([begin, *[array.tobytes() for array in arrays.values()]])
+    numbers = b"".join([array.tobytes() for array in arrays.values()])
+    body = begin + np.frombuffer(numbers, np.uint8).reshape(-1, 8).T.tobytes()
     return body + _CHECKSUM.pack(crc32(body))
 
 
@@ -233,15 +236,19 @@ def unpack(magic: bytes, version: int, blob: bytes) -> tuple[dict[str, Any], Arr
         raise BadState("state's checksum does not match its bytes")
     start = _PREFIX.size + length
     header, table = _header(body[_PREFIX.size : start])
+    count = max(0, len(body) - start) // 8
+    numbers = np.frombuffer(body, np.uint8, 8 * count, start).reshape(8, -1).T.tobytes()
     arrays = {}
+    at = 0
     for name, dtype, shape in table:
-        end = start + 8 * prod(shape)
-        if max(shape, default=0) > len(body) or end > len(body):
+        end = at + prod(shape)
+        if max(shape, default=0) > count or end > count:
             raise BadState(f"state's array {name!r} of shape {shape} is missing")
-        arrays[name] = np.frombuffer(body[start:end], _DTYPES[dtype]).reshape(shape).copy()
-        start = end
-    if start != len(body):
-        raise BadState(f"state has {len(body) - start} unexpected bytes after its arrays")
+        own = np.frombuffer(numbers[8 * at : 8 * end], _DTYPES[dtype])
+        arrays[name] = own.reshape(shape).copy()
+        at = end
+    if start + 8 * at != len(body):
+        raise BadState(f"state has {len(body) - start - 8 * at} unexpected bytes after its arrays")
     return {**header}, arrays  # the header is kept for the next
 
 

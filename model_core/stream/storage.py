@@ -19,7 +19,7 @@ from model_core.stream.rows import PREVIOUS
 from model_core.table import LOG_PROB
 
 MAGIC = b"MOCD"
-VERSION = 11
+VERSION = 12
 T = TypeVar("T")
 # What a header that says something else than it should may raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError)

@@ -721,7 +721,7 @@ def decode_position(body: bytes) -> Position:
 
 
 def compressed(body: bytes) -> bytes:
-    """Compress a chunk or a state by LZ4: a sixteenth of zlib's time, and 2 % longer."""
+    """Compress a chunk by LZ4: a sixteenth of zlib's time, and 2 % longer."""
     return bytes(cramjam.lz4.compress_block(body))
 
 

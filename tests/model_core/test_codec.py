@@ -87,17 +87,23 @@ def header_of(name: str) -> dict:
     return json.loads(blob[10 : 10 + length])
 
 
+def transposed(numbers: bytes, lines: int) -> bytes:
+    """All first bytes of lines, then all second ones, and so on."""
+    return np.frombuffer(numbers, np.uint8).reshape(lines, -1).T.tobytes()
+
+
 def with_array(name: str, i: int, entry: list) -> bytes:
     """Array `i` under another name, type and shape, and as many bytes as that needs."""
     header, blob = header_of(name), blob_of(name)
     sizes = [8 * math.prod(shape) for _, _, shape in header["arrays"]]
-    start = len(blob) - 4 - sum(sizes[i:])
-    changed = (blob[start : start + sizes[i]] * 2)[: 8 * math.prod(entry[2])]
+    arrays = transposed(blob[len(blob) - 4 - sum(sizes) : -4], 8)
+    start = sum(sizes[:i])
+    changed = (arrays[start : start + sizes[i]] * 2)[: 8 * math.prod(entry[2])]
+    arrays = arrays[:start] + changed + arrays[start + sizes[i] :]
     header["arrays"][i] = entry
     text = json.dumps(header).encode()
     first = blob[:6] + struct.pack("<I", len(text)) + text
-    arrays = blob[len(blob) - 4 - sum(sizes) : start] + changed + blob[start + sizes[i] : -4]
-    return sealed(first + arrays)
+    return sealed(first + transposed(arrays, len(arrays) // 8))
 
 
 def check_read_back(name: str, state: FilterState, room: int) -> None:

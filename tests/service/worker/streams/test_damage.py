@@ -10,15 +10,17 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from model_core import codec
+from model_core.stream_settings import DEFAULTS
 from model_core.table import statistics_line
 from service import wire
 from service.observability import metrics
 from service.store import keys
-from service.store.streams import packed_state
+from service.store.streams import packed_state, state_of
 from service.wire import (
     Configure,
     Delete,
     EventFeedback,
+    Head,
     Move,
     Observation,
     Observe,
@@ -27,7 +29,6 @@ from service.wire import (
     SegmentHistory,
     WhatIf,
 )
-from service.wire.stored_records import decompressed
 from tests.service.worker.conftest import slug
 from tests.service.worker.kinds import KINDS, amend, publish, series
 
@@ -110,7 +111,7 @@ def resealed(body):
 
 
 def broken_numbers(blob):
-    body = decompressed(wire.checked(blob, "checkpoint", "a"))
+    body = state_of("a", Head(1, DEFAULTS, checkpoint=1), blob)
     header, arrays = codec.unpack(codec.MAGIC, codec.VERSION, body)
     arrays["lines"][statistics_line(1) :] = float("inf")
     state = codec.pack(codec.MAGIC, codec.VERSION, {"kind": header["kind"]}, arrays)
