@@ -250,10 +250,17 @@ def _closing(kind: type[Any]) -> type[Any]:
     """
 
     async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
+        limit_s = self.socket_timeout
+        if self.is_connected and not self._writer.transport.get_write_buffer_size():
+            # A part fits the buffer: the task with a timeout that the library makes would wait for
+            # nothing.
+            self.socket_timeout = None
         try:
             await kind.send_packed_command(self, command, check_health)
         except RuntimeError as error:
             raise redis.ConnectionError(f"the connection is closed: {error}") from error
+        finally:
+            self.socket_timeout = limit_s
 
     return type(kind.__name__, (kind,), {"send_packed_command": send_packed_command})
 

@@ -258,7 +258,7 @@ def test_what_the_kernel_closed_is_made_anew(valkey_url):
 class Closed:
     """A writer of uvloop that the kernel has closed."""
 
-    transport = None
+    transport = SimpleNamespace(get_write_buffer_size=int)
 
     def writelines(self, data):
         raise RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
