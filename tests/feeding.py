@@ -9,7 +9,7 @@ import httpx
 
 from service.store import keys
 from service.store.connection import connect
-from service.store.log import DONE, START, Commit, Log, Offset
+from service.store.log import DONE, Commit, Log, Offset
 from service.wire import Event, event_entries
 from tests.waiting import PATIENCE_S
 
@@ -53,11 +53,6 @@ class Writer:
         assert self._log.commit([commit]) == ["OK"]
         self._offsets[p] = new
         self.written.append((stream, id_, state))
-
-    @property
-    def newest(self):
-        """Ids of the newest entries, of the partitions that have any."""
-        return {offset.entry for offset in self._offsets.values() if offset.entry != START.entry}
 
     def close(self):
         self._client.close()

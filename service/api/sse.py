@@ -224,23 +224,26 @@ class EventHub(Hub):
         gauge = metrics.SUBSCRIBERS.labels("events")
         super().__init__(gauge, settings.max_event_streams, "event-stream")
         self.feeds = feeds
-        self.positions: dict[int, Id] = {}  # of the last entries
-        self._ready = asyncio.Event()
+        self.positions: dict[int, Id] = {}  # of the last entries, while somebody listens
+        self._wanted = asyncio.Event()
+        self._known = asyncio.Event()
 
     async def ready(self) -> None:
-        """Wait until the ends of the feeds are known."""
-        if not await happened(self._ready, READY_WAIT_S):
+        """Wait until the ends of the feeds are known, by a look that ends after this call."""
+        self._known.clear()
+        self._wanted.set()
+        if not await happened(self._known, READY_WAIT_S):
             raise RedisUnavailable("the store cannot be reached: no events to subscribe to")
 
     async def watch(self) -> None:
-        """Read how far the feeds come, forever."""
+        """Read how far the feeds come, forever; nothing while nobody listens."""
         reached = True
         while not is_cancelled():
+            if not self._open:
+                await self._wanted.wait()
+            wanted = self._wanted.is_set()
             try:
-                if not self._ready.is_set():
-                    self.positions = await self.feeds.newest()
-                    self._ready.set()
-                grown = await self.feeds.grown(self.positions, READ_AT_ONCE)
+                grown = await self._look(wanted)
                 reached = True
             except UNREACHABLE as error:
                 if reached and not self.closing:
@@ -248,11 +251,21 @@ class EventHub(Hub):
                 reached = False
                 await asyncio.sleep(PAUSE_S)
                 continue
-            self.positions |= grown
-            if grown:
-                self.wake()
-            else:
-                await asyncio.sleep(POLL_S)
+            if wanted or not grown:
+                await happened(self._wanted, POLL_S)
+
+    async def _look(self, wanted: bool) -> bool:
+        """Read how far the feeds have come; whether any has grown. wanted: by `ready`."""
+        if wanted:
+            grown = await self.feeds.newest()
+            self._wanted.clear()
+            self._known.set()
+        else:
+            grown = await self.feeds.grown(self.positions, READ_AT_ONCE)
+        self.positions |= grown
+        if grown:
+            self.wake()
+        return bool(grown)
 
 
 class Subscription(Consumer):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -19,6 +20,7 @@ from service.store import connection, subscription
 from service.store.connection import connect_async
 from service.store.feed import Feeds
 from service.store.reads import AsyncStore
+from service.wire import Id
 from tests.service.api.conftest import PARTITIONS
 from tests.service.models.test_catalogue import put
 from tests.waiting import PATIENCE_S, until_async
@@ -188,14 +190,37 @@ async def test_what_listens_ends_in_whatever_turn_it_is_cancelled(settings, monk
         overload = Overload(settings)
         replies = Replies(clients[0], store, f"i{turn}", 4, overload, metrics.Gathered())
         hub = sse.EventHub(Feeds(clients[1], PARTITIONS), settings)
+        hub.enter()
         tasks = [asyncio.create_task(replies.listen()), asyncio.create_task(hub.watch())]
         await turns(turn)
         for task in tasks:  # by what it was, one cancellation
             task.cancel()
         _, going_on = await asyncio.wait(tasks, timeout=PATIENCE_S)
         assert not going_on, turn
+        hub.leave()
     for client in clients:
         await client.aclose()
+
+
+async def test_feeds_are_read_only_while_somebody_listens(settings, monkeypatch):
+    monkeypatch.setattr(sse, "POLL_S", 0.01)
+    feeds = AsyncMock()
+    feeds.grown.return_value = {}
+    hub = sse.EventHub(feeds, settings)
+    watch = asyncio.create_task(hub.watch())
+    for number in (1, 2):
+        before = len(feeds.mock_calls)
+        await asyncio.sleep(0.05)
+        assert len(feeds.mock_calls) == before
+        feeds.newest.return_value = {0: Id(5, number)}
+        await hub.ready()
+        assert hub.positions == {0: Id(5, number)}
+        hub.enter()
+        await asyncio.sleep(0.05)
+        assert feeds.grown.await_count >= number
+        hub.leave()
+        await asyncio.sleep(0.02)  # a look may be under way
+    watch.cancel()
 
 
 async def test_an_application_stops_while_the_store_hangs_or_is_away(
