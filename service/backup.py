@@ -45,8 +45,8 @@ from service.store.shards import Argument, StoreClient, Words
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
-    decoded,
     head_of,
+    rows_of,
     state_of,
     stored_head,
     values_of,
@@ -366,8 +366,7 @@ def _taken(client: StoreClient, partition: int, stored_name: bytes) -> tuple[Kep
     head = head_of(name, stored)
     kept = Kept(name, stored, checkpoint, tail, dict(zip(keys.HASHES, parts, strict=True)))
     state_of(name, head, checkpoint)
-    for blob in tail:
-        decoded(wire.decode_block, blob, "tail", name)
+    rows_of(name, tail)
     for of, stored_hash in kept.hashes.items():
         values_of(of, name, stored_hash)
     return kept, head

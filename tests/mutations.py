@@ -411,8 +411,8 @@ MUTATIONS = [
     Mutation(
         "table: what a stream slept through is not in its head",
         "service/worker/streams/stream.py",
-        "self._touched = self._touched or moved > 0",
-        "self._touched = self._touched or moved > 1",
+        "        if moved:\n            self.tail.put_rows",
+        "        if moved > 1:\n            self.tail.put_rows",
         "tests/service/worker/streams/test_table.py",
     ),
     Mutation(
@@ -446,9 +446,9 @@ MUTATIONS = [
     ),
     Mutation(
         "tail: rows that no checkpoint covers are dropped",
-        "service/worker/streams/history.py",
-        "end = min(head.sealed, head.checkpoint)",
-        "end = head.sealed",
+        "service/worker/streams/stream.py",
+        "oldest = min(head.retained_from, head.checkpoint)",
+        "oldest = head.retained_from",
         "tests/service/worker/streams/test_tail.py",
     ),
     Mutation(

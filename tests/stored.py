@@ -9,7 +9,7 @@ import msgspec
 
 from service import wire
 from service.store import keys
-from service.store.streams import blocks, chunk_of, head_fields, seal
+from service.store.streams import blocks, head_fields
 
 
 def record(seq: int, y: Any = 0.0, **fields: Any) -> wire.Record:
@@ -43,11 +43,6 @@ def block_of(stream: str, record: wire.Record) -> bytes:
     return block
 
 
-def sealed_of(stream: str, number: int, records: list[wire.Record]) -> bytes:
-    """A chunk of history with these records."""
-    return seal(stream, number, records[0].seq, list(map(wire.encode_row, records)))
-
-
 def put_event(client, partition: int, stream: str, event: wire.Event) -> None:
     at = f"{event.kind}:{event.id}"
     client.hset(keys.events(partition, stream), at, blob(event, "events", stream, at))
@@ -58,16 +53,9 @@ def put_head(client, partition: int, stream: str, head: wire.Head) -> None:
     client.hset(keys.heads(partition), items=head_fields(stream, head))
 
 
-def put_records(
-    client, partition: int, stream: str, records: Iterable[wire.Record], sealed: int
-) -> None:
-    """Store records below `sealed` in whole chunks, the others in the tail."""
-    chunks: dict[int, list[wire.Record]] = {}
+def put_records(client, partition: int, stream: str, records: Iterable[wire.Record]) -> None:
+    """Store a tail of these records, in place of the one that is there."""
+    key = keys.tail(partition, stream)
+    client.unlink(key)
     for each in records:
-        if each.seq < sealed:
-            chunks.setdefault(chunk_of(stream, each.seq), []).append(each)
-        else:
-            client.rpush(keys.tail(partition, stream), block_of(stream, each))
-    for number, rows in chunks.items():
-        sealed = sealed_of(stream, number, rows)
-        client.hset(keys.history(partition, stream), str(number), sealed)
+        client.rpush(key, block_of(stream, each))

@@ -32,7 +32,7 @@ from service.settings import Settings
 from service.store.feed import Feeds
 from service.store.reads import AsyncStore, from_store
 from service.store.shards import UNREACHABLE
-from service.store.streams import StoredHead, first_of, head_of
+from service.store.streams import StoredHead, head_of
 from service.tasks import happened, is_cancelled
 from service.wire import Id
 from service.wire.event_entries import START, FeedEntry, Filter, Positions
@@ -540,10 +540,10 @@ class Follower(Consumer):
         Raises RedisUnavailable and CorruptState.
         """
         # Observations no longer retained are one gap.
-        first = max(self._at, min(first_of(self._stream, head.oldest), head.seq - 1))
+        first = max(self._at, min(head.oldest, head.seq - 1))
         stop = min(head.seq, first + PAGE)
         read = self._hub.store.following(self._stream, head, first, stop)
-        stored, records, _ = await from_store(read)
+        stored, records = await from_store(read)
         self._hub.saw(self._stream, stored)
         self._see()
         now = self._head

@@ -48,8 +48,7 @@ checkpoints = _of_partition("checkpoints")  # hash of streams' states by stream 
 hindsight = _of_partition("hindsight")  # hash of segmentations in hindsight by stream id
 staged = _of_each("staged")  # string: a snapshot on its way in, by its token; it expires
 quarantine = _of_partition("quarantine")  # hash of commands set aside, by where they came from
-tail = _of_each("tail")  # list of blocks of records that no checkpoint and sealed chunk has yet
-history = _of_each("history")  # hash of sealed chunks by chunk number
+tail = _of_each("tail")  # list of blocks of records: all that is retained, oldest first
 events = _of_each("events")  # hash of events by `kind:id`
 idempotency = _of_each(
     "idempotency"
@@ -58,7 +57,6 @@ changes = _of_each("changes")  # hash of changed settings by `seq:milliseconds:n
 
 # Hashes of a stream alone, each under its name in backups.
 HASHES = {
-    "history": history,
     "events": events,
     "idempotency": idempotency,
     "changes": changes,

@@ -125,6 +125,8 @@ class Commit(NamedTuple):
 
     An effect is (HSET, key, field, value...), (HDEL, key, field...), (RPUSH, key, element...),
     (ZADD, key, score, member...), (ZREM, key, member...), (UNLINK, key),
+    (DROP, tail, position), (CUT, tail, position): its first elements with rows before a position
+    alone, or its last ones with rows from there on alone,
     (FEED, key, most entries, id, entry...) or
     (ANSWER, key, ms to keep, oldest id to keep, id, results...), both with rising ids.
     `new` may equal `expected`: effects without progress. No effect is on a tail of `pushed`.

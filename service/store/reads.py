@@ -6,8 +6,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain
-from itertools import count as count_from
 from typing import Any, NamedTuple, TypeVar, cast
 
 from moca_client.responses import Window
@@ -16,20 +14,17 @@ from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable
 from service.store import keys
-from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, Words, script
+from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, script
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
-    chunk_of,
     decoded,
-    first_of,
     head_of,
     hindsight_of,
     living_heads,
     records_of,
     state_of,
     stored_head,
-    tail_has,
     values_of,
 )
 from service.tasks import bounded
@@ -123,15 +118,14 @@ class AsyncStore:
         head = head_of(stream, stored)
         if head.deleted:
             return None
-        history, events, idempotency, changes = hashes
+        events, idempotency, changes = hashes
         keyed = values_of("idempotency", stream, idempotency)
-        chunks = [(keys.text_of(number), chunk) for number, chunk in history.items()]
         return StreamSnapshot(
             stream,
             head.digest,
             head,
             state_of(stream, head, checkpoint),
-            records_of(stream, chunks, tail, stop=head.seq),
+            records_of(stream, tail, stop=head.seq),
             values_of("events", stream, events),
             # Without checksums: they may get another stream.
             dict(zip(idempotency, map(wire.encode, keyed), strict=True)),
@@ -149,37 +143,26 @@ class AsyncStore:
         stop = min(stop, head.seq)
         if start >= stop:
             return []
-        stored, records, absent = await self.following(stream, head, start, stop)
+        stored, records = await self.following(stream, head, start, stop)
         if stored is not None:
             now = head_of(stream, stored)
             if now.generation == head.generation and not now.deleted:
-                _check_complete(stream, now, records, absent, range(start, stop))
+                _check_complete(stream, now, records, range(start, stop))
         return records
 
     async def following(
         self, stream: str, head: wire.Head, start: int, stop: int
-    ) -> tuple[StoredHead | None, list[wire.Record], list[int]]:
+    ) -> tuple[StoredHead | None, list[wire.Record]]:
         """Return the head as stored, and with it the records with seq in [start, stop).
 
-        `head` says where to look for them. They are those that are stored: some may lie before
-        what the stream retains, and go with the next commit. Also returns the numbers of chunks
-        that are not there.
+        They are those that are stored: some may lie before what the stream retains, and go with a
+        later commit.
         """
-        numbers = range(chunk_of(stream, start), chunk_of(stream, stop - 1) + 1)
-        recent = head.sealed < stop
         partition = self._partition(stream)
-        # In one transaction, and chunks up to the end: a commit after `head` was read may have
-        # sealed what was then in the tail.
-        commands: list[Words] = [
-            ("HMGET", keys.heads(partition), *keys.head_fields([stream])),
-            ("HMGET", keys.history(partition, stream), *numbers),
-        ]
-        if recent:
-            commands.append(("LRANGE", keys.tail(partition, stream), 0, -1))
-        parts, chunks, *tails = await self._client.atomic(commands)
-        both = list(zip(numbers, chunks, strict=True))
-        records = records_of(stream, both, chain.from_iterable(tails), start, stop)
-        return stored_head(*parts), records, [number for number, chunk in both if chunk is None]
+        names = [keys.heads(partition), keys.tail(partition, stream)]
+        read = script("rows", names, [*keys.head_fields([stream]), start, stop])
+        ((settled, position, blobs),) = await self._client.all([read])
+        return stored_head(settled, position), records_of(stream, blobs, start, stop)
 
     async def heads(self, streams: Iterable[Name]) -> dict[Name, StoredHead | None]:
         """Return the heads of streams as stored, tombstones included.
@@ -271,16 +254,7 @@ class AsyncStore:
             ("LRANGE", keys.tail(self._partition(stream), stream), -count, -1)
             for stream, _ in present
         )
-        # What is sealed is trimmed from the tail, now or after the head was read.
-        commands: dict[int, Words] = {}
-        for i, (stream, head) in enumerate(present):
-            first = max(head.retained_from, head.seq - count)
-            if first < head.seq and not tail_has(tails[i], first):
-                chunks = range(chunk_of(stream, first), chunk_of(stream, head.seq - 1) + 1)
-                history = keys.history(self._partition(stream), stream)
-                commands[i] = ("HMGET", history, *chunks)
-        stored = dict(zip(commands, await self._client.all(commands.values()), strict=True))
-        rows, more = await asyncio.to_thread(_recent, present, tails, stored, count)
+        rows, more = await asyncio.to_thread(_recent, present, tails, count)
         return rows, sorted(unreadable + more)
 
     async def _names_between(self, low: bytes, high: bytes, count: int) -> list[list[bytes]]:
@@ -422,20 +396,10 @@ def _check_complete(
     stream: str,
     head: wire.Head,
     records: Sequence[wire.Record],
-    absent: Sequence[int],
     wanted: range,
 ) -> None:
-    """Raise UnreadablePart where a wanted record is missing that `head` retains.
-
-    absent: chunks that are not there.
-    """
-    for number in absent:
-        if head.oldest <= number < chunk_of(stream, head.sealed):
-            raise UnreadablePart(f"chunk {number} of {stream!r} is missing")
-    first = max(wanted.start, head.retained_from, first_of(stream, head.oldest))
-    if chunk_of(stream, first) == head.oldest and first < head.sealed:
-        # It may begin with an observation that never was here: that of an imported stream.
-        first = min((record.seq for record in records), default=wanted.stop)
+    """Raise UnreadablePart where a wanted record is missing that `head` retains."""
+    first = max(wanted.start, head.retained_from)
     there = {record.seq for record in records}
     gone = [seq for seq in range(first, min(wanted.stop, head.seq)) if seq not in there]
     if gone:
@@ -450,18 +414,14 @@ def _bounds(prefix: str) -> tuple[bytes, bytes]:
 def _recent(
     present: Sequence[tuple[str, wire.Head]],
     tails: Sequence[list[bytes]],
-    chunks: Mapping[int, list[bytes | None]],
     count: int,
 ) -> tuple[list[Recent], list[str]]:
-    """Decode what `recent` has read; chunks: by the place of their stream."""
+    """Decode what `recent` has read."""
     rows = []
     unreadable = []
-    for i, (stream, head) in enumerate(present):
-        first = head.seq - count
-        numbers = count_from(chunk_of(stream, max(head.retained_from, first)))
+    for (stream, head), tail in zip(present, tails, strict=True):
         try:
-            own = zip(numbers, chunks.get(i, ()), strict=False)
-            last = records_of(stream, own, tails[i], first)[-count:]
+            last = records_of(stream, tail)[-count:]
         except UnreadablePart:
             unreadable.append(stream)
         else:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
@@ -18,7 +18,7 @@ from service.store import keys
 from service.store.shards import Argument, StoreClient, Words
 from service.wire import stored_records
 
-CHUNK = 64
+BLOCK = 64  # rows in a block of a tail, at most
 STATE_LEVEL = 1  # of Zstandard: higher ones save another hundredth
 MOST_STATE_RATIO = 4096  # of a compressed state: a damaged length takes no memory
 
@@ -37,86 +37,53 @@ class UnreadablePart(ValueError):
     """Stored bytes that cannot be read; the message names part and stream."""
 
 
-def phase_of(stream: str) -> int:
-    """Return how far a stream's chunks are shifted, so that streams made together differ."""
-    return crc32(stream.encode()) % CHUNK
-
-
-def chunk_of(stream: str, seq: int) -> int:
-    """Return the number of the chunk that holds a record."""
-    return (seq + phase_of(stream)) // CHUNK
-
-
-def first_of(stream: str, chunk: int) -> int:
-    """Return the seq of the first record that a chunk can hold."""
-    return max(0, chunk * CHUNK - phase_of(stream))
-
-
-def seal(stream: str, number: int, first: int, encoded: Sequence[bytes]) -> bytes:
-    """Join the rows of one chunk, the first of which is at position `first`."""
-    return wire.checksummed(stored_records.columns_of(first, encoded), "history", stream, number)
-
-
 def blocks(place: int, first: int, rows: Sequence[bytes]) -> list[bytes]:
     """Join rows of positions from `first` on as they lie in a tail, so many in each block.
 
     place: of a stream's tail, as of `wire.place_of`.
     """
     return [
-        wire.checksummed_at(place, stored_records.block_of(first + at, rows[at : at + CHUNK]))
-        for at in range(0, len(rows), CHUNK)
+        wire.checksummed_at(place, stored_records.block_of(first + at, rows[at : at + BLOCK]))
+        for at in range(0, len(rows), BLOCK)
     ]
 
 
-def unseal(stream: str, number: int | str, blob: bytes) -> list[wire.Record]:
-    """Decode what `seal` made."""
-    return cast(list[wire.Record], decoded(wire.decode_columns, blob, "history", stream, number))
+def rows_of(stream: str, blobs: Sequence[bytes], start: int = 0) -> tuple[int, list[bytes]]:
+    """Rows of what `blocks` made, from one at `start` or before on, and the position of the first.
 
-
-def unseal_columns(stream: str, number: int, blob: bytes) -> tuple[int, list[stored_records.Bytes]]:
-    """First position and runs of what `seal` made, which are not decoded."""
-    return cast(
-        tuple[int, list[stored_records.Bytes]],
-        decoded(stored_records.split_columns, blob, "history", stream, number),
-    )
-
-
-def in_tail(
-    stream: str, blobs: Iterable[bytes], start: int = 0, stop: int = sys.maxsize
-) -> list[wire.Record]:
-    """Decode what `blocks` made, with seq in [start, stop); raises UnreadablePart.
-
-    Blocks that have none of them are not looked at, though they be damaged.
+    Blocks follow on each other. One that begins within the one before stands for its last rows.
+    Those that end before `start` are not looked at, though they be damaged. Raises UnreadablePart.
     """
-    decode = partial(wire.decode_block, start=start, stop=stop)
-    return [
-        record
-        for blob in blobs
-        if stored_records.overlaps(blob[wire.CHECKSUM_SIZE :], start, stop)
-        for record in decoded(decode, blob, "tail", stream)
-    ]
+    begins = [stored_records.first_of(blob[wire.CHECKSUM_SIZE :]) for blob in blobs]
+    before = max(0, bisect_right(begins, start) - 1)
+    begins = begins[before:]
+    first = begins[0] if begins else start
+    end = first
+    rows: list[bytes] = []
+    place = wire.place_of("tail", stream)
+    with reading("tail", stream):
+        if begins != sorted(set(begins)):
+            raise ValueError("its blocks are in another order")
+        for begin, blob in zip(begins, blobs[before:], strict=True):
+            own = stored_records.split_block(wire.checked_at(place, blob))
+            if begin > end:
+                raise ValueError(f"it goes on at seq {begin}, expected {end}")
+            rows[begin - first :] = own
+            end = begin + len(own)
+    return first, rows
 
 
 def records_of(
-    stream: str,
-    chunks: Iterable[tuple[int | str, bytes | None]],
-    tail: Iterable[bytes],
-    start: int = 0,
-    stop: int = sys.maxsize,
+    stream: str, blobs: Sequence[bytes], start: int = 0, stop: int = sys.maxsize
 ) -> list[wire.Record]:
-    """Decode records with seq in [start, stop) of chunks, by number, and of a tail; ascending.
-
-    A commit between two reads may have moved records from tail to chunk. Raises UnreadablePart.
-    """
-    records = [record for n, chunk in chunks if chunk for record in unseal(stream, n, chunk)]
-    records += in_tail(stream, tail, start, stop)
-    by_seq = {record.seq: record for record in records if start <= record.seq < stop}
-    return [by_seq[seq] for seq in sorted(by_seq)]
-
-
-def tail_has(blobs: Iterable[bytes], seq: int) -> bool:
-    """Whether a block of `blobs` says that it has the record of a seq."""
-    return any(stored_records.overlaps(b[wire.CHECKSUM_SIZE :], seq, seq + 1) for b in blobs)
+    """Decode records with seq in [start, stop) of blocks; raises UnreadablePart."""
+    first, rows = rows_of(stream, blobs, start)
+    begin = max(start, first)
+    with reading("tail", stream):
+        return [
+            wire.decode_row(seq, row)
+            for seq, row in enumerate(rows[begin - first : max(stop - first, 0)], begin)
+        ]
 
 
 class StoredHead(NamedTuple):
@@ -165,13 +132,13 @@ def head_fields(stream: str, head: wire.Head) -> list[Argument]:
 
 
 class Stored(NamedTuple):
-    """What one stream left in Redis, as bytes. Idempotency is by field, as keys.py says."""
+    """What one stream left in Redis. Idempotency is by field, as keys.py says."""
 
-    head: StoredHead | None
-    checkpoint: bytes | None
-    tail: list[bytes]  # see `blocks`
-    idempotency: dict[bytes, bytes]
-    named: bool = False  # listed as a living stream; only looked at where there is no head
+    head: wire.Head | None = None
+    checkpoint: bytes | None = None
+    tail: Sequence[bytes] = ()  # blocks with all rows after the checkpoint; see `blocks`
+    idempotency: Mapping[bytes, bytes] = {}
+    wrong: str | None = None  # why it cannot be read
 
 
 class Store:
@@ -190,14 +157,42 @@ class Store:
         ]
         for stream in streams:
             commands += (
-                ("LRANGE", keys.tail(partition, stream), 0, -1),
                 ("HGETALL", keys.idempotency(partition, stream)),
                 ("ZSCORE", keys.names(partition), stream),
             )
         parts, checkpoints, *others = self._client.all(commands)
-        heads = map(stored_head, parts[::2], parts[1::2])
-        named = (score is not None for score in others[2::3])
-        return list(map(Stored, heads, checkpoints, others[::3], others[1::3], named))
+        loaded = []
+        for i, stream in enumerate(streams):
+            stored = Stored(None, checkpoints[i], idempotency=others[2 * i])
+            parts_of_head = stored_head(*parts[2 * i : 2 * i + 2])
+            try:
+                if parts_of_head is not None:
+                    stored = stored._replace(head=head_of(stream, parts_of_head))
+                elif others[2 * i + 1] is not None:
+                    stored = stored._replace(wrong="its head is missing")
+            except UnreadablePart as error:
+                stored = stored._replace(wrong=str(error))
+            loaded.append(stored)
+        # Of one that is new to see that nothing is left of another.
+        asked = [
+            (partition, stream, 1 if own.head is None else own.head.seq - own.head.checkpoint)
+            for stream, own in zip(streams, loaded, strict=True)
+        ]
+        tails = self.tails(asked)
+        return [own._replace(tail=tail) for own, tail in zip(loaded, tails, strict=True)]
+
+    def tails(self, asked: Sequence[tuple[int, str, int]]) -> list[list[bytes]]:
+        """Read the last blocks of streams, with at least so many rows of each, in one round trip.
+
+        asked: partition, stream and number of rows, of each.
+        """
+        commands = [
+            ("LRANGE", keys.tail(partition, stream), -count, -1)
+            for partition, stream, count in asked
+            if count > 0
+        ]
+        stored = iter(self._client.all(commands) if commands else ())
+        return [next(stored) if count > 0 else [] for _, _, count in asked]
 
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
         """Read the committed changes of a stream, by id; raises UnreadablePart."""
@@ -219,19 +214,6 @@ class Store:
     def staged(self, partition: int, token: str) -> bytes | None:
         """Read a snapshot that the API left for this partition."""
         return cast(bytes | None, self._client.get(keys.staged(partition, token)))
-
-    def chunks(self, asked: Sequence[tuple[int, str, Sequence[int]]]) -> list[list[bytes | None]]:
-        """Read sealed chunks as stored, by partition, stream and numbers, in one round trip.
-
-        None for one that is not there. See `unseal`.
-        """
-        commands = [
-            ("HMGET", keys.history(partition, stream), *map(str, numbers))
-            for partition, stream, numbers in asked
-            if numbers
-        ]
-        stored = iter(self._client.all(commands) if commands else ())
-        return [next(stored) if numbers else [] for _, _, numbers in asked]
 
 
 def packed_state(stream: str, blob: bytes) -> bytes:
@@ -293,7 +275,6 @@ def _unreadable(part: str, owner: str, error: Exception) -> UnreadablePart:
 
 # Decoders of the values of a stream's hashes, by their names in `keys.HASHES`.
 _VALUES: dict[str, Callable[[bytes], Any]] = {
-    "history": wire.decode_columns,
     "events": wire.decode_event,
     "idempotency": wire.decode_idempotency,
     "changes": wire.decode_change,

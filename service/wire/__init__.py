@@ -78,10 +78,9 @@ from service.wire.stored_records import (
     CHECKSUM_SIZE,
     Damaged,
     checked,
+    checked_at,
     checksummed,
     checksummed_at,
-    decode_block,
-    decode_columns,
     decode_position,
     decode_row,
     encode_position,
@@ -89,7 +88,7 @@ from service.wire.stored_records import (
     place_of,
 )
 
-FORMAT = 38  # of all that the store and backups hold; one of another format is refused
+FORMAT = 39  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -117,8 +117,7 @@ class Head(Position, array_like=True, gc=False):
     resolution: list[float] | None = None  # of coarse or held labels; None: they are neither
     checkpoint: int = 0  # seq of the checkpoint to load; 0: none
     checkpoint_ms: int = 0  # when it was made
-    sealed: int = 0  # records before this seq are in sealed chunks
-    oldest: int = 0  # number of the oldest chunk that is retained
+    oldest: int = 0  # position of the oldest record that is in the store
     track: Track = Track()  # of the events
     changes: int = 0  # of settings, so far
     x_dim: int | None = None  # known from settings or the first input
@@ -148,8 +147,8 @@ class Head(Position, array_like=True, gc=False):
 
     @property
     def retained_from(self) -> int:
-        """Position of the first observation that its `history` has room for."""
-        return max(0, self.seq - self.settings.history)
+        """Position of the first observation that its `history` has room for, and the store has."""
+        return max(self.oldest, self.seq - self.settings.history)
 
     def named(self, regime: KnownRegime | None) -> KnownRegime | None:
         """Return a regime with the name that it was given, if it is a remembered one."""

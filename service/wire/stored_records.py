@@ -5,24 +5,21 @@ alone, at places that a row's shape fixes; all others are the whole in msgpack. 
 of a record is exact, and so is evidence, which may be 1e290; what else it was answered is float32,
 means and quantiles as their distance from the label, so that a series far from zero loses no more.
 A block is what one commit appends to a tail: the position of its first row (u48), how many there
-are (u8), and rows one after the other. A chunk of history is such a block by columns: of rows of
-one kind, shape and length all first bytes, then all second ones, and so on, which compress to less.
+are (u8), and rows one after the other.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, groupby, islice
-from operator import add, attrgetter, itemgetter
+from operator import add, attrgetter
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
-import cramjam
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +29,6 @@ from model_core.stream_settings import Hazard
 from service.wire.commands import DETAILS, SUMMARY, Layout, numbers
 from service.wire.records import Head, Pace, Position, Record
 
-MOST_RATIO = 255  # of a block of LZ4
 KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
 
 # Kinds of positions and of rows, and what is added to NUMBERS of a row.
@@ -154,15 +150,9 @@ def _evidence_at(shape: Shape) -> int:
 _MOST_LENGTH = 2**32 - 1
 _LATEST_START = 2**31 - 1
 _LENGTH = Struct("<I")
-_RUN = Struct("<BI")  # rows of one kind, shape and length that follow one another, and the length
 _SEQ_BYTES = 6
 _HEADER = _SEQ_BYTES + 1  # of a block
 _BLOCK = np.dtype([("first", "<u4"), ("above", "<u2"), ("count", "u1")])
-
-Bytes = NDArray[np.uint8]
-# Rows that follow one another: a run of one kind and length as it lies in a chunk, bytes (length,
-# rows); or one by one, with records that are not encoded.
-Part = Bytes | Sequence[bytes | Record]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
@@ -496,7 +486,7 @@ def _shape_of(row: bytes, at: int = 0) -> Shape:
     return shape
 
 
-def labels_of(parts: Iterable[Part], outputs: int) -> SeenLabels:
+def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
     """Labels of records that follow one another; outputs: numbers of each.
 
     Ordinary rows are read as columns: a fortieth of the time of their records.
@@ -506,63 +496,53 @@ def labels_of(parts: Iterable[Part], outputs: int) -> SeenLabels:
     times: list[str | None] = []
     accepted: list[int | None] = []
     missing = [math.nan] * outputs
-    for run in chain.from_iterable(map(_runs_of, parts)):
-        if isinstance(run, list):
-            y.append(np.array([numbers(record.y) or missing for record in run], np.float64))
-            offset.append(seasons_of([record.offset for record in run], outputs))
-            times += [record.time for record in run]
-            accepted += [record.accepted_ms for record in run]
+    for run in _runs(rows):
+        if not isinstance(run[0], bytes):
+            records = cast(Sequence[Record], run)
+            y.append(np.array([numbers(record.y) or missing for record in records], np.float64))
+            offset.append(seasons_of([record.offset for record in records], outputs))
+            times += [record.time for record in records]
+            accepted += [record.accepted_ms for record in records]
             continue
-        length, count = run.shape
-        kind = int(run[0, 0])
-        shape = _shape_of(run[: 1 + _SHAPE.size, 0].tobytes())
+        encoded = cast(Sequence[bytes], run)
+        length = len(encoded[0])
+        kind = encoded[0][0]
+        shape = _shape_of(encoded[0])
         form = _form(shape, bool(kind & STATED))
         if length < form.itemsize or shape.outputs != outputs:
             raise ValueError(
                 f"expected rows of {outputs} numbers and {form.itemsize} bytes or more, got "
                 f"{shape.outputs} and {length}"
             )
-        y.append(_numbers_at(run, field_at(form, "y"), outputs))
-        if kind & STATED:
-            offset.append(_numbers_at(run, field_at(form, "offset"), outputs))
-        else:
-            offset.append(np.zeros((count, outputs)))
+        table = np.frombuffer(b"".join(encoded), np.uint8).reshape(-1, length)
+        columns = np.ascontiguousarray(table[:, : form.itemsize]).view(form)[:, 0]
+        y.append(columns["y"])
+        offset.append(columns["offset"] if kind & STATED else np.zeros((len(run), outputs)))
         if kind & TIMED:
-            times += [row[form.itemsize + 1 :].decode() for row in _transposed(run)]
-            accepted += [None] * count
+            times += [row[form.itemsize + 1 :].decode() for row in encoded]
+            accepted += [None] * len(run)
         else:
-            times += [None] * count
-            at = field_at(form, "accepted_ms")
-            accepted += _numbers_at(run, at, 1, np.int64)[:, 0].tolist()
+            times += [None] * len(run)
+            accepted += columns["accepted_ms"].tolist()
     return SeenLabels(np.concatenate(y), np.concatenate(offset), times, accepted)
 
 
-def _numbers_at(
-    run: Bytes, at: int, numbers: int, kind: type[np.generic] = np.float64
-) -> NDArray[Any]:
-    """Numbers (count, numbers) that the rows of a run have at a place."""
-    return np.ascontiguousarray(run[at : at + 8 * numbers].T).view(kind)
+def _runs(rows: Sequence[bytes | Record]) -> Iterator[Sequence[bytes | Record]]:
+    """Ordinary rows of one kind, shape and length that follow one another, and other records."""
+    for kind, group in groupby(rows, _kind_of):
+        run = list(group)
+        yield run if kind else list(map(_record, run))
 
 
-def _runs_of(part: Part) -> Iterator[Bytes | list[Record]]:
-    """Runs of ordinary rows, and other records decoded, in order."""
-    if isinstance(part, np.ndarray) and part[0, 0] != WHOLE:
-        yield part
-        return
-    for kind, group in groupby(listed(part), type):
-        if kind is Record:
-            yield cast(list[Record], list(group))
-            continue
-        for run in _runs(cast(list[bytes], list(group))):
-            if run[0][0] == WHOLE:
-                yield [*map(_decode_whole, run)]
-            else:
-                yield np.frombuffer(b"".join(run), np.uint8).reshape(len(run), -1).T
+def _record(row: bytes | Record) -> Record:
+    return _decode_whole(row) if isinstance(row, bytes) else row
 
 
-def _kind_of(row: bytes) -> bytes:
-    """Kind and shape of a row."""
-    return row[: 1 + _SHAPE.size if row[0] & SHAPED else 1]
+def _kind_of(row: bytes | Record) -> tuple[bytes, int] | None:
+    """Kind and shape of an ordinary row, and its length; None: it is another record."""
+    if not isinstance(row, bytes) or row[0] == WHOLE:
+        return None
+    return row[: 1 + _SHAPE.size if row[0] & SHAPED else 1], len(row)
 
 
 def _decode_whole(row: bytes) -> Record:
@@ -717,19 +697,7 @@ def decode_position(body: bytes) -> Position:
     return position
 
 
-# --- blocks and chunks ----------------------------------------------------------------------------
-
-
-def compressed(body: bytes) -> bytes:
-    """Compress a chunk by LZ4: a sixteenth of zlib's time, and 2 % longer."""
-    return bytes(cramjam.lz4.compress_block(body))
-
-
-def decompressed(body: bytes) -> bytes:
-    """Return what `compressed` took; raises ValueError and DecompressionError."""
-    if int.from_bytes(body[:4], "little") > MOST_RATIO * len(body):  # its length, said first
-        raise ValueError("a length that nothing compressed has")
-    return bytes(cramjam.lz4.decompress_block(body))
+# --- blocks ---------------------------------------------------------------------------------------
 
 
 def block_of(first: int, rows: Sequence[bytes]) -> bytes:
@@ -768,8 +736,13 @@ def packed(count: int, *elements: bytes) -> bytes:
     return b"".join((b"\xdd", count.to_bytes(4, "big"), *elements))
 
 
-def split_block(body: bytes) -> tuple[int, list[bytes]]:
-    """Return the first position of a block, and its rows; raises ValueError."""
+def first_of(body: bytes) -> int:
+    """Return the position of the first row of a block."""
+    return int.from_bytes(body[:_SEQ_BYTES], "little")
+
+
+def split_block(body: bytes) -> list[bytes]:
+    """Return the rows of a block; raises ValueError."""
     at = _HEADER
     rows = []
     for _ in range(body[_SEQ_BYTES]):
@@ -778,76 +751,7 @@ def split_block(body: bytes) -> tuple[int, list[bytes]]:
         at = end
     if at != len(body):
         raise ValueError(f"expected rows of {at} bytes, got {len(body)}")
-    return int.from_bytes(body[:_SEQ_BYTES], "little"), rows
-
-
-def overlaps(body: bytes, start: int, stop: int) -> bool:
-    """Whether a block says that it has a row in [start, stop); one that is cut short has."""
-    if len(body) < _HEADER:
-        return True
-    first = int.from_bytes(body[:_SEQ_BYTES], "little")
-    return first < stop and start < first + body[_SEQ_BYTES]
-
-
-def decode_block(body: bytes, start: int = 0, stop: int = sys.maxsize) -> list[Record]:
-    """Decode the records of a block with seq in [start, stop)."""
-    first, rows = split_block(body)
-    return [decode_row(seq, row) for seq, row in enumerate(rows, first) if start <= seq < stop]
-
-
-def columns_of(first: int, rows: Sequence[bytes]) -> bytes:
-    """Rows of positions from `first` on, by columns and compressed."""
-    parts = [first.to_bytes(_SEQ_BYTES, "little")]
-    for run in _runs(rows):
-        length = len(run[0])
-        table = np.frombuffer(b"".join(run), np.uint8).reshape(len(run), length)
-        parts += (_RUN.pack(len(run), length), table.T.tobytes())
-    return compressed(b"".join(parts))
-
-
-def _runs(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Rows of one kind, shape and length that follow one another, 255 at most."""
-    kinds: list[Any] = [*map(itemgetter(0), rows)]
-    if max(kinds, default=0) & SHAPED:
-        kinds = [*map(_kind_of, rows)]
-    begin = 0
-    for _, run in groupby(zip(kinds, map(len, rows), strict=True)):
-        count = len(list(run))
-        for at in range(begin, begin + count, 255):
-            yield rows[at : min(at + 255, begin + count)]
-        begin += count
-
-
-def split_columns(body: bytes) -> tuple[int, list[Bytes]]:
-    """Return first position and runs of what `columns_of` made; raises as `decompressed`."""
-    plain = decompressed(body)
-    at = _SEQ_BYTES
-    runs: list[Bytes] = []
-    while at < len(plain):
-        count, length = _RUN.unpack_from(plain, at)
-        at += _RUN.size
-        if not count or not length:
-            raise ValueError(f"a run of {count} rows of {length} bytes")
-        runs.append(np.frombuffer(plain, np.uint8, count * length, at).reshape(length, count))
-        at += count * length
-    return int.from_bytes(plain[:_SEQ_BYTES], "little"), runs
-
-
-def listed(part: Part) -> Sequence[bytes | Record]:
-    """Rows of a part, one by one."""
-    return _transposed(part) if isinstance(part, np.ndarray) else part
-
-
-def _transposed(run: Bytes) -> list[bytes]:
-    rows: list[bytes] = np.ascontiguousarray(run.T).view(f"V{len(run)}")[:, 0].tolist()
     return rows
-
-
-def decode_columns(body: bytes) -> list[Record]:
-    """Decode the records of a chunk."""
-    first, runs = split_columns(body)
-    rows = chain.from_iterable(map(_transposed, runs))
-    return [decode_row(seq, row) for seq, row in enumerate(rows, first)]
 
 
 # --- checksums ------------------------------------------------------------------------------------
@@ -890,10 +794,14 @@ def checksummed(body: bytes, part: str, owner: object, field: object = "") -> by
     return checksummed_at(place_of(part, owner, field), body)
 
 
-def checked(blob: bytes, part: str, owner: object, field: object = "") -> bytes:
-    """Return the body of what `checksummed` made; raises Damaged."""
-    place = place_of(part, owner, field)
+def checked_at(place: int, blob: bytes) -> bytes:
+    """Return the body of what `checksummed_at` made; raises Damaged."""
     body = blob[CHECKSUM_SIZE:]
     if checksummed_at(place, body) != blob:
         raise Damaged("checksum mismatch")
     return body
+
+
+def checked(blob: bytes, part: str, owner: object, field: object = "") -> bytes:
+    """Return the body of what `checksummed` made; raises Damaged."""
+    return checked_at(place_of(part, owner, field), blob)

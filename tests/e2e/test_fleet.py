@@ -158,7 +158,7 @@ def test_changes_are_filtered_and_the_newest_comes_first(http, fleet):
 
 
 def test_the_overview_says_what_each_stream_says(http, prefix):
-    """Last labels are those of the history, wherever chunks were sealed; the rest the summary's."""
+    """Last labels are those of the history, however many; the rest the summary's."""
     rng = random.Random(2)
     seen = {
         f"{prefix}{n:03}": [rng.gauss(10 if i < n // 2 else 14, 0.5) for i in range(n)]

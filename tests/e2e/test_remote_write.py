@@ -76,7 +76,7 @@ def results(client, match):
 def test_results_are_those_of_the_last_observation(http, prefix):
     odd = {"note": 'a "b"\\c\nd', "metric": "taken"}
     series = [labels(prefix, "a") | odd, labels(prefix, "b")]
-    samples = [(float((i * 7) % 5), T0 + 10_000 * i) for i in range(70)]  # beyond what is sealed
+    samples = [(float((i * 7) % 5), T0 + 10_000 * i) for i in range(70)]
     assert write(http, *((each, samples) for each in series)).status_code == 204
     vector = f"{prefix}vector"
     settings = {"model": "gaussian", "location": [0, 0], "scale": [1, 1], "tags": {"run": prefix}}

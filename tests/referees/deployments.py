@@ -345,7 +345,7 @@ class Faults:
         with self._store() as client:
             key = self._rng.choice([
                 keys.tail(partition, name), keys.idempotency(partition, name),
-                keys.events(partition, name), keys.history(partition, name),
+                keys.events(partition, name),
                 keys.checkpoints(partition), keys.heads(partition), keys.hindsight(partition),
             ])  # fmt: skip
             field: bytes | int = name.encode()

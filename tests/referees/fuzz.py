@@ -53,10 +53,9 @@ from service.store.log import START, Entry
 from service.store.streams import (
     UnreadablePart,
     decoded,
-    in_tail,
     reading,
-    unseal,
-    unseal_columns,
+    records_of,
+    rows_of,
     values_of,
 )
 from service.wire import rows, snapshot, stored_records
@@ -149,13 +148,11 @@ def read_stored(body: bytes) -> None:
     for fields in ({b"1": body}, {body[:64]: blob}):
         with contextlib.suppress(UnreadablePart):
             values_of("events", "s", fields)
-    chunk = wire.checksummed(stored_records.compressed(body), "history", "s", 1)
+    block = wire.checksummed(body, "tail", "s")
     with contextlib.suppress(UnreadablePart):
-        unseal("s", 1, chunk)
-    with contextlib.suppress(UnreadablePart), reading("history", "s"):
-        stored_records.labels_of(unseal_columns("s", 1, chunk)[1], 1)
-    with contextlib.suppress(UnreadablePart):
-        in_tail("s", [wire.checksummed(body, "tail", "s")])
+        records_of("s", [block])
+    with contextlib.suppress(UnreadablePart), reading("tail", "s"):
+        stored_records.labels_of(rows_of("s", [block])[1], 1)
 
 
 def read_log(body: bytes) -> None:
@@ -280,7 +277,6 @@ def stored_seeds() -> list[bytes]:
         wire.encode([wire.Outcome(1, 200, [])]),
         *plain_rows,
         stored_records.block_of(0, plain_rows),
-        stored_records.decompressed(stored_records.columns_of(0, plain_rows)),
     ]
 
 

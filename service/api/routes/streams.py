@@ -41,7 +41,6 @@ from service.schema.queries import (
     kinds_of,
 )
 from service.store.reads import from_store, without
-from service.store.streams import CHUNK
 from service.wire import snapshot
 from service.wire.event_entries import kind_of
 
@@ -370,14 +369,11 @@ async def history(
 async def _path(context: Context, stream: str, head: wire.Head) -> list[wire.Record]:
     """Return the records that the segmentation needs: both ends, and where regimes start.
 
-    A long history is not read whole: following the pointers takes one chunk for each regime.
+    A long history is not read whole: following the pointers takes one read for each regime.
     """
     store = context.store
-    first: list[wire.Record] = []
-    for at in range(head.retained_from, head.seq, CHUNK):
-        first = await from_store(store.records(stream, head, at, at + CHUNK))
-        if first:
-            break
+    start = head.retained_from
+    first = await from_store(store.records(stream, head, start, start + 1))
     if not first:
         return []
     last = await from_store(store.records(stream, head, head.seq - 1, head.seq))

@@ -17,7 +17,7 @@ local call = redis.call
 -- operation: type its key must have; false: any
 local TYPES = {
   HSET = 'hash', HDEL = 'hash', RPUSH = 'list', ZADD = 'zset', ZREM = 'zset',
-  FEED = 'stream', ANSWER = 'stream',
+  FEED = 'stream', ANSWER = 'stream', DROP = 'list', CUT = 'list',
   UNLINK = false,
 }
 
@@ -25,6 +25,7 @@ local function fits(operation, n)
   if operation == 'HSET' or operation == 'ZADD' then return n >= 2 and n % 2 == 0 end
   if operation == 'HDEL' or operation == 'ZREM' or operation == 'RPUSH' then return n >= 1 end
   if operation == 'ANSWER' then return n >= 4 and n % 2 == 0 end -- ms, oldest, then id, results
+  if operation == 'DROP' or operation == 'CUT' then return n == 1 end -- position
   if operation == 'FEED' then return n >= 3 and n % 2 == 1 end -- bound, then id, entry
   return n == 0
 end
@@ -153,6 +154,35 @@ local function answer(key, first, last)
   call('PEXPIRE', key, ARGV[first])
 end
 
+-- Position of the first row of an element of a tail, and the one after its last; damaged: 0.
+local function span_of(element)
+  if #element < 12 then return 0, 0 end
+  local a, b, c, d, e, f, count = string.byte(element, 6, 12) -- after mark and checksum
+  local first = a + 256 * (b + 256 * (c + 256 * (d + 256 * (e + 256 * f))))
+  return first, first + count
+end
+
+-- Drop the first elements of a tail, whose rows are all before a position.
+local PAGE = 64
+local function drop(key, position)
+  local old
+  repeat
+    local elements = call('LRANGE', key, 0, PAGE - 1)
+    old = 0
+    while old < #elements and select(2, span_of(elements[old + 1])) <= position do old = old + 1 end
+    if old > 0 then call('LTRIM', key, old, -1) end
+  until old < PAGE
+end
+
+-- Drop the last elements of a tail, whose rows are all from a position on.
+local function cut(key, position)
+  local last = call('LINDEX', key, -1)
+  while last and span_of(last) >= position do
+    call('RPOP', key)
+    last = call('LINDEX', key, -1)
+  end
+end
+
 -- unpack() and a call's arguments live on Lua's stack, which ends at about 8,000; even, for pairs.
 local MOST = 3998
 local function run(operation, key, arguments, first, last)
@@ -201,6 +231,9 @@ local function commit(base, from, to)
     if operation == 'FEED' then
       if not feed then bad_feed, feed = feeds() end
       if bad_feed(first, last) then return 'FEED ' .. key .. ' with a bad bound or id' end
+    end
+    if (operation == 'DROP' or operation == 'CUT') and not string.match(ARGV[first], '^%d+$') then
+      return operation .. ' ' .. key .. ' to a bad position'
     end
     if key == lease or key == meta or key == log then return operation .. ' on ' .. key end
     if not wanted then
@@ -266,6 +299,10 @@ local function commit(base, from, to)
       feed(key, first, last)
     elseif operation == 'ANSWER' then
       answer(key, first, last)
+    elseif operation == 'DROP' then
+      drop(key, tonumber(ARGV[first]))
+    elseif operation == 'CUT' then
+      cut(key, tonumber(ARGV[first]))
     else
       run(operation, key, ARGV, first, last)
     end

@@ -66,7 +66,6 @@ SERIES = 512  # of a kernel, which steps them in one call
 KEPT = (
     "created_ms",
     "oldest",
-    "sealed",
     "last_time",
     "pending",
     "pending_supervision",
@@ -520,7 +519,7 @@ def _explain(rerun: Rerun, slab: Slab) -> None:
     lasting = [event for event in rerun.events.values() if event.state != "withdrawn"]
     if not lasting:
         return
-    labels = stored_records.labels_of([rerun.records], slab.model.y_dim)
+    labels = stored_records.labels_of(rerun.records, slab.model.y_dim)
     lasting.sort(key=lambda event: event.start)
     ends = [event.start for event in lasting[1:]]
     for event, end in zip(lasting, [*ends, head.seq], strict=True):
@@ -570,7 +569,8 @@ def _adopt(
     else:
         made.season_state = stream.season_state
     stream.take_over(made)
-    stream.tail.relay(head, rerun.records)
+    for record in rerun.records:
+        stream.tail.put(record)
     stream.drop_hindsight()
     pipeline = StoredPipeline(engine)
     for event in changed:

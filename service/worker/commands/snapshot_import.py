@@ -32,7 +32,6 @@ from service.schema import observations, rendering
 from service.schema.commands import RegimeForm
 from service.settings import Settings
 from service.store import keys
-from service.store.streams import CHUNK
 from service.wire import (
     Event,
     Head,
@@ -167,14 +166,12 @@ def _restored(engine: Engine, stream: Stream, snapshot: StreamSnapshot) -> Strea
         raise UnfitSnapshot(f"invalid snapshot: {error}") from error
     first = snapshot.records[0].seq if snapshot.records else head.seq
     made = Stream(stream.partition, stream.name)
-    # Chunks are cut anew: where they end depends on the stream's name.
-    head.sealed = first
-    head.oldest = (first + made.tail.phase) // CHUNK
+    head.oldest = first
     head.pace = None  # counted anew: another service has other streams
     made.head = head
-    made.tail.keep(first, [wire.encode_row(record) for record in snapshot.records])
     try:
-        engine.restore(made, snapshot.checkpoint)
+        records = [record for record in snapshot.records if record.seq >= head.checkpoint]
+        engine.restore(made, snapshot.checkpoint, records)
     except (BadState, msgspec.MsgspecError, ValueError, RuntimeError) as error:
         if out_of_memory(error):
             raise  # no fault of the snapshot

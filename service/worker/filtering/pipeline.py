@@ -165,9 +165,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         except UnreadablePart as error:
             # No request asked for them: the stream goes on with what it has.
             self._engine.note(stream, f"{error}; going on without it")
-            recent = stream.tail.recent()
-            head = stream.live()
-            return [recent[seq] for seq in range(head.sealed, head.seq)]  # in no chunk yet
+            return stream.tail.recent(stream.live())
 
     def past(self, slab: Slab, kept: Sequence[Record]) -> Past:
         """Records as a filter takes them."""
@@ -187,8 +185,6 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         previous: Sequence[int],
     ) -> None:
         """Have the last records written anew."""
-        if not stream.live().warm:
-            stream.tail.restore(kept)
         if offsets is not None:
             last = kept[len(kept) - len(offsets) :]
             for record, offset in zip(last, offsets.tolist(), strict=True):
@@ -201,13 +197,13 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def labels(self, asked: Sequence[tuple[Stream, int]]) -> list[SeenLabels | None]:
         """Those of the last records, fewer where `history` is shorter."""
         self._engine.tick()
-        stored = self._engine.store.chunks(
+        stored = self._engine.store.tails(
             [stream.tail.missing(stream.live(), most) for stream, most in asked]
         )
         found: list[SeenLabels | None] = []
-        for (stream, most), chunks in zip(asked, stored, strict=True):
+        for (stream, most), blobs in zip(asked, stored, strict=True):
             try:
-                found.append(stream.tail.labels(stream.live(), chunks, most))
+                found.append(stream.tail.labels(stream.live(), blobs, most))
             except UnreadablePart as error:
                 self._engine.note(stream, f"{error}; going on without it")
                 found.append(None)
@@ -256,7 +252,8 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def begun_anew(self, stream: Stream, kept: Sequence[Record]) -> None:
         """Have all of it committed: observations alone do not lead to this state."""
         stream.come_back()
-        stream.tail.relay(stream.live(), kept)
+        for record in kept:
+            stream.tail.put(record)
         stream.drop_hindsight()
         self._engine.commit_state(stream)
 

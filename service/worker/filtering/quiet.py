@@ -36,8 +36,7 @@ from service.wire.stored_records import KEPT_OUTPUTS, TOO_MANY, UNKEPT, PlainRow
 from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period
 from service.worker.streams.answers import GATHERED, gathered, layout_of, quiet_numbers
-from service.worker.streams.history import ENTRY_BYTES
-from service.worker.streams.stream import GROUPS, Stream, Table, put_rows
+from service.worker.streams.stream import GROUPS, Stream, Table
 from service.worker.streams.task import Answering
 
 MOST_AT_ONCE = 4 * AT_ONCE  # observations of a stream in a wave
@@ -499,8 +498,6 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     groups["lengths"] = last[:, _LENGTHS]
     groups["read"] = last[:, _READ]
     groups["sums"] = _added(groups["sums"], summed, number)
-    sizes = np.array(list(map(len, encoded)))
-    own["slept_bytes"] += np.add.reduceat(sizes, ends - number) + ENTRY_BYTES * number
     own["moved"] += number
     position = own["position"]
     labels = wave.y[ends - 1]
@@ -520,7 +517,7 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     table.put(places, own)
     if labels.shape[1] > 1:
         table.further.update(zip(places, labels[:, 1:].tolist(), strict=True))
-    put_rows(streams, wave.firsts.tolist(), number.tolist(), encoded)
+    table.keep(places, number, encoded)
     for i in left.nonzero()[0].tolist():
         at = int(ends[i]) - 1
         time = None if wave.times is None else wave.times[at]

@@ -28,10 +28,9 @@ from model_core.upm.builtin import Options
 from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
-from service.store.streams import Store, Stored, UnreadablePart, head_of, state_of
-from service.wire import LEVELS, Head
+from service.store.streams import Store, Stored, UnreadablePart, records_of, state_of
+from service.wire import LEVELS, Head, Record
 from service.worker.streams.answers import WAITING_BYTES
-from service.worker.streams.history import NOTHING
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.step_inputs import past_of, recall_errors
 from service.worker.streams.stream import Changes, Stream, StreamKey, Table, changes_of, parted
@@ -72,7 +71,6 @@ class Engine:
         self.busy: Container[int] = ()  # partitions of jobs under way
         self.applying: Set[StreamKey] = set()  # streams of the batch under way
         self.committing: Set[StreamKey] = set()  # streams that may not be stored yet
-        self._sealing: list[Stream] = []  # those that keep chunks which the last commit writes
 
     # --- loading and forgetting ---------------------------------------------------------------
 
@@ -107,11 +105,11 @@ class Engine:
             return
         self._changed.update((partition, name) for name in missing)
         readable: list[tuple[Stream, Stored]] = []
-        for name, stored, wrong in self._fetch(partition, missing):
+        for name, stored in zip(missing, self._fetch(partition, missing), strict=True):
             self.tick()
             stream = Stream(partition, name)
             self.streams[partition, name] = stream
-            if self._usable(stream, partial(self._read, stream, stored, wrong)):
+            if self._usable(stream, partial(self._read, stream, stored)):
                 readable.append((stream, stored))
         self.begin([stream for stream, _ in readable if stream.alive and stream.live().warm])
         loaded = [
@@ -142,17 +140,18 @@ class Engine:
             return True
         return False
 
-    def _read(self, stream: Stream, stored: Stored, wrong: str | None) -> None:
+    def _read(self, stream: Stream, stored: Stored) -> None:
         """Take over what is stored; raises where the stream cannot be used as it is."""
-        if wrong:
-            raise UnreadablePart(wrong)
+        if stored.wrong:
+            raise UnreadablePart(stored.wrong)
         stream.recall(stored.idempotency)
-        stream.tail.read(stored.tail)
         if stored.head is not None:
-            stream.begin_with(head_of(stream.name, stored.head))
-        elif stored.named or stored.tail:
+            stream.begin_with(stored.head)
+            stream.tail.stored = stored.head.seq
+        elif stored.tail:
             raise UnreadablePart("its head is missing")
-        self._connect(stream)
+        if stream.alive:
+            self._connect(stream, records_of(stream.name, stored.tail, stream.live().checkpoint))
 
     def _resume(self, stream: Stream, stored: Stored) -> None:
         """Go on from the checkpoint of a stream, if it has one."""
@@ -215,17 +214,16 @@ class Engine:
         slots = head.settings.max_hypotheses + 1 + 2 * regimes
         return stream.host_bytes + hypothesis_bytes * slots
 
-    def _fetch(self, partition: int, names: list[str]) -> list[tuple[str, Stored, str | None]]:
+    def _fetch(self, partition: int, names: list[str]) -> list[Stored]:
         """Load streams; with what is wrong where a key of one is of a type it cannot have."""
         try:
-            stored = self.store.load(partition, names)
+            return self.store.load(partition, names)
         except redis.ResponseError as error:
             if "WRONGTYPE" not in str(error):
                 raise
             if len(names) == 1:
-                return [(names[0], Stored(None, None, [], {}), str(error))]
-            return [entry for name in names for entry in self._fetch(partition, [name])]
-        return [(name, entry, None) for name, entry in zip(names, stored, strict=True)]
+                return [Stored(wrong=str(error))]
+            return [stored for name in names for stored in self._fetch(partition, [name])]
 
     def _break(self, stream: Stream, reason: str) -> None:
         """Refuse the stream with the reason; nothing of it is written until it is deleted."""
@@ -233,16 +231,12 @@ class Engine:
         stream.broken = f"stream {stream.name!r}: {reason}"
         self.note(stream, reason)
 
-    def _connect(self, stream: Stream) -> None:
+    def _connect(self, stream: Stream, records: Sequence[Record]) -> None:
         """Take the records that are to be replayed; raises UnreadablePart where one is missing."""
-        if not stream.alive:
-            return
         head = stream.live()
-        first = min(head.checkpoint, head.sealed)
-        tail = stream.tail
-        if first < head.seq and not (tail.start <= first and tail.end == head.seq):
-            raise UnreadablePart(f"its tail does not connect seq {first} with its head")
-        stream.buffer = tail.records(head.checkpoint)
+        if [record.seq for record in records] != [*range(head.checkpoint, head.seq)]:
+            raise UnreadablePart(f"its tail does not connect seq {head.checkpoint} with its head")
+        stream.buffer = records
         if head.warm:
             self.slab(head)  # raises where its model is missing
 
@@ -259,11 +253,14 @@ class Engine:
             model = slab.model
             stream.season_state = codec.decode_season(model.kind, model.y_dim, checkpoint)
 
-    def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
-        """Put one stream on the device, from its checkpoint and its tail; raises as `_read`."""
-        self._connect(stream)
+    def restore(self, stream: Stream, checkpoint: bytes | None, records: Sequence[Record]) -> None:
+        """Put a stream that exists on the device; records: after its checkpoint.
+
+        Raises as `_read`.
+        """
+        self._connect(stream, records)
         stream.begin_season()
-        warm = stream.alive and stream.live().warm
+        warm = stream.live().warm
         if warm:
             self.begin([stream])
             self._put_checkpoint(stream, checkpoint)
@@ -380,9 +377,6 @@ class Engine:
         States that are due are among it, until they are too many: others are written by a later
         commit of their stream. Those with a memory of regimes are replayed from no earlier one.
         """
-        for stream in self._sealing:
-            stream.tail.sealing = NOTHING
-            self._changed.add((stream.partition, stream.name))
         moved, others = parted(self.table, of_partition)
         every = self.settings.checkpoint_every
         room = STATES_BYTES
@@ -396,9 +390,7 @@ class Engine:
                 due.append(stream)
                 room -= slab.row_bytes
         self.checkpoint(due)
-        changes = changes_of(moved, others)
-        self._sealing = [s for s in chain.from_iterable(others.values()) if s.tail.sealing]
-        return changes
+        return changes_of(moved, others)
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""

@@ -26,7 +26,7 @@ from service import wire
 from service.store import keys
 from service.store.log import Effect, Pushed, due_effect
 from service.store.shards import Argument
-from service.store.streams import CHUNK, Store, packed_state, values_of
+from service.store.streams import BLOCK, Store, packed_state, values_of
 from service.wire import (
     Event,
     Head,
@@ -109,6 +109,8 @@ class Table:
         self.hazards: dict[int, Hazard] = {}  # those that are tables, by row
         # Numbers of the last label after its first, by row, of vectors.
         self.further: dict[int, list[float]] = {}
+        # Encoded records since the last commit, by row.
+        self.new: dict[int, list[bytes]] = {}
         self._free = list(range(FEWEST_ROWS))
 
     def add(self, values: tuple[Any, ...], hazard: Hazard | None, further: list[float]) -> int:
@@ -132,6 +134,20 @@ class Table:
     def put(self, places: Sequence[int], rows: NDArray[Any]) -> None:
         """Write rows (B,) at distinct places, as whole rows: for the same reason."""
         self.rows.view(WHOLE_ROW)[np.array(places, dtype=np.int64)] = rows.view(WHOLE_ROW)
+
+    def keep(
+        self, places: Sequence[int], counts: NDArray[np.int64], records: Sequence[bytes]
+    ) -> None:
+        """Keep encoded records that streams slept through: so many of each, row after row."""
+        if len(records) == len(places):
+            runs = [[own] for own in records]
+        else:
+            ends = counts.cumsum().tolist()
+            runs = [[*records[start:end]] for start, end in zip([0, *ends], ends, strict=False)]
+        if not self.new.keys().isdisjoint(places):
+            pairs = zip(places, runs, strict=True)
+            runs = [self.new.get(at, []) + run for at, run in pairs]
+        self.new.update(zip(places, runs, strict=True))
 
     def remove(self, at: int) -> None:
         """Forget a row."""
@@ -157,6 +173,7 @@ class Table:
         self._free = list(range(used, held))
         self.hazards = {i: self.hazards[at] for i, at in enumerate(places) if at in self.hazards}
         self.further = {i: self.further[at] for i, at in enumerate(places) if at in self.further}
+        self.new = {i: self.new[at] for i, at in enumerate(places) if at in self.new}
         for at, stream in enumerate(asleep):
             stream.at = at
 
@@ -273,14 +290,17 @@ class Stream:
     def _read_through(self, table: Table) -> None:
         """Have the head as its row has it, whose observations it counts as its own."""
         assert self._head is not None
+        head = self._head
         row = table.rows[self.at]
-        enter_numbers(self._head, row["position"].item(), table.further.get(self.at, ()))
+        enter_numbers(head, row["position"].item(), table.further.get(self.at, ()))
         moved = int(row["moved"])
-        tail = self.tail
-        if not (self._touched or tail.new):  # else it has not moved alone: see `parted`
-            tail.stored = len(tail.rows) - moved
-        self._touched = self._touched or moved > 0
-        row["moved"] = 0
+        first = head.seq - moved
+        if not self.tail.new:
+            self.tail.stored = first  # commits moved it on: see `parted`
+        if moved:
+            self.tail.put_rows(first, table.new.pop(self.at))
+            row["moved"] = 0
+            self._touched = True
 
     @property
     def seq(self) -> int:
@@ -338,11 +358,7 @@ class Stream:
         structs = len(self.buffer) + len(self._recent_events) + pending
         season_bytes = 0 if self.season_state is None else self.season_state.nbytes
         self.host_bytes = (
-            STREAM_BYTES
-            + self.tail.nbytes
-            + STRUCT_BYTES * structs
-            + self._remembered_bytes
-            + season_bytes
+            STREAM_BYTES + STRUCT_BYTES * structs + self._remembered_bytes + season_bytes
         )
 
     # --- generations ----------------------------------------------------------------------------
@@ -358,7 +374,7 @@ class Stream:
         """Start a new generation of the stream."""
         head.settings = wire.shared(head.settings)
         self.head = head
-        self.tail.keep(0, [])
+        self.tail.clear()
         self.buffer = ()
         self._recent_events = NOTHING
         self.begin_season()
@@ -396,7 +412,7 @@ class Stream:
             self._remembered_bytes = 0
         self.broken = None
         self.unserved = None
-        self.tail.keep(0, [])
+        self.tail.clear()
         self.buffer = ()
         self.season_state = None
         for list_of in (keys.names, keys.due):
@@ -530,7 +546,7 @@ class Stream:
         if self._table is not None:
             self._table.rows["slept_bytes"][self.at] += self._remembered_bytes - before
 
-    def recall(self, stored: dict[bytes, bytes]) -> None:
+    def recall(self, stored: Mapping[bytes, bytes]) -> None:
         """Take stored keyed outcomes over, oldest first; raises UnreadablePart."""
         records = values_of("idempotency", self.name, stored)
         if records:
@@ -570,20 +586,14 @@ class Stream:
         assert head is not None
         if head.settings.regimes and head.track.settled >= head.checkpoint:
             return True
-        phase = self.tail.phase
-        return (self.seq + phase) // every > (head.checkpoint + phase) // every
+        return self.seq >= self.due(every)
 
     def due(self, checkpoint_every: int) -> int:
-        """Position at which a commit writes more than the position and the tail."""
+        """Position at which a commit writes more than the position and the tail: a state."""
         head = self._head
         assert head is not None
-        phase = self.tail.phase
-        boundaries = (
-            checkpoint_every * ((head.checkpoint + phase) // checkpoint_every + 1),
-            CHUNK * ((head.sealed + phase) // CHUNK + 1),
-            CHUNK * (head.oldest + 1) + head.settings.history,
-        )
-        return min(boundaries) - phase
+        phase = self.place % checkpoint_every  # so that streams made together differ
+        return checkpoint_every * ((head.checkpoint + phase) // checkpoint_every + 1) - phase
 
     def effects(self) -> tuple[list[Effect], list[Argument]]:
         """Everything the next commit must write, and fields of heads; afterwards nothing waits."""
@@ -591,15 +601,14 @@ class Stream:
         if table is not None:
             self._read_through(table)
         head = self._head
-        tail = self.tail
-        tail.encode(waiting=head is not None and not head.warm)
-        effects = [*self._effects]
+        effects = [*self._effects, *self.tail.effects()]
         self._effects = ()
         if head is not None and self.alive and self.broken is None and self.unserved is None:
-            before = (head.sealed, head.oldest)
-            effects += tail.seal(head)
-            self._touched = self._touched or before != (head.sealed, head.oldest)
-        effects += tail.write()
+            oldest = min(head.retained_from, head.checkpoint)  # it is replayed from there
+            if oldest >= head.oldest + BLOCK:
+                head.oldest = oldest
+                self._touched = True
+                effects.append(("DROP", keys.tail(self.partition, self.name), oldest))
         fields: list[Argument] = []
         if self._touched and head is not None:
             position = wire.checksummed_at(self.place, wire.encode_position(head))
@@ -622,25 +631,6 @@ class Stream:
 # --- many streams that are asleep: nothing here costs a call for each of them ---------------------
 
 
-def put_rows(
-    streams: Iterable[Stream], firsts: Iterable[int], counts: Iterable[int], rows: Sequence[bytes]
-) -> None:
-    """Keep encoded records that streams slept through, of each so many from a position on."""
-    at = 0
-    for stream, first, count in zip(streams, firsts, counts, strict=True):
-        end = at + count
-        tail = stream.tail
-        if tail.new:  # one that is not complete yet comes before them
-            tail.new |= enumerate(rows[at:end], first)
-        elif count == 1 and tail.rows:
-            tail.rows.append(rows[at])
-        else:
-            if not tail.rows:
-                tail.start = first
-            tail.rows += rows[at:end]
-        at = end
-
-
 class Changes(NamedTuple):
     """Part of a commit: see `Commit`."""
 
@@ -651,12 +641,13 @@ class Changes(NamedTuple):
 class Asleep(NamedTuple):
     """Streams of which only position and tail move, with their rows as they are.
 
-    further: as of `Table`, by place among them.
+    further: as of `Table`, by place among them. new: encoded records of each.
     """
 
     streams: Sequence[Stream]
     rows: Rows
     further: Mapping[int, list[float]]
+    new: Sequence[list[bytes]]
 
 
 def parted(
@@ -677,11 +668,13 @@ def parted(
     rows = rows.compress(alone)
     vectors = (rows["outputs"] > 1).nonzero()[0].tolist()
     further = {i: table.further[asleep[i].at] for i in vectors}
-    table.rows["moved"][places[alone]] = 0
+    chosen = places[alone]
+    table.rows["moved"][chosen] = 0
+    new = list(map(table.new.pop, chosen.tolist()))
     others: dict[int, list[Stream]] = {partition: [] for partition in of_partition}
     for stream in compress(streams, (~alone).tolist()):
         others[stream.partition].append(stream)
-    return Asleep(asleep, rows, further), others
+    return Asleep(asleep, rows, further, new), others
 
 
 def changes_of(moved: Asleep, others: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
@@ -734,10 +727,7 @@ def _pushed(moved: Asleep) -> dict[int, Pushed]:
         rows["tail_place"].tolist(),
         position["seq"] - counts,
         counts,
-        [
-            stream.tail.rows[-1] if count == 1 else b"".join(stream.tail.rows[-count:])
-            for stream, count in zip(asleep, counts.tolist(), strict=True)
-        ],
+        list(map(b"".join, moved.new)),
     )
     pushed = {}
     first = 0

@@ -30,7 +30,6 @@ from service.store import keys
 from service.store.connection import connect_async
 from service.store.feed import ChangeFeed, Feeds, IncidentFeed
 from service.store.reads import AsyncStore
-from service.store.streams import chunk_of
 from tests.feeding import MS, Writer
 from tests.service.api.conftest import PARTITIONS
 from tests.stored import put_head, put_records, record
@@ -210,8 +209,7 @@ async def test_values_around_a_start_come_with_the_change(writer, changes, store
     assert around["late"].times == []
     assert all(each.around is None for each in (await listed(one)).changes)
     assert len((await listed(one, around=100, limit=1)).changes[0].around.values) == 100
-    place = keys.history(keys.partition_of("a", PARTITIONS), "a")
-    store.hset(place, str(chunk_of("a", 30)), b"?")
+    store.lset(keys.tail(keys.partition_of("a", PARTITIONS), "a"), 30, b"?")
     page = await listed(one, around=4)
     assert page.unreadable == ["a"]
     assert {each.stream for each in page.changes if each.around} == {"late"}
@@ -223,7 +221,7 @@ async def test_values_around_are_of_the_output_that_changed(writer, changes, sto
     keep(store, "a", [record(seq, [seq % 3.0, seq % 5.0 + 9 * (seq >= 30)]) for seq in range(100)])
     p = keys.partition_of("a", PARTITIONS)
     settings = wire.StreamSettings("joint")
-    put_head(store, p, "a", wire.Head(1, settings, seq=100, sealed=100, y_dim=2))
+    put_head(store, p, "a", wire.Head(1, settings, seq=100, y_dim=2))
     one = changes()
     around = {each.id: each.around.values for each in (await listed(one, around=2)).changes}
     assert around == {3: [3, 4, 9, 10], 4: [2, 0, 1, 2]}
@@ -244,12 +242,12 @@ def daily(seq, offset=()):
 
 
 def keep(store, name, records, season=None):
-    """Store a stream of these records, all of them in chunks."""
+    """Store a stream of these records."""
     p = keys.partition_of(name, PARTITIONS)
     count = len(records)
     settings = wire.StreamSettings("gaussian")
-    put_head(store, p, name, wire.Head(1, settings, seq=count, sealed=count, season=season))
-    put_records(store, p, name, records, sealed=count)
+    put_head(store, p, name, wire.Head(1, settings, seq=count, season=season))
+    put_records(store, p, name, records)
 
 
 async def test_pages_go_on_where_they_were_while_changes_come(writer, changes):
@@ -384,7 +382,7 @@ def tagged(store, monkeypatch):
         chosen = wire.StreamSettings(tags={"site": "north" if i % 5 else "south"})
         p = GATEWAY.partition(name)
         put_head(store, p, name, wire.Head(1, chosen, seq=1, updated_ms=now_ms))
-        put_records(store, p, name, [record(0, 1.0, anomaly=i / 100)], sealed=0)
+        put_records(store, p, name, [record(0, 1.0, anomaly=i / 100)])
     return [f"s{i:02}" for i in range(25)]
 
 

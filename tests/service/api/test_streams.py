@@ -127,16 +127,17 @@ async def test_history_comes_in_pages(api):
 
 
 def put(store, seq=500, starts=(0, 250), name="s", **settings):
-    """Store a stream whose online path has these starts, with sealed records, as a worker would."""
+    """Store a stream whose online path has these starts, as a worker would."""
     p = partition_of(name, 4)
     previous = [-1] * seq
     for before, start in zip(starts, starts[1:], strict=False):
         previous[start] = before
     chosen = wire.StreamSettings(**settings)
-    head = wire.Head(1, chosen, seq=seq, warm=True, sealed=seq, best_start=starts[-1])
-    kept = range(max(0, seq - chosen.history), seq)
+    head = wire.Head(1, chosen, seq=seq, warm=True, best_start=starts[-1])
+    head.oldest = head.retained_from
+    kept = range(head.oldest, seq)
     records = (record(i, previous_start=previous[i]) for i in kept)
-    put_records(store, p, name, records, sealed=seq)
+    put_records(store, p, name, records)
     put_head(store, p, name, head)
 
 

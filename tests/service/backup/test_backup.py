@@ -101,7 +101,7 @@ def everything(bench):
     for p in range(bench.settings.partitions):
         heads = bench.client.hgetall(keys.heads(p))
         for name in map(bytes.decode, keys.names_of(heads)):
-            hashes = (keys.history, keys.events, keys.idempotency, keys.changes)
+            hashes = (keys.events, keys.idempotency, keys.changes)
             found[name] = [bench.client.hgetall(key(p, name)) for key in hashes]
             found[name].append(bench.client.lrange(keys.tail(p, name), 0, -1))
             position = keys.position_field(name)
@@ -326,10 +326,10 @@ def test_a_stream_that_cannot_be_read_is_named_and_left_out(filled, tmp_path):
     key = keys.tail(filled.partition("poisson"), "poisson")
     filled.client.unlink(key)
     filled.client.set(key, "x")
-    filled.client.hset(keys.history(filled.partition("joint"), "joint"), "0", b"?")
+    filled.client.lset(keys.tail(filled.partition("joint"), "joint"), 0, b"?")
     said = refused(moca(filled, "backup", tmp_path / "b"))
     assert "poisson: WRONGTYPE" in said
-    assert "joint: cannot read the stored history 0" in said
+    assert "joint: cannot read the stored tail" in said
     with Reader(tmp_path / "b") as reader:
         assert sorted(reader.verify().skipped) == ["joint", "poisson"]
         parts = [part for block in reader.streams() for part in block]

@@ -15,8 +15,10 @@ from service.store import keys
 from service.store import log as logs
 from service.store.log import DONE, REMEMBER_MS, START, Appended, Appender, Log, Offset, Pushed
 from service.store.shards import is_closed
+from service.store.streams import records_of
 from service.wire.stored_records import packed
 from tests.service.store.conftest import TTL_MS, P
+from tests.stored import block_of, put_records, record
 from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.redis
@@ -358,7 +360,7 @@ def test_a_trial_takes_a_lease(redis_client, log, other, add, make):
 
 
 def dump(client):
-    names = [keys.log(P), keys.meta(P), HEADS, keys.names(P), keys.history(P, "a"), keys.feed(P)]
+    names = [keys.log(P), keys.meta(P), HEADS, keys.names(P), keys.changes(P, "a"), keys.feed(P)]
     return {name: client.dump(name) for name in names}
 
 
@@ -366,8 +368,9 @@ def test_commit_writes_every_effect_and_moves_the_offset(redis_client, log, add,
     first, second = add(2)
     redis_client.hset(keys.changes(P, "a"), mapping={"1": "x", "2": "y"})
     redis_client.rpush(keys.tail(P, "a"), "1", "2", "3")
+    put_records(redis_client, P, "c", map(record, range(200)))
     redis_client.set(keys.append(P, "z"), "1")
-    redis_client.hset(keys.history(P, "b"), "1", "x")
+    redis_client.hset(keys.changes(P, "b"), "1", "x")
     results = keys.results(P, "i")
     effects = [
         ("HSET", HEADS, "a", b"\x00\xff", "b", "é"),
@@ -375,11 +378,14 @@ def test_commit_writes_every_effect_and_moves_the_offset(redis_client, log, add,
         ("HDEL", keys.changes(P, "a"), "1", "9"),
         ("UNLINK", keys.tail(P, "a")),
         ("RPUSH", keys.tail(P, "a"), b"\x00four", "five"),
+        ("DROP", keys.tail(P, "c"), 130),
+        ("CUT", keys.tail(P, "c"), 150),
+        ("RPUSH", keys.tail(P, "c"), block_of("c", record(150, 1.0))),
         ("ZADD", keys.names(P), 0, "a", 1.5, "b"),
         ("ZREM", keys.names(P), "b"),
         ("UNLINK", keys.append(P, "z")),
         ("HSET", keys.append(P, "z"), "of", "another type"),
-        ("UNLINK", keys.history(P, "b")),
+        ("UNLINK", keys.changes(P, "b")),
     ]
     lease = log.acquire(P)
     assert log.commit([make(lease, Offset(first, DONE), *effects, done=7)]) == ["OK"]
@@ -391,9 +397,11 @@ def test_commit_writes_every_effect_and_moves_the_offset(redis_client, log, add,
     assert 0 < redis_client.pttl(results) <= 60_000
     assert redis_client.hgetall(keys.changes(P, "a")) == {b"2": b"y"}
     assert redis_client.lrange(keys.tail(P, "a"), 0, -1) == [b"\x00four", b"five"]
+    kept = records_of("c", redis_client.lrange(keys.tail(P, "c"), 0, -1))
+    assert kept == [*map(record, range(130, 150)), record(150, 1.0)]
     assert redis_client.zrange(keys.names(P), 0, -1, withscores=True) == [(b"a", 0.0)]
     assert redis_client.hlen(keys.append(P, "z")) == 1
-    assert not redis_client.exists(keys.history(P, "b"))
+    assert not redis_client.exists(keys.changes(P, "b"))
     assert meta(redis_client, "done", "offset") == ["7", f"{first}:-1"]
     assert left(redis_client) == [second]
 
@@ -491,7 +499,11 @@ BAD = [
     ("ANSWER", keys.results(P, "i"), 60_000, "1-1", "1-*", b"x"),
     ("ANSWER", HEADS, 60_000, "1-1", "1-1", b"x"),
     ("HSET", keys.names(P), "a", "b"),  # a sorted set
-    ("ZADD", keys.history(P, "a"), 0, "a"),  # becomes a hash earlier in the commit
+    ("ZADD", keys.changes(P, "a"), 0, "a"),  # becomes a hash earlier in the commit
+    ("DROP", HEADS, 5),
+    ("DROP", keys.tail(P, "a"), "-5"),
+    ("CUT", keys.tail(P, "a"), "x"),
+    ("CUT", keys.tail(P, "a")),
     ("UNLINK", keys.lease(P)),
     ("HSET", keys.meta(P), "offset", "0-0:-1"),
     ("UNLINK", keys.log(P)),
@@ -512,7 +524,7 @@ def test_a_bad_effect_leaves_everything_unwritten(redis_client, log, add, make):
     redis_client.zadd(keys.names(P), {"z": 0})
     redis_client.hset(HEADS, "z", "1")
     lease, healthy = log.acquire(P), log.acquire(0)
-    good = ("HSET", keys.history(P, "a"), "0", b"x")
+    good = ("HSET", keys.changes(P, "a"), "0", b"x")
     before = dump(redis_client)
     for bad in BAD:
         commit = make(lease, Offset(first, DONE), good, bad, good, done=1)

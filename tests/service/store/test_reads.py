@@ -12,22 +12,18 @@ from service.store import keys
 from service.store.connection import connect, connect_async
 from service.store.reads import AsyncStore, Health
 from service.store.streams import (
-    CHUNK,
     Store,
     Stored,
-    StoredHead,
     UnreadablePart,
-    chunk_of,
-    first_of,
+    blocks,
     head_fields,
     packed_state,
-    phase_of,
-    unseal,
+    records_of,
 )
 from service.wire import Id
 from service.wire.event_entries import KINDS, START
 from tests.clusters import running_valkey
-from tests.stored import put_event, put_head, put_records, record, sealed_of
+from tests.stored import put_event, put_head, put_records, record
 from tests.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -58,35 +54,6 @@ def head_of(seq=0, **fields):
     return wire.Head(1, settings, seq=seq, **fields)
 
 
-def write_history(client, stream, seq, sealed):
-    """Store records 0..seq-1 as a worker would: whole chunks below `sealed`, then the tail."""
-    put_records(client, P, stream, map(record, range(seq)), sealed)
-
-
-# --- chunks -----------------------------------------------------------------------------------
-
-
-def test_where_records_lie_and_that_sealing_is_the_identity():
-    """Part of the stored format: a change would look for records in the wrong place."""
-    assert [phase_of(s) for s in ("pump-7", "a", "nile", "größe")] == [51, 3, 63, 9]
-    assert [chunk_of("pump-7", seq) for seq in (0, 12, 13, 76, 77)] == [0, 0, 1, 1, 2]
-    assert [first_of("pump-7", chunk) for chunk in (0, 1, 2)] == [0, 13, 77]
-    records = [record(i) for i in range(CHUNK)]
-    sealed = sealed_of("a", 2, records)
-    assert unseal("a", 2, sealed) == records
-    unchecked = wire.checked(sealed, "history", "a", 2)
-    damaged = [
-        ("a", 2, b"garbage"),
-        ("a", 2, unchecked),
-        ("a", 2, sealed[:-3]),
-        ("a", 3, sealed),
-        ("b", 2, sealed),
-    ]
-    for place in damaged:
-        with pytest.raises(UnreadablePart):
-            unseal(*place)
-
-
 # --- the worker's side ------------------------------------------------------------------------
 
 
@@ -100,22 +67,22 @@ def test_load_finds_all_parts(redis_client, store):
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
     redis_client.hset(keys.heads(P), items=head_fields("bare", head_of(5))[:2])
     missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
-    assert missing == Stored(None, None, [], {})
-    tail = [b"x", b"y", b"z"]
-    head = StoredHead(*head_fields("a", head_of(130, checkpoint=128))[1::2])
-    assert found == Stored(head, state, tail, {b"k\x000": b"r"})
-    assert broken == Stored(StoredHead(b"\xc1", None), None, [], {})
-    assert (bare.head.position, bare.checkpoint) == (None, None)
+    assert missing == Stored(tail=[])
+    head = head_of(130, checkpoint=128)
+    assert found == Stored(head, state, [b"y", b"z"], {b"k\x000": b"r"})
+    assert (broken.head, broken.wrong) == (None, "the position of 'broken' is missing")
+    assert bare.wrong == "the position of 'bare' is missing"
+    redis_client.zadd(keys.names(P), {"lost": 0})
+    assert store.load(P, ["lost"])[0].wrong == "its head is missing"
     assert store.load(P, []) == []
 
 
-def test_chunks_as_stored(redis_client, store):
-    write_history(redis_client, "a", 200, 200)
-    first, none, second = store.chunks([(P, "a", [0, 99, 1])])[0]
-    assert none is None
-    records = unseal("a", 0, first) + unseal("a", 1, second)
-    assert [r.seq for r in records] == list(range(len(unseal("a", 0, first)) + 64))
-    assert store.chunks([(P, "a", []), (P, "a", [0])]) == [[], [first]]
+def test_the_last_rows_of_several_streams(redis_client, store):
+    put_records(redis_client, P, "a", map(record, range(200)))
+    put_records(redis_client, P, "b", map(record, range(3)))
+    found = store.tails([(P, "a", 70), (P, "a", 0), (P, "b", 9), (P, "c", 1), (P, "a", -5)])
+    assert list(map(len, found)) == [70, 0, 3, 0, 0]
+    assert seqs(records_of("a", found[0])) == [*range(130, 200)]
 
 
 # --- the API's side ---------------------------------------------------------------------------
@@ -159,33 +126,42 @@ def seqs(found):
     return [record.seq for record in found]
 
 
-async def test_records_across_chunks_and_tail(redis_client, alone):
-    for stream in ("pump-7", "größe"):
-        sealed = next(i for i in range(200, 300) if (i + phase_of(stream)) % CHUNK == 0)
-        write_history(redis_client, stream, 300, sealed)
-        head = head_of(300, sealed=sealed)
-        ranges = [(0, 1), (299, 300), (sealed - 1, sealed + 1), (sealed, 300), (0, sealed)]
-        ranges += [(i, i + 70) for i in (0, 5, 60, 64, 130)]
-        for start, stop in ranges:
-            kept = await alone.records(stream, head, start, stop)
-            assert seqs(kept) == list(range(start, stop))
-        assert kept[0] == record(130)
-        assert seqs(await alone.records(stream, head, -5, 999)) == list(range(300))
-        assert await alone.records(stream, head, 300, 400) == []
-        assert await alone.records(stream, head, 5, 5) == []
+async def test_records_in_spans_of_a_tail(redis_client, alone):
+    """Of blocks of one row and of several, some of which stand for rows of those before."""
+    rng = random.Random(4)
+    place = wire.place_of("tail", "a")
+    seq = 0
+    rows = []
+    while seq < 300:
+        first = seq - min(rng.choice([0, 0, 1, 2]), max(0, len(rows) - 1))
+        rows = [wire.encode_row(record(at)) for at in range(first, seq + rng.choice([1, 1, 1, 40]))]
+        redis_client.rpush(keys.tail(P, "a"), *blocks(place, first, rows))
+        seq = first + len(rows)
+    head = head_of(300)
+    spans = [(0, 1), (299, 300), (0, 300), (100, 300), *((i, i + 70) for i in range(0, 230, 7))]
+    for start, stop in spans:
+        kept = await alone.records("a", head, start, stop)
+        assert kept == [record(at) for at in range(start, stop)]
+    assert seqs(await alone.records("a", head, -5, 999)) == list(range(300))
+    assert await alone.records("a", head, 300, 400) == []
+    assert await alone.records("a", head, 5, 5) == []
 
 
-async def test_records_end_with_the_retained_and_follow_what_was_sealed_since(redis_client, alone):
-    write_history(redis_client, "a", 200, 189)
-    head = head_of(200, sealed=189, history=50)
+async def test_records_end_with_the_retained_and_gaps_are_named(redis_client, alone):
+    put_records(redis_client, P, "a", map(record, range(100, 200)))
+    head = head_of(200, oldest=100, history=50)
     assert seqs(await alone.records("a", head, 0, 200)) == list(range(150, 200))
-    before = head_of(200, sealed=61)  # what was sealed when the head was read; 189 is by now
-    assert seqs(await alone.records("a", before, 0, 200)) == list(range(200))
-    put_head(redis_client, P, "a", head_of(200, sealed=189))
-    redis_client.lset(keys.tail(P, "a"), 6, "195")
-    redis_client.lrem(keys.tail(P, "a"), 1, "195")
-    with pytest.raises(UnreadablePart, match="observation 195 of 'a' is missing"):
-        await alone.records("a", before, 0, 200)
+    put_head(redis_client, P, "a", head)
+    before = head_of(180)  # as it was read; what went with a commit since is no gap
+    assert seqs(await alone.records("a", before, 0, 200)) == list(range(100, 180))
+    tail = keys.tail(P, "a")
+    blob = redis_client.lindex(tail, 95)
+    redis_client.lrem(tail, 1, blob)
+    with pytest.raises(UnreadablePart, match="goes on at seq 196, expected 195"):
+        await alone.records("a", head, 0, 200)
+    redis_client.ltrim(tail, 0, 94)
+    with pytest.raises(UnreadablePart, match="observation 199 of 'a' is missing"):
+        await alone.records("a", head, 0, 200)
 
 
 async def pages(reader, prefix, limit):

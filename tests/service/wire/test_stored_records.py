@@ -1,4 +1,4 @@
-"""Records as rows, blocks and chunks: what is read is what was written."""
+"""Records as rows and blocks: what is read is what was written."""
 
 import itertools
 import math
@@ -214,40 +214,14 @@ def mixed(rng, first, count):
     return records
 
 
-def unsealed(chunk):
-    """First position and rows of a chunk."""
-    first, runs = rows.split_columns(chunk)
-    return first, [row for run in runs for row in rows.listed(run)]
-
-
-def test_blocks_and_chunks_are_the_identity():
+def test_blocks_are_the_identity():
     rng = random.Random(3)
     for count in [0, 1, 2, 63, 64, 64, 64, 255]:
         first = rng.choice([0, 1, 2**48 - 256])
         records = mixed(rng, first, count)
         encoded = [rows.encode_row(record) for record in records]
         body = rows.block_of(first, encoded)
-        assert rows.split_block(body) == (first, encoded)
-        stored = [kept(r) if own[0] else r for r, own in zip(records, encoded, strict=True)]
-        assert all(map(same, rows.decode_block(body), stored))
-        start, stop = first + count // 3, first + count // 2
-        inside = stored[count // 3 : count // 2]
-        assert rows.decode_block(body, start, stop) == inside
-        for begin, end in [(0, first), (first + count, 2**60), (0, first + 1), (first, first)]:
-            inside = any(begin <= record.seq < end for record in records)
-            assert rows.overlaps(body, begin, end) == inside
-        chunk = rows.columns_of(first, encoded)
-        assert unsealed(chunk) == (first, encoded)
-        assert all(map(same, rows.decode_columns(chunk), stored))
-    alike = [rows.encode_row(ordinary(i, rng)) for i in range(600)]  # more than one run holds
-    assert unsealed(rows.columns_of(9, alike)) == (9, alike)
-
-
-def test_a_chunk_that_claims_more_than_it_can_hold_is_refused():
-    chunk = rows.compressed(bytes(10_000))
-    assert rows.decompressed(chunk) == bytes(10_000)
-    with pytest.raises(ValueError, match="length"):
-        rows.split_columns(b"\xff\xff\xff\x7f" + chunk[4:])
+        assert (rows.first_of(body), rows.split_block(body)) == (first, encoded)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -266,11 +240,10 @@ def test_labels_are_read_as_columns_whatever_their_records_are(outputs):
     rng.shuffle(records)
     encoded = [rng.choice([record, rows.encode_row(record)]) for record in records]
     stored = [rows.encode_row(record) for record in records]
-    _, runs = rows.split_columns(rows.columns_of(0, stored))
-    for parts in [encoded], [encoded[:9], encoded[9:]], runs:
-        labels = rows.labels_of(parts, outputs)
+    for mixed_rows in encoded, stored:
+        labels = rows.labels_of(mixed_rows, outputs)
         same_labels(labels, records, outputs)
-    none = rows.labels_of([[]], outputs)
+    none = rows.labels_of([], outputs)
     assert (none.y.shape, none.offset.shape, none.times, none.accepted) == (
         (0, outputs),
         (0, outputs),
@@ -293,7 +266,7 @@ def test_a_block_that_was_cut_or_goes_on_is_refused():
     body = rows.block_of(3, [rows.encode_row(record) for record in mixed(rng, 3, 9)])
     for other in [body[:length] for length in range(len(body))] + [body + b"\0"]:
         with pytest.raises((ValueError, IndexError, struct.error)):
-            rows.decode_block(other)
+            rows.split_block(other)
 
 
 def predictives(records, outputs):

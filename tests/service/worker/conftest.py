@@ -27,11 +27,11 @@ from service.store.log import entry_of
 from service.store.reads import AsyncStore
 from service.store.shards import script
 from service.store.streams import (
+    BLOCK,
     decoded,
     head_of,
-    in_tail,
+    records_of,
     stored_head,
-    unseal,
     values_of,
 )
 from service.wire import Import, Observation, Observe, ObserveMany, RunLength, rows, snapshot
@@ -287,9 +287,9 @@ class Bench:
     # --- what is stored -----------------------------------------------------------------------
 
     def stored(self, stream):
-        """Every key of a stream: head, tail, history, checkpoint, events, idempotency."""
+        """Every key of a stream: head, tail, checkpoint, events, idempotency."""
         p = self.partition(stream)
-        hashes = ("history", "events", "idempotency")
+        hashes = ("events", "idempotency")
         stored = {name: self.client.hgetall(keys.HASHES[name](p, stream)) for name in hashes}
         stored["checkpoint"] = self.client.hget(keys.checkpoints(p), stream)
         stored["tail"] = self.tail(stream)
@@ -366,20 +366,13 @@ class Bench:
         return self.ask(Import(stream, STAGED), status=status)
 
     def records(self, stream):
-        """Retained records as the API reads them: sealed chunks, then the tail; checked."""
-        head, p = self.head(stream), self.partition(stream)
-        chunks = self.client.hgetall(keys.history(p, stream))
-        sealed = [r for n, blob in chunks.items() for r in unseal(stream, int(n), blob)]
-        assert len({record.seq for record in sealed}) == len(sealed)
-        assert all(record.seq < head.sealed for record in sealed)
-        loose = in_tail(stream, self.tail(stream))
-        records = {record.seq: record for record in sealed}
-        for record in loose:
-            # What is in both is the same.
-            assert records.setdefault(record.seq, record) == record
-        oldest = max(0, head.seq - head.settings.history)
-        kept = [records[seq] for seq in range(oldest, head.seq)]
-        assert max(records, default=-1) < head.seq
+        """Retained records as the API reads them; checked."""
+        head = self.head(stream)
+        records = records_of(stream, self.tail(stream))
+        first = records[0].seq if records else head.seq
+        assert [record.seq for record in records] == [*range(first, head.seq)]
+        assert first <= head.oldest < first + BLOCK  # a block goes when all of it may
+        kept = records[head.retained_from - first :]
         read = self._store(lambda store: store.records(stream, head, 0, head.seq))
         assert asyncio.run(read) == kept
         return kept

@@ -130,7 +130,7 @@ def test_random_mixes_equal_one_command_at_a_time(make_bench, close, seed):
     resident = (1 << 30, 1, 9000)[seed % 3]
     bench = make_bench(checkpoint_every=(64, 8, 4)[seed % 3], resident_bytes=resident)
     plain = make_bench(db=1)
-    entries = mix(rng, bench, 60)
+    entries = mix(rng, bench, 80)
     outcomes = apply_with_faults(bench, rng, entries)
     for outcome, each in zip(outcomes, [c for entry in entries for c in entry], strict=True):
         (expected,) = plain.send(each)

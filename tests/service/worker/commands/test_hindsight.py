@@ -13,7 +13,6 @@ from model_core.stream import hindsight
 from model_core.upm.builtin import Options, build
 from service import wire
 from service.store import keys
-from service.store.streams import CHUNK
 from service.wire import (
     Configure,
     Delete,
@@ -121,8 +120,7 @@ def test_of_a_stream_longer_than_its_history(bench):
     y = labels(330)
     create(bench, "averaged", y, history=100)
     hindsight_found = segment(bench)
-    # History is retained in whole chunks.
-    assert 330 - 100 - CHUNK < hindsight_found.first <= 330 - 100
+    assert hindsight_found.first == 330 - 100
     later = evaluated("averaged", y[hindsight_found.first :])
     assert hindsight_found.starts == [
         hindsight_found.first,

@@ -318,8 +318,8 @@ def test_what_many_streams_need_of_their_history_is_read_at_once(make_bench, mon
     rng = random.Random(3)
     store = bench.worker.engine.store
     asked = []
-    chunks = store.chunks
-    monkeypatch.setattr(store, "chunks", lambda own: asked.append(len(own)) or chunks(own))
+    tails = store.tails
+    monkeypatch.setattr(store, "tails", lambda own: asked.append(len(own)) or tails(own))
 
     def send(*levels):
         for level in levels:

@@ -18,7 +18,7 @@ GIVEN = {
     "poisson": {"location": [4.0]},
     "categorical": {"classes": 4},
 }
-LENGTH = 130  # beyond two levels and a sealed chunk
+LENGTH = 130  # beyond two levels
 
 
 @pytest.fixture

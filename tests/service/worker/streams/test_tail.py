@@ -1,9 +1,14 @@
 """The tail of a stream: what a commit appends to it, and what it drops."""
 
+import random
+from operator import add
+
+import pytest
+
 from service import wire
 from service.store import keys
-from service.store.streams import in_tail, unseal
-from service.wire import Event
+from service.store.streams import UnreadablePart, blocks, records_of, rows_of
+from service.wire import Event, stored_records
 from service.worker.streams.stream import Stream
 from tests.stored import record
 
@@ -22,57 +27,110 @@ def observe(stream, count):
     stream.touch(1)
 
 
-def test_rows_go_when_they_are_sealed_and_in_a_checkpoint():
-    stream = Stream(0, "a")  # its first chunk ends at 61
-    stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True))
-    observe(stream, 70)
-    ((push, _, *stored),) = tail_effects(stream)
-    assert push == "RPUSH"
-    assert [r.seq for r in in_tail("a", stored)] == [*range(70)]
-    for checkpoint, first in ((30, 30), (65, 61)):
+def applied(stored, effects):
+    """A stored tail after effects on it."""
+    for operation, _, *arguments in effects:
+        bodies = [blob[wire.CHECKSUM_SIZE :] for blob in stored]
+        firsts = list(map(stored_records.first_of, bodies))
+        if operation == "RPUSH":
+            stored = [*stored, *arguments]
+        elif operation == "CUT":
+            stored = [b for b, first in zip(stored, firsts, strict=True) if first < arguments[0]]
+        elif operation == "DROP":
+            ends = map(add, firsts, map(len, map(stored_records.split_block, bodies)))
+            stored = [b for b, end in zip(stored, ends, strict=True) if end > arguments[0]]
+    return stored
+
+
+def seqs(stored):
+    return [record.seq for record in records_of("a", stored)]
+
+
+def test_rows_go_when_they_are_past_the_history_and_before_a_checkpoint():
+    stream = Stream(0, "a")
+    settings = wire.StreamSettings("gaussian", history=10)
+    stream.create(wire.Head(1, settings, warm=True))
+    stored = []
+    for _ in range(200):
+        observe(stream, 1)
+        stored = applied(stored, tail_effects(stream))
+    assert seqs(stored) == [*range(200)]
+    # Of what no checkpoint covers nothing goes, and not less than a block at once.
+    for checkpoint, first in ((60, 0), (100, 100), (150, 100), (199, 190)):
         stream.live().checkpoint = checkpoint
-        unlink, (push, _, *stored) = tail_effects(stream)
-        assert (unlink, push) == (("UNLINK", keys.tail(0, "a")), "RPUSH")
-        assert [r.seq for r in in_tail("a", stored)] == [*range(first, 70)]
-        assert (stream.tail.start, stream.tail.end) == (first, 70)
-        assert tail_effects(stream) == []
+        stored = applied(stored, tail_effects(stream))
+        assert seqs(stored) == [*range(first, 200)]
+        assert stream.live().oldest == first
+    assert tail_effects(stream) == []
+
+
+def test_a_corrected_record_stands_for_the_stored_one():
+    stream = Stream(0, "a")
+    stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True))
+    stored = []
+    for count in (2, 4):
+        observe(stream, count)
+        stored = applied(stored, tail_effects(stream))
+    for seq in (3, 4, 5):
+        stream.tail.put(record(seq, -1.0))
     observe(stream, 1)
-    ((push, _, *more),) = tail_effects(stream)
-    loaded = Stream(0, "a")
-    loaded.tail.read([*stored, *more])
-    assert loaded.tail.records(0) == [record(seq, float(seq)) for seq in range(61, 71)]
+    effects = tail_effects(stream)
+    assert [effect[:3] for effect in effects][0] == ("CUT", keys.tail(0, "a"), 3)
+    stored = applied(stored, effects)
+    assert len(stored) == 3  # the second has one row that counts
+    assert [r.y for r in records_of("a", stored)] == [0.0, 1.0, 2.0, -1.0, -1.0, -1.0, 6.0]
 
 
-def test_a_corrected_record_has_the_tail_written_anew():
+def test_what_is_read_is_what_is_stored_and_what_is_new():
+    """However many blocks there are, and rows that stand for stored ones."""
+    rng = random.Random(2)
     stream = Stream(0, "a")
-    stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True))
-    observe(stream, 5)
-    stream.effects()
-    stream.tail.put(record(3, -1.0))
-    unlink, (push, _, blob) = tail_effects(stream)
-    assert (unlink, push) == (("UNLINK", keys.tail(0, "a")), "RPUSH")
-    assert [r.y for r in in_tail("a", [blob])] == [0.0, 1.0, 2.0, -1.0, 4.0]
+    settings = wire.StreamSettings("gaussian", history=50)
+    stream.create(wire.Head(1, settings, warm=True, y_dim=1))
+    head = stream.live()
+    stored = []
+    labels = []
+    for _ in range(300):
+        if head.seq > 20 and rng.random() < 0.1:
+            first = head.seq - rng.randrange(1, 20)
+            labels[first:] = [-1.0 - label for label in labels[first:]]
+            for seq in range(first, head.seq):
+                stream.tail.put(record(seq, labels[seq]))
+        count = rng.choice((1, 1, 3))
+        labels += map(float, range(head.seq, head.seq + count))
+        observe(stream, count)
+        for most in (1, 7, 1000):
+            _, _, missing = stream.tail.missing(head, most)
+            blobs = stored[-missing:] if missing > 0 else []
+            found = stream.tail.labels(head, blobs, most).y[:, 0].tolist()
+            assert found == labels[-min(most, 50, len(labels)) :]
+        if rng.random() < 0.7:
+            head.checkpoint = head.seq
+            stored = applied(stored, tail_effects(stream))
+    assert head.oldest > 200
 
 
-def test_what_is_sealed_and_in_a_checkpoint_at_once_never_comes_into_the_tail():
-    stream = Stream(0, "a")
-    stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True))
-    observe(stream, 70)
-    stream.live().checkpoint = 70
-    effects, _ = stream.effects()
-    (push,) = [effect for effect in effects if effect[0] == "RPUSH"]
-    assert [r.seq for r in in_tail("a", push[2:])] == [*range(61, 70)]
-    (chunk,) = [effect for effect in effects if effect[1] == keys.history(0, "a")]
-    assert [r.seq for r in unseal("a", 0, chunk[3])] == [*range(61)]
+def test_blocks_that_do_not_follow_on_each_other_are_refused():
+    rows = [wire.encode_row(record(seq)) for seq in range(6)]
+    place = wire.place_of("tail", "a")
 
+    def block(first, stop):
+        (blob,) = blocks(place, first, rows[first:stop])
+        return blob
 
-def test_labels_of_a_stream_without_a_chunk_are_read_from_no_store():
-    stream = Stream(0, "a")  # its first chunk ends at 61
-    stream.create(wire.Head(1, wire.StreamSettings("gaussian"), warm=True, y_dim=1))
-    observe(stream, 100)
-    assert stream.tail.missing(stream.live(), 2016) == (0, "a", [])
-    labels = stream.tail.labels(stream.live(), [], 2016)
-    assert labels.y[:, 0].tolist() == [*map(float, range(100))]
+    assert rows_of("a", [block(0, 3), block(2, 4), block(4, 6)]) == (0, rows)
+    assert rows_of("a", []) == (0, [])
+    good = block(0, 3)
+    for blobs in (
+        [good, block(4, 6)],
+        [good, block(3, 5), block(3, 5)],
+        [good, block(2, 4), block(1, 4)],
+        [good[:-3]],
+        [b"garbage"],
+        [wire.checksummed(good[wire.CHECKSUM_SIZE :], "tail", "b")],
+    ):
+        with pytest.raises(UnreadablePart, match="the stored tail of 'a'"):
+            rows_of("a", blobs)
 
 
 def test_what_a_deleted_generation_left_waiting_goes_with_its_keys():
@@ -93,5 +151,5 @@ def test_what_a_deleted_generation_left_waiting_goes_with_its_keys():
         own = [(operation, *rest[:1]) for operation, name, *rest in effects if name == key]
         assert own == [written[0], dropped, written[1]]
     (push,) = [effect for effect in effects if effect[0] == "RPUSH"]
-    assert [r.seq for r in in_tail("a", push[2:])] == [0, 1, 2]
+    assert seqs(push[2:]) == [0, 1, 2]
     assert stream.idle
