@@ -528,11 +528,13 @@ class ListResponse(Response):
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         before, between, after = self._around
-        for piece in self._pieces or [b""]:
+        pieces = self._pieces or [b""]
+        for piece in pieces[:-1]:
             await send({"type": "http.response.body", "body": before + piece, "more_body": True})
             await asyncio.sleep(0)
             before = between
-        await send({"type": "http.response.body", "body": after, "more_body": False})
+        last = b"".join((before, pieces[-1], after))
+        await send({"type": "http.response.body", "body": last})
 
 
 async def submit(request: Request, command: Command) -> Response:

@@ -353,7 +353,7 @@ class Gathered(GatheredValues):
 
     def add(self, histogram: Histogram, *values: float) -> None:
         """Gather values of a histogram."""
-        super().add(histogram, *values)
+        self._values[histogram] += values
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(ENTER_EVERY_S, self.enter)
 

@@ -367,8 +367,10 @@ class Gateway:
     ) -> CommandGroup:
         """Return a new group for commands of the kind of the first."""
         deadline_s = self._settings.request_deadline_s if patience is None else patience.left_s
-        read_only = isinstance(first, wire.READ_ONLY)
-        counted = not isinstance(first, wire.BACKGROUND)  # which do not delay other commands
+        observes = isinstance(first, wire.Observe | wire.ObserveMany)  # nearly always
+        read_only = not observes and isinstance(first, wire.READ_ONLY)
+        # Background ones do not delay other commands.
+        counted = observes or not isinstance(first, wire.BACKGROUND)
         waiting = self._replies.pending
         return CommandGroup(waiting, partition, count, deadline_s, read_only, counted)
 

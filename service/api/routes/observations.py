@@ -250,29 +250,37 @@ class Bulk:
 
     async def run(self) -> None:
         """Apply all items."""
+        waves: defaultdict[int, list[list[int]]] = defaultdict(list)
+        gateway = self._context.gateway
+        streams = self._items.streams
+        if self._items.others or len(set(streams)) < len(streams):
+            await self._begin(waves)
+        else:  # nearly always
+            for place, partition in enumerate(gateway.partitions(cast(list[str], streams))):
+                waves[partition].append([place])
+        await submit_waves(gateway, waves, self._command, self._following)
+
+    async def _begin(self, waves: defaultdict[int, list[list[int]]]) -> None:
+        """Add the first group of each stream, and answer what has no stream."""
         by_stream: dict[str, list[int]] = {}
         others = self._items.others
-        streams = self._items.streams
-        for first in range(0, len(streams), ITEMS_AT_ONCE):
-            for i, stream in enumerate(streams[first : first + ITEMS_AT_ONCE], first):
-                if stream is not None:
-                    by_stream.setdefault(stream, []).append(i)
-                    continue
+        for i, stream in enumerate(self._items.streams):
+            if stream is None:
                 bad = others[i]
                 assert isinstance(bad, BadItem)
                 self._refuse([i], bad.error)
-            await asyncio.sleep(0)
-        gateway = self._context.gateway
-        waves: defaultdict[int, list[list[int]]] = defaultdict(list)
-        partitions = gateway.partitions(by_stream)
+            else:
+                by_stream.setdefault(stream, []).append(i)
+            if i % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        partitions = self._context.gateway.partitions(by_stream)
         for (stream, places), partition in zip(by_stream.items(), partitions, strict=True):
             group = places
-            if len(places) > 1 or (others and places[0] in others):
+            if len(places) > 1 or places[0] in others:
                 self._groups[stream] = self._grouped(places)
                 group = self._next(stream)
             if group:
                 waves[partition].append(group)
-        await submit_waves(gateway, waves, self._command, self._following)
 
     def documents(self) -> list[Answer | Document]:
         """Return the answer or the problem document of each item."""
