@@ -11,10 +11,12 @@ import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from itertools import chain, compress, groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,6 +41,7 @@ from service.wire import (
     StreamSettings,
     stored_records,
 )
+from service.wire.records import Position
 from service.wire.stored_records import POSITION, enter_numbers, field_at
 from service.worker.streams.history import NOTHING, Tail
 from service.worker.streams.step_inputs import label_of
@@ -117,8 +120,8 @@ class Table:
         """Give a stream a row of these values of `ROW`; returns its place. further: its own."""
         if not self._free:
             held = len(self.rows)
-            self.rows = np.concatenate((self.rows, np.zeros(held, ROW)))
-            self._free += range(held, 2 * held)
+            self.rows = _with_room(self.rows, 2 * held)
+            self._free += range(2 * held - 1, held - 1, -1)
         at = self._free.pop()
         self.rows[at] = values
         if further:
@@ -169,8 +172,8 @@ class Table:
         asleep = [stream for stream in streams if stream.at >= 0]
         assert len(asleep) == used, f"{len(asleep)} streams sleep in {used} rows"
         places = [stream.at for stream in asleep]
-        self.rows = np.concatenate((self.of(places), np.zeros(held - used, ROW)))
-        self._free = list(range(used, held))
+        self.rows = _with_room(self.of(places), held)
+        self._free = list(range(held - 1, used - 1, -1))
         self.hazards = {i: self.hazards[at] for i, at in enumerate(places) if at in self.hazards}
         self.further = {i: self.further[at] for i, at in enumerate(places) if at in self.further}
         self.new = {i: self.new[at] for i, at in enumerate(places) if at in self.new}
@@ -197,6 +200,14 @@ class Table:
         return np.asarray(self.rows["position"]["seq"] - self.rows["checkpoint"])
 
 
+def _with_room(rows: NDArray[Any], held: int) -> NDArray[Any]:
+    """Rows, and free ones after them up to so many, which take no memory before they are used."""
+    room = np.zeros(held, ROW)
+    room[: len(rows)] = rows
+    return room
+
+
+NO_POSITION = msgspec.structs.asdict(Position())
 # About, of a stream, and of a struct that is not encoded.
 STREAM_BYTES = 2200
 STRUCT_BYTES = 500
@@ -248,7 +259,7 @@ class Stream:
     _raised: tuple[tuple[Event, str | None], ...] = ()
     # Some of them may not be committed yet.
     _recent_events: dict[int, Event] = dataclasses.field(default_factory=lambda: NOTHING)
-    _settled: bytes = b""  # part of the head, as it was last written
+    _settled: bytes = b""  # digest of this part of the head, as it was last written
     _remembered_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -276,6 +287,12 @@ class Stream:
         """Have a row of the table hold the position from here on."""
         self._table = table
         self.at = at
+        self._forget_position()
+
+    def _forget_position(self) -> None:
+        """Give back the memory of a position that is in the table."""
+        for name, value in NO_POSITION.items():
+            setattr(self._head, name, value)
 
     def wake(self) -> None:
         """Take the position back from the table, if it is asleep."""
@@ -366,7 +383,7 @@ class Stream:
     def begin_with(self, head: Head) -> None:
         """Take the stored head over."""
         head.settings = wire.shared(head.settings)
-        self._settled = wire.encode_settled(head)
+        self._settled = _digest_of(wire.encode_settled(head))
         self.head = head
         self.begin_season()
 
@@ -614,8 +631,9 @@ class Stream:
             position = wire.checksummed_at(self.place, wire.encode_position(head))
             fields += (keys.position_field(self.name), position)
             settled = wire.encode_settled(head)
-            if settled != self._settled:
-                self._settled = settled
+            digest = _digest_of(settled)
+            if digest != self._settled:
+                self._settled = digest
                 fields += (self.name, wire.checksummed(settled, "head", self.name))
             if self.alive and head.settings.ttl is not None:
                 effects.append(due_effect(self.partition, self.name, head))
@@ -625,7 +643,13 @@ class Stream:
             row["due"] = self.due(table.checkpoint_every)
             row["checkpoint"] = head.checkpoint
             row["checkpoint_ms"] = head.checkpoint_ms or head.created_ms
+            self._forget_position()
         return effects, fields
+
+
+def _digest_of(settled: bytes) -> bytes:
+    """Eight bytes that stand for a settled part: as bytes it takes four times as many."""
+    return blake2b(settled, digest_size=8).digest()
 
 
 # --- many streams that are asleep: nothing here costs a call for each of them ---------------------
