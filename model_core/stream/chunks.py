@@ -127,7 +127,7 @@ class Chunks:
         lying = self._lying.take(own)
         keys = self._keys.take(own)
         held = [chunk for chunk in self._chunks if chunk.key == keys[0]]
-        if held and (keys == keys[0]).all():  # as a rule: it has to be quick
+        if held and np.count_nonzero(keys == keys[0]) == len(keys):  # as a rule: it has to be quick
             return [(held[0], lying, slice(None))]
         if (keys < 0).any():
             raise KeyError(f"rows {own[keys < 0].tolist()} were removed")

@@ -893,38 +893,29 @@ class Slab:
         """
         packed, repeating = self._resolved(rows, packed)
         memories = self._settled(rows, packed.inputs)
-        groups: list[tuple[Chunk, Array, Array, Runs]] = []
+        anomalies, quiet = np.empty(len(rows)), places.NO_RUNS.quiet
         if self._kernel is None:
             table, predicted = self._eagerly(rows, packed, summarised)
         else:
-            groups += self._groups(rows, packed.y, rest)
-            parts = []
-            for chunk, lying, at, runs in groups:
-                inputs, hazards = packed.inputs[at], packed.hazard[at]
-                held = room[at] if len(room) else room
-                parts.append(
-                    self._advance(chunk.arrays, lying, inputs, hazards, summarised, held, runs=runs)
-                )
-                if len(room):
-                    room[at] = held
-            table, predicted = _gathered([at for _, _, at, _ in groups], parts)
+            groups = [*self._groups(rows, packed.y, rest)]
+            table, predicted = self._advance_each(groups, packed, summarised, room)
+            if rest is not None:
+                quiet = np.empty(len(rows), np.bool_)
+                for _, _, at, runs in groups:
+                    anomalies[at] = runs.anomalies
+                    quiet[at] = runs.quiet
         # Where a step is not `ok`, table and summary are undefined.
         refused = table[:, OK_COLUMN] <= 0
         self._hold(repeating, packed.y, ~refused)
-        surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
-        table[refused] = 0.0
-        quiet = places.NO_RUNS.quiet
         if rest is None:
+            surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
             anomalies = self._anomalies(rows, packed.y, surprises)
-        else:
-            anomalies, quiet = np.empty(len(rows)), np.empty(len(rows), np.bool_)
-            for _, _, at, runs in groups:
-                anomalies[at] = runs.anomalies
-                quiet[at] = runs.quiet
+        if np.count_nonzero(refused):
+            table[refused] = 0.0
+            if predicted is not None:
+                predicted.numbers[refused] = np.nan
         applied = NOTHING_CORRECTED
         if predicted is not None:
-            if refused.any():
-                predicted.numbers[refused] = np.nan
             labels = packed.y, table[:, OUTLYING_COLUMN] > 0
             applied = self.corrected(rows, predicted, self._interval, labels, packed.offset)
         return Stepped(table, predicted, anomalies, applied, memories, quiet)
@@ -946,6 +937,25 @@ class Slab:
                 limits = np.ascontiguousarray(rest[own])
                 runs = Runs.begin(limits, beside.arrays[0], ranked, labels)
                 yield chunk, lying[within], own, runs
+
+    def _advance_each(
+        self,
+        groups: Sequence[tuple[Chunk, Array, Array, Runs]],
+        packed: Packed,
+        summarised: bool,
+        room: Floats,
+    ) -> tuple[Floats, Summary | None]:
+        """As `_advance`, of all groups of rows."""
+        parts = []
+        for chunk, lying, at, runs in groups:
+            inputs, hazards = packed.inputs[at], packed.hazard[at]
+            held = room[at] if len(room) else room
+            parts.append(
+                self._advance(chunk.arrays, lying, inputs, hazards, summarised, held, runs=runs)
+            )
+            if len(room):
+                room[at] = held
+        return _gathered([at for _, _, at, _ in groups], parts)
 
     def _resolved(self, rows: Numbers, packed: Packed) -> tuple[Packed, dict[int, list[int]]]:
         """The next observations of rows, with labels of coarse ones spread over their steps.

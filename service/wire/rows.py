@@ -65,11 +65,15 @@ class Numbers(NamedTuple):
         times: list[str | None] | None,
     ) -> Numbers:
         """Those of an ObserveMany's columns."""
-        count = len(y) // 8 if outputs is None else len(outputs)
+        labels = np.frombuffer(y, "<f8")
+        count = len(labels) if outputs is None else len(outputs)
         own = np.ones(count, np.int64) if outputs is None else np.array(outputs, np.int64)
         given = np.zeros(count, np.int64) if inputs is None else np.array(inputs, np.int64)
         known = None if times is None else np.array(times, object)
-        return cls(_table(y, own, 1), own, _table(x, given, 0), given, known)
+        table = labels[:, None] if outputs is None else _table(labels, own, 1)
+        if inputs is None:
+            return cls(table, own, np.empty((count, 0)), given, known)
+        return cls(table, own, _table(np.frombuffer(x, "<f8"), given, 0), given, known)
 
     def part(self, chosen: slice | NDArray[Any]) -> Numbers:
         """Those of some of the observations."""
@@ -113,12 +117,11 @@ class Numbers(NamedTuple):
         ]
 
 
-def _table(numbers: bytes, sizes: NDArray[np.int64], least: int) -> NDArray[np.float64]:
+def _table(flat: NDArray[np.float64], sizes: NDArray[np.int64], least: int) -> NDArray[np.float64]:
     """Numbers (N, ...) that lie one after the other, `sizes` in each row; nan behind them.
 
     least: columns.
     """
-    flat = np.frombuffer(numbers, "<f8")
     most = int(sizes.max(initial=least))
     if len(flat) == most * len(sizes):
         return flat.reshape(len(sizes), most)

@@ -345,6 +345,8 @@ class CommandBatch:
 
     def _enter_awake(self) -> None:
         """Have the observations count whose streams were awakened for them."""
+        if not self._awake:
+            return
         awake = self._awake
         self._awake = []
         work = [(queue.stream, answer) for queue, answer, _ in awake]
@@ -678,7 +680,8 @@ def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> Coming:
     sizes = [len(task.streams) for task in tasks]
     counts = np.concatenate([task.counts for task in tasks])
     envelopes = chain.from_iterable(map(repeat, [task.envelope for task in tasks], sizes))
-    timed = np.repeat([task.command.settings is not None for task in tasks], sizes)
+    ingested = [task.command.settings is not None for task in tasks]
+    timed = np.repeat(ingested, sizes) if any(ingested) else None
     given = Numbers.joined([task.given for task in tasks])
     return Coming(streams, [*envelopes], given, counts, np.zeros(len(counts), dtype=bool), timed)
 
@@ -688,23 +691,26 @@ def _next_of(queues: Sequence[StreamQueue]) -> Coming:
     tasks = [queue.tasks[0] for queue in queues]
     commands = [_observed(queue) for queue in queues]
     new = [i for i, task in enumerate(tasks) if task.given is None]
-    if new:
-        given = Numbers.given([seen for i in new for seen in commands[i].observations])
-        at = 0
-        for i in new:
-            tasks[i].given = given.part(slice(at, at + tasks[i].units))
-            at += tasks[i].units
-    parts = []
-    for task, queue in zip(tasks, queues, strict=True):
-        assert task.given is not None
-        parts.append(task.given.part(slice(queue.at, None)) if queue.at else task.given)
-    counts = np.array([len(part.y) for part in parts])
-    begun = np.array([queue.at > 0 for queue in queues])
+    given = Numbers.given([seen for i in new for seen in commands[i].observations])
+    at = 0
+    for i in new:
+        end = at + len(commands[i].observations)
+        tasks[i].given = given.part(slice(at, end))
+        at = end
+    begun = [queue.at > 0 for queue in queues]
+    counts = [len(command.observations) for command in commands]
+    if len(new) < len(queues) or any(begun):
+        parts = []
+        for i, queue in enumerate(queues):
+            own = tasks[i].given
+            assert own is not None
+            parts.append(own.part(slice(queue.at, None)))
+            counts[i] -= queue.at
+        given = Numbers.joined(parts)
     believed = any(command.belief for command in commands)
     streams = [queue.stream for queue in queues]
     envelopes = [task.envelope for task in tasks]
-    timed = np.zeros(len(queues), dtype=bool)
-    return Coming(streams, envelopes, Numbers.joined(parts), counts, begun, timed, believed)
+    return Coming(streams, envelopes, given, np.array(counts), np.array(begun), None, believed)
 
 
 def _by_task(tasks: Sequence[RowsTask], places: Ints) -> list[Ints]:

@@ -53,6 +53,7 @@ _COUNTED = [_COLUMN[name] for name in GATHERED]
 _LENGTHS = [_COLUMN[name] for name in ("map_run_length", "best_start")]
 _READ = [_COLUMN[name] for name in ("changed_probability", "evidence", "pruned_mass")]
 _SUMMED = [_COLUMN[name] for name in ("log_score", "pruned_mass")]
+_LIMITS = ("outputs", "inputs", *Range._fields)  # of `stream.ROW`, as `within` takes them
 
 
 # --- rest -----------------------------------------------------------------------------------------
@@ -156,8 +157,8 @@ def within(
     fit = (given.outputs == outputs) & (given.inputs == inputs)
     for i, y in enumerate(given.y.T):
         allowed = (y >= least) & (y <= largest)  # not of nan
-        if np.any(whole):
-            allowed &= ~np.asarray(whole) | (np.floor(y) == y)
+        if np.count_nonzero(whole):
+            allowed &= np.logical_not(whole) | (np.floor(y) == y)
         fit &= allowed if i == 0 else allowed | (outputs <= i)
     for i, x in enumerate(given.x.T):
         fit &= (np.abs(x) <= LARGEST) | (inputs <= i)
@@ -171,7 +172,8 @@ class Coming(NamedTuple):
     """The next observations of distinct streams (B): so many of each, run after run.
 
     begun: (B,) of a command that part was applied of; of any other all have to fit. timed: (B,) of
-    repeating writers, see `rewriting.resampled`. believed: whether the belief after each is wanted.
+    repeating writers, see `rewriting.resampled`; None: of none. believed: whether the belief after
+    each is wanted.
     """
 
     streams: Sequence[Stream]
@@ -179,7 +181,7 @@ class Coming(NamedTuple):
     given: Numbers
     counts: Ints
     begun: Bools
-    timed: Bools
+    timed: Bools | None
     believed: bool = False
 
 
@@ -235,13 +237,17 @@ class Wave:
         known = zip(self.streams, hazards, strict=True)
         return [self.tables.get(stream.at, hazard) for stream, hazard in known]
 
+    def last(self, column: NDArray[Any]) -> NDArray[Any]:
+        """What the last number of each run (B, ...) has in a column (N, ...)."""
+        return column if self._single else column[self.ends - 1]
+
     def counted(self, chosen: Bools) -> Ints:
         """How many of each run's numbers (N,) are chosen (B,)."""
         return np.add.reduceat(chosen, self.ends - self.counts, dtype=np.int64)
 
     def where(self, chosen: Bools) -> Wave:
         """The chosen numbers (N,), the first ones of each run; runs of none are left out."""
-        if chosen.all():
+        if _all(chosen):
             return self
         counts = self.counted(chosen)
         runs = counts.nonzero()[0]
@@ -271,11 +277,14 @@ class Wave:
     def by_slab(self) -> Iterator[tuple[Slab, Ints, Wave]]:
         """Places of the runs of streams of each slab, as many as are stepped at once; and these."""
         slabs = [stream.slab for stream in self.streams]
-        for slab in dict.fromkeys(slabs):
+        distinct = dict.fromkeys(slabs)
+        for slab in distinct:
             assert slab is not None
-            own = [i for i, other in enumerate(slabs) if other is slab]
+            own = np.arange(len(slabs))
+            if len(distinct) > 1:
+                own = np.array([i for i, other in enumerate(slabs) if other is slab])
             for first in range(0, len(own), slab.step_rows):
-                part = np.array(own[first : first + slab.step_rows])
+                part = own[first : first + slab.step_rows]
                 chosen = np.zeros(len(slabs), dtype=bool)
                 chosen[part] = True
                 yield slab, part, self.where(self.each(chosen))
@@ -291,35 +300,36 @@ def wave_of(table: Table, coming: Coming, allowed: Bools) -> tuple[Ints, Wave]:
     places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
     own = table.of(places)
     position = own["position"]
-    single = bool((counts == 1).all())
-    starts = counts.cumsum() - counts
+    usable = np.isnan(own["interval"])
+    if timed is not None:
+        usable = np.where(timed, counts == 1, usable)
+    usable &= allowed & (places >= 0)
     left = np.minimum(own["until"] - position["seq"] + 1, MOST_AT_ONCE)
-    allowed = allowed & (places >= 0)
-    allowed &= np.where(timed, counts == 1, np.isnan(own["interval"]))
-    if not single:
-        allowed &= (counts == 1) | ~followed(own, envelopes)
-    limits = [own[name] for name in ("outputs", "inputs", *Range._fields)]
-    if not single:
-        limits = [column.repeat(counts) for column in limits]
-    fit = within(given, *limits)
-    unfit = (~fit).nonzero()[0]
-    if len(unfit):
-        first = np.append(unfit, len(fit))[unfit.searchsorted(starts)] - starts
-        left = np.minimum(left, np.where(begun | (first >= counts), first, 0))
-    left = np.where(allowed & (left > 0), np.minimum(left, counts), 0).astype(np.int64)
+    limits = [own[name] for name in _LIMITS]
+    if _all(counts == 1):
+        starts = np.arange(len(counts))
+        usable &= within(given, *limits)
+    else:
+        starts = counts.cumsum() - counts
+        usable &= (counts == 1) | ~followed(own, envelopes)
+        unfit = (~within(given, *(column.repeat(counts) for column in limits))).nonzero()[0]
+        if len(unfit):
+            first = np.append(unfit, len(given.y))[unfit.searchsorted(starts)] - starts
+            left = np.minimum(left, np.where(begun | (first >= counts), first, 0))
+    left = np.where(usable & (left > 0), np.minimum(left, counts), 0).astype(np.int64)
     elapsed = np.ones(len(counts))
-    at = (timed & (left > 0)).nonzero()[0]
-    if len(at):
+    if timed is not None:
+        at = (timed & (left > 0)).nonzero()[0]
         now = np.full(len(at), nan) if given.times is None else _seconds(given.times[starts[at]])
         passed = elapsed_of_each(now, position["last_time"][at], own["interval"][at])
         elapsed[at] = np.where(np.isnan(now), 0.0, passed)
         left[elapsed <= 0] = 0
     chosen = left.nonzero()[0]
-    listed = chosen.tolist()
-    if not np.array_equal(left, counts):
+    if not _all(left == counts):
         ends = (starts + left).repeat(counts)
-        given = given.part((np.arange(len(fit)) < ends).nonzero()[0])
+        given = given.part((np.arange(len(ends)) < ends).nonzero()[0])
         own, counts, elapsed = own.take(chosen), left[chosen], elapsed[chosen]
+        listed = chosen.tolist()
         streams = [streams[i] for i in listed]
         envelopes = [envelopes[i] for i in listed]
     wave = Wave(
@@ -377,7 +387,7 @@ def follow_all(
     """
     stated = ~np.isnan(quiet_days)
     since = position["since"]
-    if not stated.any():  # as where the service states no rate of false alarms
+    if not np.count_nonzero(stated):  # as where the service states no rate of false alarms
         return np.asarray(~np.isnan(since) | stale)
     counted = stated & ~own_rule
     begins = counted & ~((position["timed"] == timed) & (now >= since))  # not with since nan
@@ -432,7 +442,7 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
     quiet = stepped.quiet
     counts = wave.counts
     steps: dict[int, Step] = {}
-    if not quiet.all():
+    if not _all(quiet):
         counts = wave.counted(quiet)
         at = (wave.ends - wave.counts + counts).tolist()
         moved = (counts < wave.counts).nonzero()[0].tolist()
@@ -441,7 +451,7 @@ def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
         room = room[quiet] if wave.believed else room
     answering = Answering(wave.streams[0].settings.model, layout_of(slab.model))
     numbers = np.empty((0, answering.layout.full))
-    if quiet.any():
+    if np.count_nonzero(quiet):
         numbers = _enter(table, answering, wave.where(quiet), stepped)
     return Entered(wave.firsts, counts, answering, numbers, steps, present, room)
 
@@ -490,17 +500,17 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     summed = read[:, _SUMMED]
     groups["counts"] = groups["counts"] + number[:, None]
     unscored = np.isnan(summed[:, 0])  # that repeat the one before, of a held series
-    if unscored.any():
+    if np.count_nonzero(unscored):
         scored = groups["counts"][:, 1]
         scored -= np.add.reduceat(unscored, ends - number, dtype=scored.dtype)
         summed = np.where(np.isnan(summed), 0.0, summed)
-    last = read[ends - 1]
+    last = wave.last(read)
     groups["lengths"] = last[:, _LENGTHS]
     groups["read"] = last[:, _READ]
     groups["sums"] = _added(groups["sums"], summed, number)
     own["moved"] += number
     position = own["position"]
-    labels = wave.y[ends - 1]
+    labels = wave.last(wave.y)
     position["last_label"] = labels[:, 0]
     position["updated_ms"] = accepted_ms
     now = accepted_ms / 1000
@@ -581,6 +591,11 @@ def _seconds(column: NDArray[np.object_]) -> Floats:
     times = column.tolist()
     read = {time: timestamps.seconds(time) for time in set(times) if time is not None}
     return np.array([nan if time is None else read[time] for time in times])
+
+
+def _all(flags: Bools) -> bool:
+    """Whether all hold; of numpy's ways the quickest of few."""
+    return bool(np.count_nonzero(flags) == len(flags))
 
 
 def _added(sums: Floats, values: Floats, counts: Ints) -> Floats:
