@@ -97,11 +97,13 @@ def moments(observed: Array, label: str = "real") -> Moments | None:
 
 def _by_output(labels: Array) -> tuple[list[float | None], list[float | None]]:
     """Mean and standard deviation of each output."""
+    from model_core.compiled import explaining
+
     mean: list[float | None] = []
     sd: list[float | None] = []
     with np.errstate(over="ignore", invalid="ignore"):
         for column in labels.T:
-            present = _within_reach(column[~np.isnan(column)])
+            present = explaining.within_reach(column[~np.isnan(column)])
             own = _spread(present) if len(present) else None
             mean.append(own.mean if own is not None else None)
             sd.append(own.sd if own is not None and own.number > 1 else None)
@@ -118,6 +120,8 @@ def explain(before: Array, after: Array, label: str = "real") -> Explanation | N
         raise ValueError(
             f"expected regimes of as many outputs, got {before.shape[1]} and {after.shape[1]}"
         )
+    from model_core.compiled import explaining
+
     before = before[-BEFORE:]
     after = after[:AFTER]
     explanations: list[tuple[float, Explanation]] = []
@@ -125,8 +129,8 @@ def explain(before: Array, after: Array, label: str = "real") -> Explanation | N
         old = before[~np.isnan(before[:, i]), i]
         new = after[~np.isnan(after[:, i]), i]
         if label not in ("binary", "class"):
-            old = _within_reach(old)
-            new = _within_reach(new)
+            old = explaining.within_reach(old)
+            new = explaining.within_reach(new)
         if len(old) >= FEWEST and len(new) >= LEAST:
             with np.errstate(over="ignore", invalid="ignore"):
                 clear, one = RULES[label](old, new)
@@ -179,10 +183,7 @@ class _Line(NamedTuple):
 
 
 class _Spread(NamedTuple):
-    """Mean of labels, and the sum of their squared distances from it.
-
-    As numpy's `mean` and `var` have them, to the bit, which take five times as long for few labels.
-    """
+    """Mean of labels, and the sum of their squared distances from it."""
 
     number: int
     mean: float
@@ -195,29 +196,26 @@ class _Spread(NamedTuple):
 
 
 def _spread(labels: Array) -> _Spread:
-    count = len(labels)
-    mean = float(np.add.reduce(labels)) / count
-    off = labels - mean
-    return _Spread(count, mean, float(np.add.reduce(off * off)))
+    from model_core.compiled import explaining
 
-
-def _median(labels: Array) -> float:
-    """As numpy's, which takes ten times as long for few labels."""
-    ordered = labels.copy()
-    ordered.sort()
-    middle = len(labels) // 2
-    upper = float(ordered[middle])
-    return upper if len(labels) % 2 else (float(ordered[middle - 1]) + upper) / 2
+    return _Spread(len(labels), *explaining.spread(labels))
 
 
 def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     """Log Bayes factor of the best model against nothing, and the explanation."""
+    from model_core.compiled import explaining
+
     labels = np.concatenate([old, new])
     largest = float(np.abs(labels).max())
     # Less what both share, before anything is squared: large labels with a small spread.
-    centre = _median(labels)
-    old, new = _settled(old - centre, new - centre)
-    usual = [_without_outliers(old), _without_outliers(new)]
+    centre = explaining.median(labels)
+    old = old - centre
+    new = new - centre
+    # A level may take a few labels to change, and a start may be a few off.
+    late, early = explaining.settled(old, new)
+    old = old[: len(old) - late]
+    new = new[early:]
+    usual = [explaining.without_outliers(old), explaining.without_outliers(new)]
     spread_of = [_spread(usual[0]), _spread(usual[1])]
     scale = _within(*spread_of)
     least = ROUNDING * largest
@@ -238,7 +236,7 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     evidence = weighed.evidence(shown)
     kind = max(evidence, key=lambda name: evidence[name])
     clear = evidence[kind] - weighed.nothing
-    total = _log_sum(np.array([weighed.nothing, *evidence.values()]))
+    total = _log_sum(weighed.nothing, *evidence.values())
     probability = exp(max(evidence[kind], weighed.nothing) - total)
     if clear <= 0:
         return clear, Explanation(UNCLEAR, probability=probability)
@@ -311,7 +309,7 @@ class _Weighed(NamedTuple):
             more = max(("mean", "spread"), key=lambda name: kinds.get(name, -inf))
             if self.both - max(self.mean, self.spread) > CLEAR and not shown.same:
                 more = "mean" if shown.moved >= FAR_APART else "spread"
-            kinds[more] = _log_sum(np.array([kinds[more], self.both])) - log(2)
+            kinds[more] = _log_sum(kinds[more], self.both) - log(2)
         return kinds or {"mean": -inf}
 
     def sentence(self, kind: str, shown: _Shown, wider: bool) -> str:
@@ -335,6 +333,8 @@ class _Weighed(NamedTuple):
 
 def _weighed(usual: Sequence[Array], spread_of: Sequence[_Spread], scale: float) -> _Weighed:
     """Weigh the kinds of changes between two regimes' numbers, of which scale is the spread."""
+    from model_core.compiled import explaining
+
     old, new = spread_of
     cleaned = np.concatenate(usual)
     lines = [_line(labels, own) for labels, own in zip(usual, spread_of, strict=True)]
@@ -345,33 +345,35 @@ def _weighed(usual: Sequence[Array], spread_of: Sequence[_Spread], scale: float)
     shift = new.mean - old.mean
     steps = abs(shift), abs(shift - slope * len(cleaned) / 2)
     bend = lines[1].products / lines[1].times - lines[0].products / lines[0].times
-    level, trending = _evidence(
-        (cleaned - _median(cleaned)) / unit,
-        old.number,
+    sizes = (
         max(STEP, max(steps) / unit),
         max(BEND, abs(bend) * new.number / unit),
         max(TREND, abs(slope) * len(cleaned) / unit),
     )
+    standardised = (cleaned - explaining.median(cleaned)) / unit
+    points = _GRID.factors, _GRID.log_scale, _BENT
+    level, trending = explaining.evidence(standardised, old.number, sizes, *points)
     # Averaged over having a trend.
     logs = np.maximum(level, trending) + np.log1p(np.exp(-np.abs(level - trending))) - log(2)
-    mean = _mean(logs[_STEP])
+    mean = explaining.mean_log(logs[_STEP])
     others: dict[str, float] = {}
     if new.number >= FEWEST:
-        bends = _mean(logs[_BEND])
+        bends = explaining.mean_log(logs[_BEND])
         # A step with a bend counts as what says more by itself.
-        stepped = _mean(logs[_STEP_BEND]) + RARE - log(2)
+        stepped = explaining.mean_log(logs[_STEP_BEND]) + RARE - log(2)
         if bends > mean:
-            others["slope"] = _log_sum(np.array([bends + RARE - log(2), stepped]))
+            others["slope"] = _log_sum(bends + RARE - log(2), stepped)
         else:
             others["slope"] = bends + RARE - log(2)
-            mean = _log_sum(np.array([mean, stepped]))
-        others["autocorrelation"] = _mean(logs[_PHIS]) + RARE
-    trend = _mean(trending[_LINES]) - _mean(level[_LINES]) > TRENDING
+            mean = _log_sum(mean, stepped)
+        others["autocorrelation"] = explaining.mean_log(logs[_PHIS]) + RARE
+    lines_of = explaining.mean_log(trending[_LINES]), explaining.mean_log(level[_LINES])
+    trend = lines_of[0] - lines_of[1] > TRENDING
     return _Weighed(
-        _mean(logs[_NOTHING]),
+        explaining.mean_log(logs[_NOTHING]),
         mean,
-        _mean(logs[_SPREAD]),
-        _mean(logs[_STEP_SPREAD]),
+        explaining.mean_log(logs[_SPREAD]),
+        explaining.mean_log(logs[_STEP_SPREAD]),
         others,
         slope if trend else 0.0,
         logs[_PHIS],
@@ -396,15 +398,14 @@ _ENDS = np.cumsum(_COUNTS).tolist()
 _STEP, _STEP_SPREAD, _STEP_BEND, _BEND, _NOTHING, _SPREAD = map(slice, [0, *_ENDS[:-1]], _ENDS)
 _LINES = slice(0, _ENDS[1])  # with a step, without a bend
 _PHIS = slice(_ENDS[5], None)
-_WITH_STEP = slice(0, _ENDS[2])
-_WITH_BEND = slice(_ENDS[1], _ENDS[3])
+_BENT = _ENDS[2], _ENDS[1], _ENDS[3]  # the first have a step, and from one to another a bend
 
 
 class _Grid(NamedTuple):
     """What labels are weighed by at each point.
 
-    first, last: (P,) phi of `_PHIS`. factors: (6, G) of `_products` before and after the change,
-    in the sums of products of x_t - phi x_{t-1}. log_scale: (2, G) 0.5 log(1 - phi^2) of the first
+    first, last: (P,) phi of `_PHIS`. factors: (6, G) of sums of products before and after the
+    change, in those of x_t - phi x_{t-1}. log_scale: (2, G) 0.5 log(1 - phi^2) of the first
     label, and log ratio of those after the change.
     """
 
@@ -432,48 +433,6 @@ def _whole_grid() -> _Grid:
 _GRID = _whole_grid()
 
 
-def _evidence(
-    labels: Array, first: int, step: float, bend: float, trend: float
-) -> tuple[Array, Array]:
-    """Log evidence (G,) at each point of the grid, without a trend and with one.
-
-    labels: standardised, of both regimes; first: of those after the change. step, bend, trend:
-    prior sds, see above.
-    """
-    count = len(labels)
-    time = np.arange(count, dtype=float)
-    later = np.maximum(time - first + 1, 0.0)
-    columns = np.empty((5, count))  # priors are unit normal that way
-    columns[0] = LEVEL
-    columns[1] = step * (time >= first)
-    columns[2] = bend * later / later[-1]
-    columns[3] = trend * (time / count - 0.5)
-    columns[4] = labels
-    old = _products(columns[:, :first], columns[:, : first - 1], columns[:, 1:first])
-    # The first label is stationary: its variance is s^2 / (1 - phi^2).
-    old[2] -= columns[:, :1] * columns[:, 0]
-    new = _products(columns[:, first:], columns[:, first - 1 : -1], columns[:, first:])
-    products = np.concatenate([old, new]).reshape(6, -1)
-    sums = (products.T @ _GRID.factors).reshape(5, 5, -1)
-    log_scale = np.array([1.0, first - count]) @ _GRID.log_scale
-    # Integrate out one column after the other, at every point that has it at once.
-    determinant = np.ones(len(log_scale))
-    for i, points in enumerate((slice(None), _WITH_STEP, _WITH_BEND)):
-        left = sums[i:, i:, points]
-        pivot = left[0, 0] + 1.0
-        determinant[points] *= pivot
-        others = left[0, 1:]
-        left[1:, 1:] -= others[:, None] * (others / pivot)
-    shape = SHAPE + count / 2
-    (times, shared), (_, squares) = sums[3:, 3:]
-    pivot = times + 1.0
-    level = log_scale - 0.5 * np.log(determinant) - shape * np.log(RATE + squares / 2)
-    squares = squares - shared * (shared / pivot)
-    determinant *= pivot
-    trending = log_scale - 0.5 * np.log(determinant) - shape * np.log(RATE + squares / 2)
-    return level, trending
-
-
 def _autocorrelations(logs: Array) -> tuple[float, float]:
     """Posterior means of phi before and after. logs: evidence at the points where they differ."""
     weights = np.exp(logs - logs.max())
@@ -481,52 +440,10 @@ def _autocorrelations(logs: Array) -> tuple[float, float]:
     return float(weights @ _GRID.first), float(weights @ _GRID.last)
 
 
-def _products(columns: Array, earlier: Array, later: Array) -> Array:
-    """Sums of products (3, k, k) of a regime's labels and their regressors, (k, n).
-
-    Of every pair of columns: of values at the same time, of those one apart, and of the earlier
-    ones; from them follow the sums of what is left after a share phi of the one before.
-    """
-    crossed = later @ earlier.T
-    return np.array([columns @ columns.T, crossed + crossed.T, earlier @ earlier.T])
-
-
-def _mean(logs: Array) -> float:
-    return _log_sum(logs) - log(len(logs))
-
-
-def _log_sum(logs: Array) -> float:
-    largest = float(np.maximum.reduce(logs))
-    return largest + log(float(np.add.reduce(np.exp(logs - largest))))
-
-
-def _within_reach(labels: Array) -> Array:
-    """Labels of one regime, without what is as far off as an error code."""
-    if len(labels) < OUTLIERS_FROM:
-        return labels
-    off = np.abs(labels - _median(labels))
-    robust = 1.4826 * _median(off)
-    near = off <= FAR * robust
-    kept: Array = labels[near] if robust and _few(~near) else labels
-    return kept
-
-
-def _without_outliers(labels: Array) -> Array:
-    """Labels of one regime, single outliers replaced by the median of their neighbours."""
-    if len(labels) < OUTLIERS_FROM:
-        return labels
-    padded = np.concatenate([labels[2:0:-1], labels, labels[-2:-4:-1]])  # reflected at both ends
-    middle = np.sort(np.stack([padded[i : i + len(labels)] for i in range(5)]), axis=0)[2]
-    off = np.abs(labels - middle)
-    robust = 1.4826 * _median(off)
-    far = off > OUTLIER * robust
-    usual: Array = np.where(far, middle, labels) if robust and _few(far) else labels
-    return usual
-
-
-def _few(outliers: NDArray[np.bool_]) -> bool:
-    """Whether so many are outliers: else a regime has two levels, of which one is rarer."""
-    return bool(np.count_nonzero(outliers) <= FEW * len(outliers))
+def _log_sum(*logs: float) -> float:
+    """Log of the sum of what these are logs of."""
+    largest = max(logs)
+    return largest + log(sum([exp(one - largest) for one in logs]))
 
 
 def _within(old: _Spread, new: _Spread) -> float:
@@ -547,56 +464,6 @@ def _line(labels: Array, own: _Spread) -> _Line:
     if len(labels) >= OUTLIERS_FROM:
         left = max(left - products**2 / times, 0.0)
     return _Line(products, times, sqrt(left / len(labels)))
-
-
-def _settled(old: Array, new: Array) -> tuple[Array, Array]:
-    """Labels of two regimes without those next to the change that are on the way between them.
-
-    A level may take a few labels to change, and a start may be a few off.
-    """
-    late = 0
-    early = 0
-    sides = old[::-1], new
-    for sloped in (False, True):
-        first, last = (_course(labels, sloped) for labels in sides)
-        late = max(late, _on_the_way(sides[0], first, last))
-        early = max(early, _on_the_way(sides[1], last, first))
-    return old[: len(old) - late], new[early:]
-
-
-class _Course(NamedTuple):
-    """A regime's labels, as a line that outliers do not move: its start, slope, distance to it."""
-
-    level: float
-    slope: float
-    off: float
-
-
-def _course(labels: Array, sloped: bool) -> _Course:
-    half = len(labels) // 2
-    slope = 0.0
-    left = labels
-    if sloped and len(labels) >= OUTLIERS_FROM:
-        slope = _median(labels[half:] - labels[: len(labels) - half]) / half
-        left = labels - slope * np.arange(len(labels))
-    ordered = np.sort(left)
-    quartiles = ordered[len(left) // 4], ordered[-1 - len(left) // 4]
-    return _Course(_median(ordered), slope, float(quartiles[1] - quartiles[0]) / 1.349)
-
-
-def _on_the_way(labels: Array, own: _Course, other: _Course) -> int:
-    """How many labels, from the first one on, are between their regime and the other, or there."""
-    if len(labels) < OUTLIERS_FROM:
-        return 0
-    first = labels[: len(labels) // ON_THE_WAY]
-    apart = other.level - own.level
-    away = (first - own.slope * np.arange(len(first)) - own.level) * (1 if apart > 0 else -1)
-    between = (away > ARRIVED * own.off) & (away <= abs(apart) + ARRIVED * other.off)
-    if not between.any():
-        return 0
-    mostly = np.cumsum(between) >= MOSTLY * np.arange(1, len(first) + 1)
-    places = np.flatnonzero(between & mostly)
-    return int(places[-1]) + 1 if len(places) else 0
 
 
 def _slope(labels: Array) -> float:

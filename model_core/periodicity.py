@@ -12,7 +12,6 @@ takes half a second.
 from __future__ import annotations
 
 import math
-from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +40,6 @@ FLOOR = 1e-12  # of sums of squares
 ROUNDING = 1e-12  # of labels
 OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
 MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
-
-
-def load() -> None:
-    """Have the loops compiled or loaded, which may take seconds, before they are needed."""
-    import_module("model_core.compiled.periods")
 
 
 def found(y: Floats, shortest: int = SHORTEST) -> tuple[int, int]:

@@ -47,6 +47,7 @@ SOURCES = (
 # empties no cache but its own.
 ALONE = {
     "beside": ("anomaly.py", "correction.py", "compiled/ranks.py"),
+    "explaining": ("explanation.py",),
     "periods": ("periodicity.py",),
 }
 CALLERS = ("kernel", "__main__")  # of kernels, beside them: no part of any

@@ -47,7 +47,7 @@ def test_the_labels_on_both_sides(start, previous, until, history, first, before
     made = explained(event, model, seen_from(first), COUNT, until, history)
     left, right = labels(range(*before)), labels(range(*after))
     assert (made.before.count, made.after.count) == (len(left), len(right))
-    assert made.before.mean == [left[:, 0].mean(), None]
+    assert made.before.mean == [pytest.approx(left[:, 0].mean()), None]
     assert made.after.sd == [pytest.approx(right[:, 0].std(ddof=1)), None]
     assert made.explanation == explain(left, right)
     timed = start % 2

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from model_core import Detectors
+from model_core import Detectors, explanation
+from model_core.compiled import explaining
 from model_core.explanation import AFTER, BEFORE, FEWEST, LEAST, explain, moments
 from model_core.sentences import Explanation, sentence
 
@@ -36,6 +37,68 @@ def simulated(kind, rng, before, after, outliers=0):
     y[rng.integers(before + after, size=outliers)] += 8 * sign
     y = 100 + 0.5 * y
     return y[:before, None], y[before:, None]
+
+
+def brute_force_evidence(labels, first, sizes, phi, ratio, chosen):
+    """Log evidence of a regression with autoregressive noise; chosen: columns of the design.
+
+    phi: before and after the change. ratio: of the spread of innovations after it.
+    """
+    time = np.arange(len(labels))
+    later = np.maximum(time - first + 1, 0) / (len(labels) - first)
+    columns = [10.0, time >= first, later, time / len(labels) - 0.5]
+    sds = (1.0, *sizes)
+    design = np.stack([sds[i] * columns[i] * np.ones(len(labels)) for i in chosen], 1)
+    scale = np.where(time < first, 1.0, ratio)
+    whiten = np.diag(1 / scale)
+    whiten[time[1:], time[:-1]] = -np.where(time < first, *phi)[1:] / scale[1:]
+    whiten[0, 0] = math.sqrt(1 - phi[0] ** 2)
+    y = whiten @ labels
+    cov = np.eye(len(labels)) + whiten @ design @ design.T @ whiten.T
+    squares = y @ np.linalg.solve(cov, y)
+    determinants = np.linalg.slogdet(whiten)[1] - 0.5 * np.linalg.slogdet(cov)[1]
+    return determinants - (1 + len(labels) / 2) * math.log(0.5 + squares / 2)
+
+
+def test_evidence_is_that_of_the_whole_covariance():
+    rng = np.random.default_rng(1)
+    labels = rng.normal(size=30).cumsum()
+    grid = explanation._GRID
+    sizes = 3.0, 6.0, 4.0
+    steps, begin, end = explanation._BENT
+    found = explaining.evidence(
+        labels, 18, sizes, grid.factors, grid.log_scale, (steps, begin, end)
+    )
+    for point in (
+        0,
+        40,
+        begin + 3,
+        steps + 5,
+        end + 2,
+        end + 100,
+        *rng.integers(0, 888, 20).tolist(),
+    ):
+        factors = grid.factors[:, point]
+        phi = -factors[1], -factors[4] / factors[3]
+        chosen = [0, *[1] * (point < steps), *[2] * (begin <= point < end)]
+        for own, columns in zip(found, (chosen, [*chosen, 3]), strict=True):
+            expected = brute_force_evidence(labels, 18, sizes, phi, factors[3] ** -0.5, columns)
+            assert own[point] == pytest.approx(expected), point
+
+
+def test_labels_far_off_are_found_by_the_medians_around_them():
+    labels = np.random.default_rng(2).normal(size=40)
+    labels[[0, 20, 39]] = 30.0, -40.0, 1e6
+    padded = np.pad(labels, 2, "reflect")
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, 5), 1)
+    usual = labels.copy()
+    usual[[0, 20, 39]] = medians[[0, 20, 39]]
+    assert explaining.without_outliers(labels).tolist() == usual.tolist()
+    assert explaining.within_reach(labels).tolist() == np.delete(labels, [0, 20, 39]).tolist()
+    assert explaining.without_outliers(labels[:9]).tolist() == labels[:9].tolist()
+    mean, squares = explaining.spread(usual)
+    assert (mean, squares) == pytest.approx((usual.mean(), 40 * usual.var()))
+    assert explaining.mean_log(labels[1:9]) == pytest.approx(np.log(np.exp(labels[1:9]).mean()))
 
 
 def test_a_spread_that_is_the_same_is_not_mentioned():

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import redis
 
-from model_core import codec, lazy, periodicity
+from model_core import codec, lazy
 from model_core.errors import BadState, MissingTorch, NotCompiled
 from model_core.lazy import torch
 from model_core.stream.slab import CHUNK_BYTES, NOT_FINITE, STEP_BYTES, Slab, SlabMemory
@@ -320,7 +321,8 @@ class Engine:
             model = self.catalogue.of(head)
             metrics.know_model(settings.model)
             with self._ticking():  # kernels may have to be compiled
-                periodicity.load()
+                import_module("model_core.compiled.explaining")
+                import_module("model_core.compiled.periods")
                 room = SlabMemory(
                     min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part), self._make_room
                 )
