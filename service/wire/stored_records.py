@@ -538,10 +538,12 @@ def _record(row: bytes | Record) -> Record:
     return _decode_whole(row) if isinstance(row, bytes) else row
 
 
-def _kind_of(row: bytes | Record) -> tuple[bytes, int] | None:
-    """Kind and shape of an ordinary row, and its length; None: it is another record."""
+def _kind_of(row: bytes | Record) -> tuple[bytes, int] | int:
+    """Kind and shape of an ordinary row, and its length; WHOLE: it is another record."""
     if not isinstance(row, bytes) or row[0] == WHOLE:
-        return None
+        return WHOLE
+    if row[0] == NUMBERS:  # nearly always
+        return NUMBERS
     return row[: 1 + _SHAPE.size if row[0] & SHAPED else 1], len(row)
 
 
@@ -549,9 +551,14 @@ def _decode_whole(row: bytes) -> Record:
     return _decode_record(memoryview(row)[1 + _LENGTH.size :])
 
 
+_USUAL_BYTES = USUAL_SHAPE.size(stated=False)
+
+
 def _length(body: bytes, at: int) -> int:
     """Bytes of the row that begins here."""
     kind = body[at]
+    if kind == NUMBERS:  # nearly always
+        return _USUAL_BYTES
     if kind == WHOLE:
         (length,) = _LENGTH.unpack_from(body, at + 1)
         return 1 + _LENGTH.size + int(length)
@@ -797,7 +804,7 @@ def checksummed(body: bytes, part: str, owner: object, field: object = "") -> by
 def checked_at(place: int, blob: bytes) -> bytes:
     """Return the body of what `checksummed_at` made; raises Damaged."""
     body = blob[CHECKSUM_SIZE:]
-    if checksummed_at(place, body) != blob:
+    if blob[:CHECKSUM_SIZE] != CHECKSUM_MARK + crc32(body, place).to_bytes(4, "little"):
         raise Damaged("checksum mismatch")
     return body
 
