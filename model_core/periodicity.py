@@ -99,7 +99,7 @@ def _evidence(y: Floats, period: int) -> tuple[float, int]:
     from model_core.compiled import periods
 
     rows = _whitened(y, period)
-    if len(rows) < PERIODS or (rows**2).sum() <= FLOOR * (y**2).sum():  # rounding alone
+    if len(rows) < PERIODS or np.vdot(rows, rows) <= FLOOR * (y @ y):  # rounding alone
         return 0.0, 1
     _, within, between, _ = periods.variation(_harmonics(rows), np.ones(len(rows)))
     return periods.evidence(len(rows), within, between)

@@ -335,7 +335,7 @@ def _update(state: Floats) -> bool:
             _put_layers(state, kept[:i])
             state[0, USABLE] = block
             state[0, SEARCH] = state[0, SEEN] + max(block // SEARCHES, FEWEST)
-            _plan_update(state)
+            _plan_update(state, kept[:i])
             return True
         period = layer.period
         detrended = _detrended(deseasoned)
@@ -349,7 +349,7 @@ def _update(state: Floats) -> bool:
         if i + 1 < len(kept):
             deseasoned -= _season(state, i, kept[i], positions)
     _put_layers(state, kept)
-    _plan_update(state)
+    _plan_update(state, kept)
     return False
 
 
@@ -358,8 +358,8 @@ def _block(kept: list[Layer]) -> int:
     return max([BLOCK, *(layer.period for layer in kept)])
 
 
-def _plan_update(state: Floats) -> None:
-    state[0, UPDATE] = state[0, SEEN] + _block(layers(state))
+def _plan_update(state: Floats, kept: list[Layer]) -> None:
+    state[0, UPDATE] = state[0, SEEN] + _block(kept)
 
 
 def _showing(y: Floats, period: int) -> list[int]:
@@ -444,5 +444,5 @@ def _search(state: Floats) -> bool:
     layer = Layer(period, 0, WORTH)
     kept.append(_learn(state, len(kept), layer, deseasoned, showing, False))
     _put_layers(state, kept)
-    _plan_update(state)
+    _plan_update(state, kept)
     return True
