@@ -204,7 +204,8 @@ def _peaks(y: Floats, shortest: int, longest: int) -> list[int]:
     """Lags of the highest local maxima of the autocorrelation."""
     count = len(y)
     y = y - y.mean()
-    products = np.fft.irfft(np.abs(np.fft.rfft(y, 2 * count)) ** 2)[:count]
+    size = 1 << (2 * count - 1).bit_length()  # other ones may take several times as long
+    products = np.fft.irfft(np.abs(np.fft.rfft(y, size)) ** 2)[:count]
     if products[0] <= 0:
         return []
     correlation = products / products[0] * (count / (count - np.arange(count)))
@@ -262,9 +263,6 @@ def refined(y: Floats, period: int, apart: int) -> int:
 
 def _explained(y: Floats, period: int, most: int = RECENT_PERIODS) -> float:
     """Share of the variation within periods that their mean explains, less that by chance."""
-    rows = _folded(y, period, most=most)
-    squares = float((rows**2).mean())
-    if squares <= 0 or len(rows) < 2:
-        return 0.0
-    between = float((rows.mean(0) ** 2).mean())
-    return (between - (squares - between) / (len(rows) - 1)) / squares
+    from model_core.compiled import periods
+
+    return periods.explained(y, period, most)

@@ -63,6 +63,18 @@ def folded(y: Floats, period: int, robust: bool, most: int) -> Floats:
 
 
 @allocating
+def explained(y: Floats, period: int, most: int) -> float:
+    """See `periodicity._explained`."""
+    rows = folded(y, period, False, most)
+    count = len(rows)
+    squares = (rows**2).sum() / (count * period)
+    if squares <= 0 or count < 2:
+        return 0.0
+    between = ((rows.sum(0) / count) ** 2).sum() / period
+    return (between - (squares - between) / (count - 1)) / squares  # type: ignore[no-any-return]
+
+
+@allocating
 def correlation(rows: Floats) -> float:
     """Autocorrelation at lag one of rows (n, P) about their mean, within rows."""
     off = rows - rows.sum(0) / len(rows)
@@ -189,6 +201,7 @@ def _compile() -> None:
     y = detrended(np.zeros(4))
     rows = folded(y, 2, False, 2)
     spread(y)
+    explained(y, 2, 2)
     correlation(rows)
     weights(rows)
     _, within, between, _ = variation(np.fft.rfft(rows)[:, 1:], y[:2])

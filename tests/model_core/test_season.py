@@ -141,6 +141,10 @@ def test_compiled_loops_give_what_numpy_does(period):
         np.testing.assert_allclose(periods.folded(y, period, robust, 12), rows, atol=1e-9)
     assert periods.folded(y, period, False, 4).shape == (4, period)
 
+    between = (rows.mean(0) ** 2).mean()
+    share = (between - ((rows**2).mean() - between) / 5) / (rows**2).mean()
+    assert periods.explained(y, period, 12) == pytest.approx(share)
+
     off = rows - rows.mean(0)
     lag = (off[:, 1:] * off[:, :-1]).sum() / (off**2).sum()
     assert periods.correlation(rows) == pytest.approx(lag)
