@@ -129,7 +129,8 @@ class Commit(NamedTuple):
     alone, or its last ones with rows from there on alone,
     (FEED, key, most entries, id, entry...) or
     (ANSWER, key, ms to keep, oldest id to keep, id, results...), both with rising ids.
-    `new` may equal `expected`: effects without progress. No effect is on a tail of `pushed`.
+    `new` may equal `expected`: effects without progress. No effect but DROP is on a tail of
+    `pushed`.
     """
 
     partition: int
@@ -425,7 +426,8 @@ def _command_of(commits: Sequence[Commit]) -> Words:
             arguments += (operation, at, len(others), *others)
         arguments[begin] = 3 + len(tails_of) + len(number)
         arguments[begin + 1] = len(arguments) - begin - 2
-        if not number.keys().isdisjoint(tails_of):
+        written = {key for operation, key, *_ in commit.effects if operation != "DROP"}
+        if not written.isdisjoint(tails_of):
             raise ValueError(f"an effect of partition {p} on a tail that an element is pushed to")
         heads, *more = number
         names += (*_keys(p), heads, *tails_of, *more)

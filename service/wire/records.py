@@ -78,10 +78,13 @@ class Pace(NamedTuple):
 
 
 class Position(Struct, array_like=True, gc=False, kw_only=True):
-    """The part of a `Head` that every observation moves."""
+    """The part of a `Head` that observations and checkpoints move."""
 
     seq: int = 0  # observations applied
     updated_ms: int = 0
+    checkpoint: int = 0  # seq of the checkpoint to load; 0: none
+    checkpoint_ms: int = 0  # when it was made, or the stream where there is none
+    oldest: int = 0  # position of the oldest record that is in the store
     changed_probability: float | None = None
     evidence: float | None = None
     map_run_length: int | None = None
@@ -115,9 +118,6 @@ class Head(Position, array_like=True, gc=False):
     location: list[float] | None = None
     scale: list[float] | None = None
     resolution: list[float] | None = None  # of coarse or held labels; None: they are neither
-    checkpoint: int = 0  # seq of the checkpoint to load; 0: none
-    checkpoint_ms: int = 0  # when it was made
-    oldest: int = 0  # position of the oldest record that is in the store
     track: Track = Track()  # of the events
     changes: int = 0  # of settings, so far
     x_dim: int | None = None  # known from settings or the first input

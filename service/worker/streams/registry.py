@@ -29,7 +29,14 @@ from model_core.upm.builtin import Options
 from service.observability import metrics
 from service.problems import NotInstalled, ServiceError
 from service.settings import Settings
-from service.store.streams import Store, Stored, UnreadablePart, records_of, state_of
+from service.store.streams import (
+    Store,
+    Stored,
+    UnreadablePart,
+    packed_state,
+    records_of,
+    state_of,
+)
 from service.wire import LEVELS, Head, Record
 from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.loaded_models import LoadedModels, options_of
@@ -366,11 +373,16 @@ class Engine:
     def checkpoint(self, streams: Iterable[Stream]) -> None:
         """Have these streams' states written with the next commit."""
         due = [stream for stream in streams if stream.slab is not None and stream.behind]
-        for slab, group in by_slab((stream, None) for stream in due):
+        for (stream, _), state in self._states((stream, None) for stream in due):
+            stream.commit_checkpoint(state)
+
+    def _states(self, work: Iterable[tuple[Stream, T]]) -> Iterator[tuple[tuple[Stream, T], bytes]]:
+        """States of streams as they are stored."""
+        for slab, group in by_slab(work):
             rows = slab.each([stream.row for stream, _ in group])
-            for (stream, _), own in zip(group, rows, strict=True):
+            for (stream, item), own in zip(group, rows, strict=True):
                 blob = codec.encode(slab.layout, own, stream.season_state)
-                stream.commit_checkpoint(blob)
+                yield (stream, item), packed_state(stream.name, blob)
 
     def changes(self, of_partition: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
         """What the next commits write of streams of partitions; afterwards nothing waits.
@@ -392,6 +404,13 @@ class Engine:
                 due.append(stream)
                 room -= slab.row_bytes
         self.checkpoint(due)
+        asleep = []
+        for i in moved.due:
+            stream = moved.streams[i]
+            if room > 0 and stream.slab is not None:
+                asleep.append((stream, i))
+                room -= stream.slab.row_bytes
+        moved.states.update((i, state) for (_, i), state in self._states(asleep))
         return changes_of(moved, others)
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
@@ -416,7 +435,7 @@ class Engine:
         assert stream.slab is not None
         own = stream.slab.row(stream.row)
         blob = codec.encode(stream.slab.layout, own, stream.season_state)
-        stream.commit_checkpoint(blob)
+        stream.commit_checkpoint(packed_state(stream.name, blob))
 
     @cached_property
     def _found_room(self) -> Room:
@@ -516,7 +535,7 @@ class Engine:
             if stream.at < 0 and stream.slab is not None and stream.behind:
                 head = stream.live()
                 behind = max(behind, stream.behind)
-                oldest_ms = min(oldest_ms, head.checkpoint_ms or head.created_ms)
+                oldest_ms = min(oldest_ms, head.checkpoint_ms)
         metrics.RESIDENT_BYTES.set(sum(self.held()))
         metrics.CHECKPOINT_AGE.set(max(0.0, now_ms - oldest_ms) / 1000)
         metrics.CHECKPOINT_LAG.set(behind)

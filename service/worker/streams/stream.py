@@ -28,7 +28,7 @@ from service import wire
 from service.store import keys
 from service.store.log import Effect, Pushed, due_effect
 from service.store.shards import Argument
-from service.store.streams import BLOCK, Store, packed_state, values_of
+from service.store.streams import BLOCK, Store, values_of
 from service.wire import (
     Event,
     Head,
@@ -58,7 +58,7 @@ ROW = np.dtype(
         ("least", "<f8"),  # this and the next two: as of `Range`, of its labels
         ("largest", "<f8"),
         ("whole", "?"),
-        ("due", "<i8"),  # position at which a commit writes more than position and tail
+        ("due", "<i8"),  # position at which a commit writes the state
         ("outlier_rate", "<f8"),
         ("settled", "<f8"),  # this and the next two: as of `Watch`
         ("since", "<f8"),
@@ -73,8 +73,8 @@ ROW = np.dtype(
         ("ttl", "<f8"),  # as of `StreamSettings`; nan: none
         ("listed_ms", "<f8"),  # when it expires, as it was listed last while it was asleep
         ("stale", "?"),  # its alarm period is of a setting that is no more
-        ("checkpoint", "<i8"),  # seq of the last one, and when it was made, else the stream
-        ("checkpoint_ms", "<i8"),
+        ("history", "<i8"),  # as of `StreamSettings`
+        ("waits", "?"),  # more is to be written than that it moved, and its state
         ("slept_bytes", "<i8"),  # of tail and keyed outcomes, since they were last counted
         ("moved", "<i8"),  # observations since the last commit
         ("position_place", "<u4"),  # of checksums: of its position, and of its tail
@@ -193,11 +193,12 @@ class Table:
     @property
     def oldest_ms(self) -> int | None:
         """When the oldest checkpoint was made of a stream that was observed since."""
-        made_ms = self.rows["checkpoint_ms"][self._behind() > 0]
+        made_ms = self.rows["position"]["checkpoint_ms"][self._behind() > 0]
         return int(made_ms.min()) if len(made_ms) else None
 
     def _behind(self) -> NDArray[np.int64]:
-        return np.asarray(self.rows["position"]["seq"] - self.rows["checkpoint"])
+        position = self.rows["position"]
+        return np.asarray(position["seq"].astype(np.int64) - position["checkpoint"])
 
 
 def _with_room(rows: NDArray[Any], held: int) -> NDArray[Any]:
@@ -214,6 +215,7 @@ STRUCT_BYTES = 500
 # Keys of a stream that end with it; a repeated request is known still.
 DROPPED = [key for key in keys.PARTS if key is not keys.idempotency]
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Rows = NDArray[Any]  # of `ROW`
 StreamKey = tuple[int, str]  # partition and name
 
@@ -314,10 +316,16 @@ class Stream:
         first = head.seq - moved
         if not self.tail.new:
             self.tail.stored = first  # commits moved it on: see `parted`
+        row["waits"] = True
         if moved:
             self.tail.put_rows(first, table.new.pop(self.at))
             row["moved"] = 0
             self._touched = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether its head or a record waits for a commit; of a stream that is awake."""
+        return self._touched or bool(self.tail.new)
 
     @property
     def seq(self) -> int:
@@ -390,6 +398,7 @@ class Stream:
     def create(self, head: Head) -> None:
         """Start a new generation of the stream."""
         head.settings = wire.shared(head.settings)
+        head.checkpoint_ms = head.checkpoint_ms or head.created_ms
         self.head = head
         self.tail.clear()
         self.buffer = ()
@@ -404,6 +413,7 @@ class Stream:
         self.leave()
         head.generation = old.generation
         head.created_ms = old.created_ms
+        head.checkpoint_ms = old.checkpoint_ms
         self.head = head
         self.begin_season()
 
@@ -575,23 +585,31 @@ class Stream:
 
     # --- checkpoints ----------------------------------------------------------------------------
 
-    def commit_checkpoint(self, blob: bytes) -> None:
-        """Have the next commit write the state at the stream's seq; it may sleep on."""
+    def commit_checkpoint(self, state: bytes) -> None:
+        """Have the next commit write the state at the stream's seq; it may sleep on.
+
+        state: as of `packed_state`.
+        """
         if self._table is not None:
             self._read_through(self._table)
         head = self._head
         assert head is not None
         head.checkpoint = head.seq
         head.checkpoint_ms = head.updated_ms
-        state = packed_state(self.name, blob)
+        self._enter_checkpoint(head)
         self._effects += (("HSET", keys.checkpoints(self.partition), self.name, state),)
         self._touched = True
 
     @property
     def behind(self) -> int:
         """Observations since the last checkpoint of a stream that exists, which may sleep on."""
-        assert self._head is not None
-        return self.seq - self._head.checkpoint
+        return self.seq - self._checkpoint
+
+    @property
+    def _checkpoint(self) -> int:
+        if self._table is not None:
+            return int(self._table.rows["position"]["checkpoint"][self.at])
+        return self.live().checkpoint
 
     def checkpoint_due(self, every: int) -> bool:
         """Whether a boundary of `every` observations was passed since the last checkpoint.
@@ -606,11 +624,8 @@ class Stream:
         return self.seq >= self.due(every)
 
     def due(self, checkpoint_every: int) -> int:
-        """Position at which a commit writes more than the position and the tail: a state."""
-        head = self._head
-        assert head is not None
-        phase = self.place % checkpoint_every  # so that streams made together differ
-        return checkpoint_every * ((head.checkpoint + phase) // checkpoint_every + 1) - phase
+        """Position at which a commit writes the state."""
+        return int(_due(np.array([self.place]), np.array([self._checkpoint]), checkpoint_every)[0])
 
     def effects(self) -> tuple[list[Effect], list[Argument]]:
         """Everything the next commit must write, and fields of heads; afterwards nothing waits."""
@@ -639,12 +654,21 @@ class Stream:
                 effects.append(due_effect(self.partition, self.name, head))
         self._touched = False
         if table is not None and head is not None:
-            row = table.rows[self.at]
-            row["due"] = self.due(table.checkpoint_every)
-            row["checkpoint"] = head.checkpoint
-            row["checkpoint_ms"] = head.checkpoint_ms or head.created_ms
+            self._enter_checkpoint(head)
+            table.rows["waits"][self.at] = False
             self._forget_position()
         return effects, fields
+
+    def _enter_checkpoint(self, head: Head) -> None:
+        """Have its row, if it is asleep, say the same of checkpoint and tail as the head."""
+        if self._table is None:
+            return
+        row = self._table.rows[self.at]
+        position = row["position"]
+        position["checkpoint"] = head.checkpoint
+        position["checkpoint_ms"] = head.checkpoint_ms
+        position["oldest"] = head.oldest
+        row["due"] = self.due(self._table.checkpoint_every)
 
 
 def _digest_of(settled: bytes) -> bytes:
@@ -663,21 +687,28 @@ class Changes(NamedTuple):
 
 
 class Asleep(NamedTuple):
-    """Streams of which only position and tail move, with their rows as they are.
+    """Streams of which only position, tail and state move, with their rows as they are.
 
-    further: as of `Table`, by place among them. new: encoded records of each.
+    further: as of `Table`, by place among them. new: encoded records of each. states: by place,
+    those that are written, as of `packed_state`.
     """
 
     streams: Sequence[Stream]
     rows: Rows
     further: Mapping[int, list[float]]
     new: Sequence[list[bytes]]
+    states: dict[int, bytes]
+
+    @property
+    def due(self) -> list[int]:
+        """Places of those whose state is to be written."""
+        return np.flatnonzero(self.rows["position"]["seq"] >= self.rows["due"]).tolist()
 
 
 def parted(
     table: Table, of_partition: Mapping[int, Sequence[Stream]]
 ) -> tuple[Asleep, dict[int, list[Stream]]]:
-    """Streams of which only position and tail move, and all others.
+    """Streams of which only position, tail and state move, and all others.
 
     Their heads say nothing new but of observations that they slept through. They stay in order, and
     the others by partition. What else waits for a commit, as keyed outcomes do, is written as it
@@ -686,8 +717,8 @@ def parted(
     streams = [*chain.from_iterable(of_partition.values())]
     places = np.array([stream.at for stream in streams], dtype=np.int64)
     rows = table.of(places)  # of one that is awake any
-    alone = np.array([not (stream._touched or stream.tail.new) for stream in streams], dtype=bool)
-    alone &= (places >= 0) & (rows["moved"] > 0) & (rows["position"]["seq"] < rows["due"])
+    moved = rows["moved"]
+    alone = (places >= 0) & ~rows["waits"] & (moved > 0) & (moved <= BLOCK)
     asleep = list(compress(streams, alone.tolist()))
     rows = rows.compress(alone)
     vectors = (rows["outputs"] > 1).nonzero()[0].tolist()
@@ -698,7 +729,7 @@ def parted(
     others: dict[int, list[Stream]] = {partition: [] for partition in of_partition}
     for stream in compress(streams, (~alone).tolist()):
         others[stream.partition].append(stream)
-    return Asleep(asleep, rows, further, new), others
+    return Asleep(asleep, rows, further, new, {}), others
 
 
 def changes_of(moved: Asleep, others: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
@@ -712,8 +743,12 @@ def changes_of(moved: Asleep, others: Mapping[int, Sequence[Stream]]) -> dict[in
     expire_ms = rows["position"]["updated_ms"] + lives_ms
     far = np.abs(expire_ms - rows["listed_ms"]) > LISTED_SHARE * lives_ms  # not of nan
 
+    states = _checkpoints(moved)
     pushed = _pushed(moved)
-    written = {partition: Changes([], pushed.get(partition, Pushed())) for partition in others}
+    written = {
+        partition: Changes(states.get(partition, []), pushed.get(partition, Pushed()))
+        for partition in others
+    }
     for partition, streams in others.items():
         heads: list[Argument] = []
         for stream in streams:
@@ -734,6 +769,49 @@ def changes_of(moved: Asleep, others: Mapping[int, Sequence[Stream]]) -> dict[in
     for partition, arguments in due.items():
         written[partition].effects.append(("ZADD", keys.due(partition), *arguments))
     return written
+
+
+def _due(places: Ints, checkpoints: Ints, every: int) -> Ints:
+    """Positions (B,) at which states are due; places: of streams, by which they differ."""
+    phases = places % every
+    return every * ((checkpoints + phases) // every + 1) - phases
+
+
+def _checkpoints(moved: Asleep) -> dict[int, list[Effect]]:
+    """What writes states, by partition; rows have them as checkpoints from here on.
+
+    The oldest records go with them, as far as they are past the history.
+    """
+    if not moved.states:
+        return {}
+    at = np.array([*moved.states])
+    rows = moved.rows[at]
+    position = rows["position"]
+    position["checkpoint"] = position["seq"]
+    position["checkpoint_ms"] = position["updated_ms"]
+    oldest = position["seq"] - rows["history"]
+    gone = oldest >= position["oldest"].astype(np.int64) + BLOCK
+    position["oldest"] = np.where(gone, oldest, position["oldest"])
+    table = moved.streams[at[0]]._table
+    assert table is not None
+    every = table.checkpoint_every
+    rows["due"] = _due(rows["position_place"].astype(np.int64), position["seq"], every)
+    moved.rows[at] = rows
+    rows["moved"] = 0
+    table.put([moved.streams[i].at for i in at.tolist()], rows)
+    fields: defaultdict[int, list[Argument]] = defaultdict(list)
+    for i, state in moved.states.items():
+        stream = moved.streams[i]
+        fields[stream.partition] += (stream.name, state)
+    effects: dict[int, list[Effect]] = {
+        partition: [("HSET", keys.checkpoints(partition), *own)]
+        for partition, own in fields.items()
+    }
+    for i, first in zip(at[gone].tolist(), oldest[gone].tolist(), strict=True):
+        stream = moved.streams[i]
+        key = keys.tail(stream.partition, stream.name)
+        effects[stream.partition].append(("DROP", key, first))
+    return effects
 
 
 def _pushed(moved: Asleep) -> dict[int, Pushed]:
