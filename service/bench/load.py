@@ -8,10 +8,11 @@ beforehand, parses of each answer only the status and the length, and reports it
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
@@ -28,7 +29,7 @@ class LoadJob(Struct):
     host: str
     port: int
     targets: list[str]  # paths; each connection walks through its own share of them
-    bodies: list[str]  # JSON texts, taken in turn
+    bodies: list[str]  # JSON texts, drawn at random: in turn they would be a season
     connections: int = 32
     seconds: float = 5.0
     headers: dict[str, str] = {}
@@ -146,6 +147,13 @@ def request_bytes(job: LoadJob, target: str, body: str) -> bytes:
     return f"POST {target} HTTP/1.1\r\n{lines}\r\n{body}".encode()
 
 
+def schedule(requests: list[list[bytes]]) -> Iterator[bytes]:
+    """Yield one of the requests to each target in turn, for ever."""
+    draw = random.Random(1).choice
+    for to_target in cycle(requests):
+        yield draw(to_target)
+
+
 async def run(job: LoadJob) -> LoadReport:
     """Run the job."""
     loop = asyncio.get_running_loop()
@@ -154,7 +162,7 @@ async def run(job: LoadJob) -> LoadReport:
     # Each connection has its targets in turn.
     shares = [job.targets[connection::connections] for connection in range(connections)]
     schedules = [
-        cycle([request_bytes(job, target, body) for body in job.bodies for target in targets])
+        schedule([[request_bytes(job, target, body) for body in job.bodies] for target in targets])
         for targets in shares
     ]
     # Preparing requests is no load: both clocks start after it.

@@ -36,7 +36,7 @@ from service.bench.report import BenchError, Rounds, show
 ALL = "all"
 DEFAULT = "the default model"
 PRIMING = 32  # observations each stream gets first, so that the filter runs and not the warm-up
-BODIES = 8  # different labels that a connection sends in turn
+BODIES = 8  # different labels, of which each request has one
 CLASSES = 4
 REGIME = 250  # observations between shifts of a made-up series
 WARM_S = 0.5  # unmeasured load before the first round
@@ -302,7 +302,7 @@ def _load(server: BenchServer, job: LoadJob, seconds: float) -> Load:
 def _job(
     server: BenchServer, targets: list[str], bodies: Sequence[object], connections: int
 ) -> LoadJob:
-    """Return a job that posts bodies in turn."""
+    """Return a job whose posts have one of the bodies each."""
     where = urlsplit(server.url)
     texts = [msgspec.json.encode(body).decode() for body in bodies]
     return LoadJob(str(where.hostname), where.port or 80, targets, texts, connections)
