@@ -26,7 +26,7 @@ from model_core.stream import season, seasons
 from model_core.stream.columns import Packed, effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.pipeline import may_leave
-from model_core.stream.slab import AT_ONCE, Slab, Step, Stepped, SummaryRow
+from model_core.stream.slab import Slab, Step, Stepped, SummaryRow
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
 from model_core.upm.base import UnderlyingModel
@@ -39,7 +39,6 @@ from service.worker.streams.answers import GATHERED, gathered, layout_of, quiet_
 from service.worker.streams.stream import GROUPS, Stream, Table
 from service.worker.streams.task import Answering
 
-MOST_AT_ONCE = 4 * AT_ONCE  # observations of a stream in a wave
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -304,7 +303,7 @@ def wave_of(table: Table, coming: Coming, allowed: Bools) -> tuple[Ints, Wave]:
     if timed is not None:
         usable = np.where(timed, counts == 1, usable)
     usable &= allowed & (places >= 0)
-    left = np.minimum(own["until"] - position["seq"] + 1, MOST_AT_ONCE)
+    left = own["until"] - position["seq"] + 1
     limits = [own[name] for name in _LIMITS]
     if _all(counts == 1):
         starts = np.arange(len(counts))
