@@ -7,6 +7,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
@@ -64,13 +65,31 @@ def rows_of(stream: str, blobs: Sequence[bytes], start: int = 0) -> tuple[int, l
     with reading("tail", stream):
         if begins != sorted(set(begins)):
             raise ValueError("its blocks are in another order")
-        for begin, blob in zip(begins, blobs[before:], strict=True):
-            own = stored_records.split_block(wire.checked_at(place, blob))
+        for begin, own in _parts(place, begins, blobs[before:]):
             if begin > end:
                 raise ValueError(f"it goes on at seq {begin}, expected {end}")
             rows[begin - first :] = own
             end = begin + len(own)
     return first, rows
+
+
+def _parts(
+    place: int, begins: Sequence[int], blobs: Sequence[bytes]
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the rows of blocks, each with where they begin; of some that are alike, together."""
+    at = 0
+    for size, group in groupby(map(len, blobs)):
+        alike = slice(at, at + len(list(group)))
+        at = alike.stop
+        first = begins[alike.start]
+        single = None
+        if size == stored_records.SINGLE_BYTES and begins[at - 1] == first + at - 1 - alike.start:
+            single = stored_records.single_rows(place, blobs[alike])
+        if single is not None:
+            yield first, single
+            continue
+        for begin, blob in zip(begins[alike], blobs[alike], strict=True):
+            yield begin, stored_records.split_block(wire.checked_at(place, blob))
 
 
 def records_of(

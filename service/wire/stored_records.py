@@ -754,6 +754,21 @@ def first_of(body: bytes) -> int:
     return int.from_bytes(body[:_SEQ_BYTES], "little")
 
 
+def single_rows(place: int, blobs: Sequence[bytes]) -> list[bytes] | None:
+    """Return the rows of blocks of SINGLE_BYTES that are one ordinary row each; None of others.
+
+    In a third of the time that they take one by one. blobs: with their checksums, as of
+    `checksummed_at`. Raises Damaged.
+    """
+    table = np.frombuffer(b"".join(blobs), _SINGLE)
+    if (table["count"] != 1).any() or (table["kind"] != NUMBERS).any():
+        return None
+    sums = [crc32(blob[CHECKSUM_SIZE:], place) for blob in blobs]
+    if (table["mark"] != CHECKSUM_MARK[0]).any() or table["crc"].tolist() != sums:
+        raise Damaged("checksum mismatch")
+    return [blob[CHECKSUM_SIZE + _HEADER :] for blob in blobs]
+
+
 def split_block(body: bytes) -> list[bytes]:
     """Return the rows of a block; raises ValueError."""
     at = _HEADER
@@ -785,6 +800,17 @@ _SUM = [("mark", "u1"), ("crc", "<u4")]
 _RAW = 0xDB
 _ELEMENT = [("raw", "u1"), ("length", ">u4"), *_SUM]
 _STORED = np.dtype(_ELEMENT)
+# A block of one ordinary row.
+_SINGLE = np.dtype(
+    [
+        *_SUM,
+        ("first", f"V{_SEQ_BYTES}"),
+        ("count", "u1"),
+        ("kind", "u1"),
+        ("row", f"V{_USUAL_BYTES - 1}"),
+    ]
+)
+SINGLE_BYTES = _SINGLE.itemsize
 _STORED_BLOCK = np.dtype([*_ELEMENT, ("header", f"V{_HEADER}")])
 
 

@@ -10,7 +10,29 @@ from service.store import keys
 from service.store.streams import UnreadablePart, blocks, records_of, rows_of
 from service.wire import Event, stored_records
 from service.worker.streams.stream import Stream
+from tests.service.wire.test_stored_records import ordinary
 from tests.stored import record
+
+
+def test_rows_that_are_read_together_are_as_those_read_one_by_one_and_checked_as_well():
+    rng = random.Random(4)
+    drawn = [stored_records.encode_row(ordinary(0, rng)) for _ in range(400)]
+    usual = [row for row in drawn if row[0] == stored_records.NUMBERS][:8]
+    other = next(row for row in drawn if row[0] != stored_records.NUMBERS)
+    rows = [*usual[:3], other, *usual[3:]]
+    place = wire.place_of("tail", "s")
+    blobs = [blob for at, row in enumerate(rows) for blob in blocks(place, 5 + at, [row])]
+    assert len(usual) == 8
+    assert stored_records.single_rows(place, blobs[:3]) == usual[:3]
+    assert rows_of("s", blobs) == (5, rows)
+    for gap in (1, 6):
+        with pytest.raises(UnreadablePart):
+            rows_of("s", blobs[:gap] + blobs[gap + 1 :])
+    for at in range(len(blobs[1])):
+        damaged = bytearray(blobs[1])
+        damaged[at] ^= 1
+        with pytest.raises(UnreadablePart):
+            rows_of("s", [blobs[0], bytes(damaged), *blobs[2:]])
 
 
 def tail_effects(stream):
