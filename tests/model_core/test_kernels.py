@@ -817,6 +817,31 @@ def test_a_run_ends_with_the_first_observation_that_is_not_quiet(ended):
     assert [value < alarm for value in ranked] == [True] * (stop - 1) + [ended != "alarm"]
 
 
+@pytest.mark.parametrize("name", ["gaussian-3", pytest.param("fleet-2", marks=pytest.mark.slow)])
+def test_of_several_rows_each_ends_its_run_by_itself(name):
+    """The first where it has to be looked at, the second not at all."""
+    model, rng = model_of(name), np.random.default_rng(4)
+    together, alone = Pair(model, 2, 6), Pair(model, 2, 6)
+    assert together.kernel._in_turns == (name == "fleet-2")
+    rows = np.repeat([0, 1], [12, 9])
+    count = len(rows)
+    whole = {"labelled": np.ones(count, dtype=bool), "settled": np.full(count, 100)}
+    seen = observed(model, rng, count, 5, **whole)
+    rest = np.tile([-1.0, np.inf, np.inf], (count, 1))
+    rest[rows == 0, compiled.UNTIL] = 4.0
+    ranks = np.array([anomaly.begin(model, [2.0] * model.scaled, [1.5] * model.scaled)] * 2)
+    runs = compiled.Runs.begin(rest, ranks, rows, seen.y[:, : anomaly.outputs(model)].copy())
+    table, _ = together.advance(seen, rows, runs=runs)
+    assert runs.quiet.tolist() == [True] * 4 + [False] * 8 + [True] * 9
+    taken = [*range(5), *range(12, count)]
+    assert np.flatnonzero(table[:, OK]).tolist() == taken
+    for at in taken:
+        own, _ = alone.advance(seen.row(at), rows[at : at + 1])
+        close(table[at], own[0], 1e-12)
+    for one, other in zip(leaves(together.own), leaves(alone.own), strict=True):
+        close(one, other, 1e-12)
+
+
 def test_features_of_another_number_are_refused():
     model = untrained.alpaca(4, inputs=3)
     wider = dataclasses.replace(model, encoder=Identity())
