@@ -391,14 +391,14 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         state = series.state
         state.seq += 1
         self.enter(series, item, own)
-        kept = self.kept(series)
         if series.season_state is not None and seasons.learn(state, series.season_state, [y]):
+            kept = self.kept(series)
             rows = self.past(slab, kept).seen.rows
             self.correct(series, kept, season.offsets(series.season_state, rows), [])
         own.season = state.season
         if state.seq < state.settings.warmup:
             return False
-        past = self.past(slab, kept).seen
+        past = self.past(slab, self.kept(series)).seen
         values = columns.values(slab.model, past)
         if not warmup.complete(slab.model, values, state.settings.warmup, past.rows):
             return False

@@ -32,7 +32,7 @@ class StoredMark(NamedTuple):
     """A stream in its warm-up."""
 
     head: Head
-    buffer: Sequence[Record]
+    buffer: Sequence[Record | bytes]
     season_state: Floats | None
 
 
@@ -158,7 +158,7 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def kept(self, stream: Stream, most: int | None = None) -> Sequence[Record]:
         """Records of the warm-up, or the last that are retained."""
         if most is None:
-            return stream.buffer
+            return stream.buffered()
         self._engine.tick()
         try:
             return stream.tail.retained(stream.live(), self._engine.store, most)
@@ -190,6 +190,8 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
             for record, offset in zip(last, offsets.tolist(), strict=True):
                 record.offset = kept_season(offset)
                 stream.tail.put(record)
+            if not stream.live().warm:
+                stream.buffer = kept
         for record, start in zip(kept[len(kept) - len(previous) :], previous, strict=True):
             record.previous_start = start
             stream.tail.put(record)

@@ -284,7 +284,8 @@ class Engine:
         refused = []
         for slab, group in by_slab((stream, stream.live()) for stream in streams):
             watched = [lambda head=head: head.watch for _, head in group]
-            pasts = [past_of(slab.model, stream.buffer) for stream, _ in group]
+            buffers = [stream.buffered() for stream, _ in group]
+            pasts = [past_of(slab.model, own) for own in buffers]
             replayed = slab.replay_each([stream.row for stream, _ in group], pasts, watched)
             outlying: list[set[int]] = [set() for _ in group]
             for i, at, line in replayed:
@@ -293,8 +294,8 @@ class Engine:
                     refused.append(group[i][0])
                 elif line.outlying:
                     outlying[i].add(at)
-            for (stream, _), own in zip(group, outlying, strict=True):
-                recall_errors(slab, stream.row, stream.buffer, own)
+            for (stream, _), records, own in zip(group, buffers, outlying, strict=True):
+                recall_errors(slab, stream.row, records, own)
         for stream in streams:
             stream.buffer = ()
         return refused

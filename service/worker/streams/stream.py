@@ -236,7 +236,8 @@ class Stream:
     # Its filter: see `model_core.stream.series.Series`.
     slab: Slab | None = None
     row: int = -1
-    buffer: Sequence[Record] = ()  # records while warming up
+    # Records while warming up, those that are stored as rows: a seventh of their memory.
+    buffer: Sequence[Record | bytes] = ()
     season_state: Floats | None = None  # of `model_core.stream.season`; see `begin_season`
     next_look: int = 0
     ahead: Ahead | None = None
@@ -461,13 +462,18 @@ class Stream:
             if asked and head.y_dim is not None:
                 self.season_state = season.blank(head.y_dim)
 
+    def buffered(self) -> list[Record]:
+        """Records of the buffer, which end with the stream."""
+        rows = enumerate(self.buffer, self.live().seq - len(self.buffer))
+        return [wire.decode_row(seq, row) if isinstance(row, bytes) else row for seq, row in rows]
+
     def resume_season(self) -> None:
         """Take in the labels that wait in the buffer, and know when seasons are next looked at.
 
         Where a season was found or given up there was a checkpoint: no filter begins anew here.
         """
         if self.season_state is not None:
-            for record in self.buffer:
+            for record in self.buffered():
                 season.observe(self.season_state, [label_of(record, len(self.season_state))])
         if self.slab is not None:
             self.next_look = seasons.next_look(self.slab.model, self, self.seq) or self.seq + 1
@@ -635,6 +641,9 @@ class Stream:
         head = self._head
         effects = [*self._effects, *self.tail.effects()]
         self._effects = ()
+        self.buffer = tuple(
+            row if isinstance(row, bytes) else wire.encode_row(row) for row in self.buffer
+        )
         if head is not None and self.alive and self.broken is None and self.unserved is None:
             oldest = min(head.retained_from, head.checkpoint)  # it is replayed from there
             if oldest >= head.oldest + BLOCK:

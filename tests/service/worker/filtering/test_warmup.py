@@ -157,7 +157,7 @@ def test_predictives_outlast_corrections(bench, seasonal):
     y = [100.0 * math.sin(math.tau * i / 8) + noise for i, noise in enumerate(labels(59, 0.0))]
     answers = [answer for value in y for answer in bench.observe("a", [value])]
     (stream,) = bench.worker.engine.streams.values()
-    assert [record.y for record in stream.buffer] == y
+    assert [record.y for record in stream.buffered()] == y
     answers += bench.observe("a", labels(2, 0.0, seed=3))
     assert warming(answers[-2:]) == [True, False]
     records = bench.records("a")
