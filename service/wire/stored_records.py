@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, groupby, islice
-from operator import add, attrgetter
+from operator import add, attrgetter, itemgetter
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple, cast
@@ -529,6 +529,13 @@ def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
 
 def _runs(rows: Sequence[bytes | Record]) -> Iterator[Sequence[bytes | Record]]:
     """Ordinary rows of one kind, shape and length that follow one another, and other records."""
+    if set(map(type, rows)) == {bytes}:  # nearly all are of one kind
+        encoded = cast(Sequence[bytes], rows)
+        kind, *others = set(map(itemgetter(0), encoded))
+        _, *lengths = set(map(len, encoded))
+        if kind != WHOLE and not (kind & SHAPED or others or lengths):
+            yield rows
+            return
     for kind, group in groupby(rows, _kind_of):
         run = list(group)
         yield run if kind else list(map(_record, run))
@@ -749,9 +756,9 @@ def packed(count: int, *elements: bytes) -> bytes:
     return b"".join((b"\xdd", count.to_bytes(4, "big"), *elements))
 
 
-def first_of(body: bytes) -> int:
-    """Return the position of the first row of a block."""
-    return int.from_bytes(body[:_SEQ_BYTES], "little")
+def begin_of(blob: bytes) -> int:
+    """Return the position of the first row of a block with its checksum, which is not looked at."""
+    return int.from_bytes(blob[CHECKSUM_SIZE : CHECKSUM_SIZE + _SEQ_BYTES], "little")
 
 
 def single_rows(place: int, blobs: Sequence[bytes]) -> list[bytes] | None:
@@ -772,8 +779,14 @@ def single_rows(place: int, blobs: Sequence[bytes]) -> list[bytes] | None:
 def split_block(body: bytes) -> list[bytes]:
     """Return the rows of a block; raises ValueError."""
     at = _HEADER
+    count = body[_SEQ_BYTES]
+    # Nearly all are rows of one kind, which says how long each is.
+    if count > 1 and body[at] != WHOLE and not body[at] & (SHAPED | TIMED):
+        size = _length(body, at)
+        if body[at::size] == body[at : at + 1] * count and len(body) == at + count * size:
+            return [body[at : at + size] for at in range(at, len(body), size)]
     rows = []
-    for _ in range(body[_SEQ_BYTES]):
+    for _ in range(count):
         end = at + _length(body, at)
         rows.append(body[at:end])
         at = end

@@ -48,7 +48,9 @@ class Tail:
 
     def put_rows(self, first: int, rows: Sequence[bytes]) -> None:
         """Keep encoded records from position `first` on."""
-        self.new = {**self.new, **dict(enumerate(rows, first))}
+        if not self.new:
+            self.new = {}
+        self.new.update(enumerate(rows, first))
 
     def take_back(self, seq: int) -> None:
         """Forget a record that was kept since the last commit."""
@@ -83,8 +85,9 @@ class Tail:
         stored: the blocks that are `missing`.
         """
         rows = self._rows(head, stored, _first(head, most))
+        encoded = [row if isinstance(row, bytes) else wire.encode_row(row) for row in rows]
         with reading("tail", self.stream):
-            return stored_records.labels_of(rows, head.y_dim or 1)
+            return stored_records.labels_of(encoded, head.y_dim or 1)
 
     def _rows(self, head: Head, stored: Sequence[bytes], first: int) -> list[bytes | Record]:
         """Rows from position `first` on, of blocks and of what is new."""
@@ -97,7 +100,7 @@ class Tail:
                     f"observations {first}-{begin - 1} of {self.stream!r} are missing"
                 )
             rows += known[first - at : begin - at]
-        rows += [self.new[seq] for seq in range(max(first, begin), head.seq)]
+        rows += map(self.new.__getitem__, range(max(first, begin), head.seq))
         return rows
 
     # --- writing --------------------------------------------------------------------------------
