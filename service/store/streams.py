@@ -83,7 +83,8 @@ def _parts(
         at = alike.stop
         first = begins[alike.start]
         single = None
-        if size == stored_records.SINGLE_BYTES and begins[at - 1] == first + at - 1 - alike.start:
+        follow = begins[at - 1] == first + at - 1 - alike.start
+        if follow and size > stored_records.BEFORE_ROWS:
             single = stored_records.single_rows(place, blobs[alike])
         if single is not None:
             yield first, single

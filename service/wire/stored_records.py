@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, repeat
 from operator import add, attrgetter, itemgetter
 from struct import Struct
 from struct import error as StructError
@@ -762,18 +762,31 @@ def begin_of(blob: bytes) -> int:
 
 
 def single_rows(place: int, blobs: Sequence[bytes]) -> list[bytes] | None:
-    """Return the rows of blocks of SINGLE_BYTES that are one ordinary row each; None of others.
+    """Return the rows of blocks of one length that are one row of one kind each; None of others.
 
     In a third of the time that they take one by one. blobs: with their checksums, as of
     `checksummed_at`. Raises Damaged.
     """
-    table = np.frombuffer(b"".join(blobs), _SINGLE)
-    if (table["count"] != 1).any() or (table["kind"] != NUMBERS).any():
+    table = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(blobs), -1)
+    head = np.ascontiguousarray(table[:, :BEFORE_ROWS]).view(_BEFORE)[:, 0]
+    kind = blobs[0][BEFORE_ROWS]
+    alike = (head["count"] == 1).all() and (table[:, BEFORE_ROWS] == kind).all()
+    if not alike or kind == WHOLE or kind & (SHAPED | TIMED):
         return None
-    sums = [crc32(blob[CHECKSUM_SIZE:], place) for blob in blobs]
-    if (table["mark"] != CHECKSUM_MARK[0]).any() or table["crc"].tolist() != sums:
+    bodies = _rows_from(table, CHECKSUM_SIZE)
+    if len(bodies[0]) != _HEADER + _length(bodies[0], _HEADER):
+        return None
+    sums = list(map(crc32, bodies, repeat(place)))
+    if (head["mark"] != CHECKSUM_MARK[0]).any() or head["crc"].tolist() != sums:
         raise Damaged("checksum mismatch")
-    return [blob[CHECKSUM_SIZE + _HEADER :] for blob in blobs]
+    return _rows_from(table, BEFORE_ROWS)
+
+
+def _rows_from(table: NDArray[np.uint8], at: int) -> list[bytes]:
+    """The rows of a table of bytes, from a column on."""
+    whole = np.ascontiguousarray(table[:, at:]).view(f"V{table.shape[1] - at}")
+    rows: list[bytes] = whole[:, 0].tolist()
+    return rows
 
 
 def split_block(body: bytes) -> list[bytes]:
@@ -813,17 +826,9 @@ _SUM = [("mark", "u1"), ("crc", "<u4")]
 _RAW = 0xDB
 _ELEMENT = [("raw", "u1"), ("length", ">u4"), *_SUM]
 _STORED = np.dtype(_ELEMENT)
-# A block of one ordinary row.
-_SINGLE = np.dtype(
-    [
-        *_SUM,
-        ("first", f"V{_SEQ_BYTES}"),
-        ("count", "u1"),
-        ("kind", "u1"),
-        ("row", f"V{_USUAL_BYTES - 1}"),
-    ]
-)
-SINGLE_BYTES = _SINGLE.itemsize
+# What is stored of a block before its rows.
+_BEFORE = np.dtype([*_SUM, ("first", f"V{_SEQ_BYTES}"), ("count", "u1")])
+BEFORE_ROWS = _BEFORE.itemsize
 _STORED_BLOCK = np.dtype([*_ELEMENT, ("header", f"V{_HEADER}")])
 
 
