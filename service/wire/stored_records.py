@@ -111,7 +111,8 @@ def _form(shape: Shape, stated: bool) -> np.dtype[Any]:
         *([("shape", "<u2", len(shape))] if shape.kind else []),
         ("map_run_length", "<u4"),
         ("previous_start", "<i4"),
-        ("accepted_ms", "<i8"),
+        ("accepted_ms", "<u4"),  # its low bits, and the others
+        ("above", "<u2"),
         ("y", "<f8", (outputs,)),
         ("x", "<f8", (shape.inputs,)),
         ("uncorrected", "<f8", (outputs,)),
@@ -129,7 +130,7 @@ def _row(shape: Shape, stated: bool) -> Struct:
     places, _ = _answered(shape)
     exact = 2 * shape.outputs + shape.inputs + 1
     further = f"{len(RATES) + shape.outputs}d" if stated else ""
-    return Struct(f"<B{len(shape.encoded())}sIiq{exact}d{len(places)}f{further}")
+    return Struct(f"<B{len(shape.encoded())}sIiIH{exact}d{len(places)}f{further}")
 
 
 @lru_cache(256)
@@ -173,11 +174,12 @@ def encode_row(record: Record) -> bytes:
     kind = NUMBERS | shape.kind
     more = b""
     accepted_ms = record.accepted_ms
+    if (record.time is None) == (accepted_ms is None):
+        return _whole(record)
     if record.time is not None:
-        if accepted_ms is not None or len(record.time) > LONGEST_TIME:
+        if len(record.time) > LONGEST_TIME:
             return _whole(record)
         kind |= TIMED
-        accepted_ms = 0
         more = _text(record.time)
     middle, covariance = predictive
     missing = [math.nan] * outputs
@@ -205,7 +207,7 @@ def encode_row(record: Record) -> bytes:
             shape.encoded(),
             record.map_run_length,
             record.previous_start,
-            accepted_ms,
+            *_halves(accepted_ms or 0),
             *y,
             *x,
             *(record.uncorrected or missing),
@@ -216,6 +218,11 @@ def encode_row(record: Record) -> bytes:
     except (StructError, OverflowError):  # one number is missing, or too large
         return _whole(record)
     return row + more
+
+
+def _halves(number: Any) -> tuple[Any, Any]:
+    """The low 32 bits of a number, or of an array of them, and the others."""
+    return number & 0xFFFFFFFF, number >> 32
 
 
 def _predictive(record: Record, y: list[float]) -> tuple[list[float], list[float]] | None:
@@ -307,6 +314,7 @@ class PlainRows(NamedTuple):
             table["shape"] = shape
         for name in _COLUMNS:
             table[name] = getattr(self, name)
+        table["accepted_ms"], table["above"] = _halves(self.accepted_ms)
         with np.errstate(over="ignore", invalid="ignore"):
             answered = self._answered()
             table["answered"] = answered
@@ -322,6 +330,7 @@ class PlainRows(NamedTuple):
             timed = [time is not None for time in self.times]
             table["kind"][timed] += TIMED
             table["accepted_ms"][timed] = 0
+            table["above"][timed] = 0
         rows: list[bytes] = table.view(f"V{table.itemsize}").tolist()
         if some and not stated.all():
             size = shape.size(False)
@@ -364,7 +373,7 @@ class PlainRows(NamedTuple):
 
 
 # Columns of rows that are columns of `PlainRows`.
-_COLUMNS = ("map_run_length", "previous_start", "accepted_ms", "y", "x", "uncorrected")
+_COLUMNS = ("map_run_length", "previous_start", "y", "x", "uncorrected")
 
 
 def _ordinary(
@@ -457,7 +466,7 @@ def decode_row(seq: int, row: bytes) -> Record:
     shape = _shape_of(row)
     stated = bool(row[0] & STATED)
     form = _row(shape, stated)
-    kind, _, run_length, previous_start, accepted_ms, *values = form.unpack_from(row)
+    kind, _, run_length, previous_start, accepted, above, *values = form.unpack_from(row)
     outputs = shape.outputs
     if not shape.classes:
         first = 2 * outputs + shape.inputs + 1
@@ -471,7 +480,7 @@ def decode_row(seq: int, row: bytes) -> Record:
         elapsed, changepoint, hazard, outlier_rate = values[end : end + len(RATES)]
         rates = (elapsed, _number(changepoint), _number(hazard), outlier_rate)
         offset = values[end + len(RATES) :]
-    start = (run_length, previous_start, accepted_ms)
+    start = (run_length, previous_start, above << 32 | accepted)
     time = row[form.size + 1 :].decode() if kind & TIMED else None
     return _ordinary(seq, shape, start, values, rates, offset, time)
 
@@ -523,7 +532,7 @@ def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
             accepted += [None] * len(run)
         else:
             times += [None] * len(run)
-            accepted += columns["accepted_ms"].tolist()
+            accepted += (columns["above"].astype(np.int64) << 32 | columns["accepted_ms"]).tolist()
     return SeenLabels(np.concatenate(y), np.concatenate(offset), times, accepted)
 
 
@@ -737,8 +746,7 @@ def stored_blocks(
     second.
     """
     headers = np.empty(len(firsts), _BLOCK)
-    headers["first"] = firsts & 0xFFFFFFFF
-    headers["above"] = firsts >> 32
+    headers["first"], headers["above"] = _halves(firsts)
     headers["count"] = counts
     own: list[bytes] = headers.view(f"V{_HEADER}").tolist()
     table = np.empty(len(firsts), _STORED_BLOCK)
