@@ -55,7 +55,7 @@ def rows_of(stream: str, blobs: Sequence[bytes], start: int = 0) -> tuple[int, l
     Blocks follow on each other. One that begins within the one before stands for its last rows.
     Those that end before `start` are not looked at, though they be damaged. Raises UnreadablePart.
     """
-    begins = list(map(stored_records.begin_of, blobs))
+    begins = stored_records.begins_of(blobs)
     before = max(0, bisect_right(begins, start) - 1)
     begins = begins[before:]
     first = begins[0] if begins else start

@@ -495,8 +495,8 @@ def _shape_of(row: bytes, at: int = 0) -> Shape:
     return shape
 
 
-def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
-    """Labels of records that follow one another; outputs: numbers of each.
+def labels_of(rows: Sequence[bytes], outputs: int) -> SeenLabels:
+    """Labels of encoded records that follow one another; outputs: numbers of each.
 
     Ordinary rows are read as columns: a fortieth of the time of their records.
     """
@@ -506,29 +506,28 @@ def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
     accepted: list[int | None] = []
     missing = [math.nan] * outputs
     for run in _runs(rows):
-        if not isinstance(run[0], bytes):
-            records = cast(Sequence[Record], run)
+        kind = run[0][0]
+        if kind == WHOLE:
+            records = list(map(_decode_whole, run))
             y.append(np.array([numbers(record.y) or missing for record in records], np.float64))
             offset.append(seasons_of([record.offset for record in records], outputs))
             times += [record.time for record in records]
             accepted += [record.accepted_ms for record in records]
             continue
-        encoded = cast(Sequence[bytes], run)
-        length = len(encoded[0])
-        kind = encoded[0][0]
-        shape = _shape_of(encoded[0])
+        length = len(run[0])
+        shape = _shape_of(run[0])
         form = _form(shape, bool(kind & STATED))
         if length < form.itemsize or shape.outputs != outputs:
             raise ValueError(
                 f"expected rows of {outputs} numbers and {form.itemsize} bytes or more, got "
                 f"{shape.outputs} and {length}"
             )
-        table = np.frombuffer(b"".join(encoded), np.uint8).reshape(-1, length)
+        table = np.frombuffer(b"".join(run), np.uint8).reshape(-1, length)
         columns = np.ascontiguousarray(table[:, : form.itemsize]).view(form)[:, 0]
         y.append(columns["y"])
         offset.append(columns["offset"] if kind & STATED else np.zeros((len(run), outputs)))
         if kind & TIMED:
-            times += [row[form.itemsize + 1 :].decode() for row in encoded]
+            times += [row[form.itemsize + 1 :].decode() for row in run]
             accepted += [None] * len(run)
         else:
             times += [None] * len(run)
@@ -536,31 +535,16 @@ def labels_of(rows: Sequence[bytes | Record], outputs: int) -> SeenLabels:
     return SeenLabels(np.concatenate(y), np.concatenate(offset), times, accepted)
 
 
-def _runs(rows: Sequence[bytes | Record]) -> Iterator[Sequence[bytes | Record]]:
-    """Ordinary rows of one kind, shape and length that follow one another, and other records."""
-    if set(map(type, rows)) == {bytes}:  # nearly all are of one kind
-        encoded = cast(Sequence[bytes], rows)
-        kind, *others = set(map(itemgetter(0), encoded))
-        _, *lengths = set(map(len, encoded))
-        if kind != WHOLE and not (kind & SHAPED or others or lengths):
-            yield rows
-            return
-    for kind, group in groupby(rows, _kind_of):
-        run = list(group)
-        yield run if kind else list(map(_record, run))
-
-
-def _record(row: bytes | Record) -> Record:
-    return _decode_whole(row) if isinstance(row, bytes) else row
-
-
-def _kind_of(row: bytes | Record) -> tuple[bytes, int] | int:
-    """Kind and shape of an ordinary row, and its length; WHOLE: it is another record."""
-    if not isinstance(row, bytes) or row[0] == WHOLE:
-        return WHOLE
-    if row[0] == NUMBERS:  # nearly always
-        return NUMBERS
-    return row[: 1 + _SHAPE.size if row[0] & SHAPED else 1], len(row)
+def _runs(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Rows of one kind, shape and length that follow one another."""
+    kinds: list[Any] = list(map(itemgetter(0), rows))
+    if max(kinds, default=0) & SHAPED:
+        kinds = [row[: 1 + _SHAPE.size] if row[0] & SHAPED else row[0] for row in rows]
+    begin = 0
+    for _, group in groupby(zip(kinds, map(len, rows), strict=True)):
+        end = begin + len(list(group))
+        yield rows[begin:end]
+        begin = end
 
 
 def _decode_whole(row: bytes) -> Record:
@@ -764,9 +748,10 @@ def packed(count: int, *elements: bytes) -> bytes:
     return b"".join((b"\xdd", count.to_bytes(4, "big"), *elements))
 
 
-def begin_of(blob: bytes) -> int:
-    """Return the position of the first row of a block with its checksum, which is not looked at."""
-    return int.from_bytes(blob[CHECKSUM_SIZE : CHECKSUM_SIZE + _SEQ_BYTES], "little")
+def begins_of(blobs: Iterable[bytes]) -> list[int]:
+    """Return positions of the first rows of blocks, whose checksums are not looked at."""
+    begins = [blob[CHECKSUM_SIZE : CHECKSUM_SIZE + _SEQ_BYTES] for blob in blobs]
+    return [int.from_bytes(begin, "little") for begin in begins]
 
 
 def single_rows(place: int, blobs: Sequence[bytes]) -> list[bytes] | None:

@@ -45,6 +45,7 @@ from service.wire import (
     SegmentHistory,
     StoredHindsight,
     WhatIf,
+    encode_row,
     outputs_of,
     stored_records,
     updated,
@@ -519,7 +520,8 @@ def _explain(rerun: Rerun, slab: Slab) -> None:
     lasting = [event for event in rerun.events.values() if event.state != "withdrawn"]
     if not lasting:
         return
-    labels = stored_records.labels_of(rerun.records, slab.model.y_dim)
+    rows = list(map(encode_row, rerun.records))
+    labels = stored_records.labels_of(rows, slab.model.y_dim)
     lasting.sort(key=lambda event: event.start)
     ends = [event.start for event in lasting[1:]]
     for event, end in zip(lasting, [*ends, head.seq], strict=True):

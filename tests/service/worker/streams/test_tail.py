@@ -53,7 +53,7 @@ def applied(stored, effects):
     """A stored tail after effects on it."""
     for operation, _, *arguments in effects:
         bodies = [blob[wire.CHECKSUM_SIZE :] for blob in stored]
-        firsts = list(map(stored_records.begin_of, stored))
+        firsts = stored_records.begins_of(stored)
         if operation == "RPUSH":
             stored = [*stored, *arguments]
         elif operation == "CUT":
