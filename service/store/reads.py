@@ -14,7 +14,7 @@ from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable
 from service.store import keys
-from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, script
+from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, Words, script
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
@@ -158,11 +158,14 @@ class AsyncStore:
         They are those that are stored: some may lie before what the stream retains, and go with a
         later commit.
         """
+        ((settled, position, blobs),) = await self._client.all([self._span(stream, start, stop)])
+        return stored_head(settled, position), records_of(stream, blobs, start, stop)
+
+    def _span(self, stream: str, start: int, stop: int) -> Words:
+        """What reads both parts of a head, and blocks with the rows in a span."""
         partition = self._partition(stream)
         names = [keys.heads(partition), keys.tail(partition, stream)]
-        read = script("rows", names, [*keys.head_fields([stream]), start, stop])
-        ((settled, position, blobs),) = await self._client.all([read])
-        return stored_head(settled, position), records_of(stream, blobs, start, stop)
+        return script("rows", names, [*keys.head_fields([stream]), start, stop])
 
     async def heads(self, streams: Iterable[Name]) -> dict[Name, StoredHead | None]:
         """Return the heads of streams as stored, tombstones included.
@@ -250,10 +253,8 @@ class AsyncStore:
         present = [(name, living[name]) for name in streams if name in living]
         if not count:
             return [Recent(stream, head, []) for stream, head in present], unreadable
-        tails = await self._client.all(
-            ("LRANGE", keys.tail(self._partition(stream), stream), -count, -1)
-            for stream, _ in present
-        )
+        spans = [self._span(stream, max(head.seq - count, 0), head.seq) for stream, head in present]
+        tails = [blobs for _, _, blobs in await self._client.all(spans)]
         rows, more = await asyncio.to_thread(_recent, present, tails, count)
         return rows, sorted(unreadable + more)
 
@@ -421,7 +422,7 @@ def _recent(
     unreadable = []
     for (stream, head), tail in zip(present, tails, strict=True):
         try:
-            last = records_of(stream, tail)[-count:]
+            last = records_of(stream, tail, max(head.seq - count, 0), head.seq)
         except UnreadablePart:
             unreadable.append(stream)
         else:

@@ -5,21 +5,32 @@
 -- ARGV: the two fields of the head, position of the first row, position after the last row
 local start, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
 
--- Number of the first element that begins at a position or later: they begin in order.
-local function first_from(position)
-  local low, high = 0, redis.call('LLEN', KEYS[2])
+local function begin_of(number)
+  local element = redis.call('LINDEX', KEYS[2], number)
+  local a, b, c, d, e, f = string.byte(element .. '\0\0\0\0\0\0\0\0\0\0\0', 6, 11)
+  return a + 256 * (b + 256 * (c + 256 * (d + 256 * (e + 256 * f))))
+end
+
+-- Number of the first element that begins at a position or later: they begin in order. It is
+-- between two numbers.
+local function first_from(position, low, high)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local element = redis.call('LINDEX', KEYS[2], middle)
-    local a, b, c, d, e, f = string.byte(element .. '\0\0\0\0\0\0\0\0\0\0\0', 6, 11)
-    local begins = a + 256 * (b + 256 * (c + 256 * (d + 256 * (e + 256 * f))))
-    if begins < position then low = middle + 1 else high = middle end
+    if begin_of(middle) < position then low = middle + 1 else high = middle end
   end
   return low
 end
 
 local head = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
-local first, last = first_from(start + 1) - 1, first_from(stop) - 1
 local elements = {}
-if last >= 0 then elements = redis.call('LRANGE', KEYS[2], math.max(first, 0), last) end
+local after = redis.call('LLEN', KEYS[2])
+-- Most spans end with the tail.
+if after > 0 and begin_of(-1) >= stop then after = first_from(stop, 0, after - 1) end
+if after > 0 then
+  -- Each has a row of its own, at least.
+  local first = first_from(start + 1, math.max(after - (stop - start), 0), after) - 1
+  -- And the one after them, which may begin before: a damaged one does not say so, and would leave
+  -- rows standing that it took the place of.
+  elements = redis.call('LRANGE', KEYS[2], math.max(first, 0), after)
+end
 return {head[1], head[2], elements}

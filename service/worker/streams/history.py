@@ -94,7 +94,7 @@ class Tail:
         begin = min(self.new, default=head.seq)
         rows: list[bytes | Record] = []
         if first < begin:
-            at, known = rows_of(self.stream, stored)
+            at, known = rows_of(self.stream, stored, first)
             if at > first or at + len(known) < begin:
                 raise UnreadablePart(
                     f"observations {first}-{begin - 1} of {self.stream!r} are missing"

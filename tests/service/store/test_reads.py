@@ -147,6 +147,42 @@ async def test_records_in_spans_of_a_tail(redis_client, alone):
     assert await alone.records("a", head, 5, 5) == []
 
 
+async def test_damage_brings_back_no_rows_that_others_took_the_place_of(redis_client, alone):
+    place = wire.place_of("tail", "a")
+    key = keys.tail(P, "a")
+    old = [wire.encode_row(record(at)) for at in range(10)]
+    new = [wire.encode_row(record(at, -1.0)) for at in range(5, 10)]
+    (first,), (second,) = blocks(place, 0, old), blocks(place, 5, new)
+    put_head(redis_client, P, "a", head_of(10))
+    for bit in range(8 * len(second)):
+        damaged = bytearray(second)
+        damaged[bit // 8] ^= 1 << bit % 8
+        redis_client.delete(key)
+        redis_client.rpush(key, first, bytes(damaged))
+        for span in ((0, 10), (5, 6), (7, 9)):
+            with pytest.raises(UnreadablePart):
+                await alone.records("a", head_of(10), *span)
+
+
+async def test_the_last_records_of_streams(redis_client, alone):
+    """Of blocks of several rows no others are read, though they be damaged."""
+    put_records(redis_client, P, "one", map(record, range(20)))
+    place = wire.place_of("tail", "lists")
+    rows = [wire.encode_row(record(at)) for at in range(20)]
+    lists = [blob for at in range(0, 20, 4) for blob in blocks(place, at, rows[at : at + 4])]
+    redis_client.rpush(keys.tail(P, "lists"), *lists[:2], lists[2][:-1], *lists[3:])
+    for stream, seq in (("one", 20), ("lists", 20), ("none", 0)):
+        put_head(redis_client, P, stream, head_of(seq))
+    heads = await alone.heads(["one", "lists", "none"])
+    found, unreadable = await alone.recent([*heads], heads, 5)
+    last = [*range(15, 20)]
+    expected = [("one", last), ("lists", last), ("none", [])]
+    assert [(row.stream, seqs(row.records)) for row in found] == expected
+    assert unreadable == []
+    assert (await alone.recent(["lists"], heads, 9))[1] == ["lists"]
+    assert [row.records for row in (await alone.recent([*heads], heads, 0))[0]] == [[], [], []]
+
+
 async def test_records_end_with_the_retained_and_gaps_are_named(redis_client, alone):
     put_records(redis_client, P, "a", map(record, range(100, 200)))
     head = head_of(200, oldest=100, history=50)
