@@ -44,26 +44,12 @@ PHI = np.linspace(-0.6, 0.95, 12)  # autocorrelations
 # Of the spread after a change to that before: closer to one each other, wide apart beyond six.
 _FAR = np.geomspace(10, 1000, 5)
 RATIO = np.concatenate([1 / _FAR[::-1], np.geomspace(1 / 6, 6, 13), _FAR])
-# Robust standard deviations from the median of its neighbours, from which on a label does not weigh
-# for a kind of change; and from that of its regime, from which on it is in no mean or spread.
-OUTLIER = 6.0
-FAR = 20.0
-FEW = 0.1  # share of a regime that may be outliers
-OUTLIERS_FROM = 10  # labels of a regime; in fewer an outlier looks like a larger spread
-# Of a regime, from its median, from which on its labels next to the change are on the way.
-ARRIVED = 3.0
-MOSTLY = 0.75  # share of them that are
-ON_THE_WAY = 5  # one label in so many, at most
-# Prior standard deviations, in those of the innovations: of the level, of what a trend adds over
-# all labels, of a step, and of what a change of slope adds until the last label. All but the first
-# are larger where the labels show more.
-LEVEL = 10.0
+# Prior standard deviations, in those of the innovations: of what a trend adds over all labels, of a
+# step, and of what a change of slope adds until the last label. They are larger where the labels
+# show more.
 TREND = 3.0
 STEP = 3.0
 BEND = 6.0
-# Of the inverse gamma prior of the variance of innovations, of standardised labels.
-SHAPE = 1.0
-RATE = 0.5
 ROUNDING = 1e-13  # as a share of the labels: what is less is no spread, and no change
 CLEAR = log(3.0)  # of a log Bayes factor, from which a second change is mentioned
 # From which on regimes share a trend: means are then the levels next to the change, and spreads
@@ -457,6 +443,8 @@ def _sd(own: _Spread, least: float) -> float:
 
 def _line(labels: Array, own: _Spread) -> _Line:
     """Line through a regime's labels; of few of them the sd is about their mean."""
+    from model_core.compiled.explaining import OUTLIERS_FROM
+
     time = np.arange(len(labels)) - (len(labels) - 1) / 2
     products = float(time @ labels)
     times = float(time @ time)

@@ -29,17 +29,11 @@ AS_GOOD = 0.9  # of what a period explains, for a part of it to be taken instead
 CORRELATED = 0.15  # at the lag of a candidate, and so many standard errors
 ERRORS = 3.0
 PLAUSIBLE = 0.1  # share of the variation that it explains
-HARMONICS = 32  # that evidence is taken from
 FITTED = 8  # harmonics that a period is refined by, at most
 FORGETTING = 0.8  # of a period in the profile
 AMPLITUDE_FORGETTING = 0.6
 AMPLITUDES = (0.5, 1.5)  # of the last periods, in units of the profile
-WEIGHINGS = 3  # of periods, each by the mean of the one before
 SHRINKAGE = 2.0  # squared standard errors by which a harmonic is taken to be smaller
-FLOOR = 1e-12  # of sums of squares
-ROUNDING = 1e-12  # of labels
-OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
-MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
 
 
 def found(y: Floats, shortest: int = SHORTEST) -> tuple[int, int]:
@@ -99,7 +93,7 @@ def _evidence(y: Floats, period: int) -> tuple[float, int]:
     from model_core.compiled import periods
 
     rows = _whitened(y, period)
-    if len(rows) < PERIODS or np.vdot(rows, rows) <= FLOOR * (y @ y):  # rounding alone
+    if len(rows) < PERIODS or np.vdot(rows, rows) <= periods.FLOOR * (y @ y):  # rounding alone
         return 0.0, 1
     _, within, between, _ = periods.variation(_harmonics(rows), np.ones(len(rows)))
     return periods.evidence(len(rows), within, between)

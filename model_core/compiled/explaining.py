@@ -7,19 +7,21 @@ import math
 import numpy as np
 
 from model_core.compiled.jit import Floats, allocating, locked
-from model_core.explanation import (
-    ARRIVED,
-    FAR,
-    FEW,
-    LEVEL,
-    MOSTLY,
-    ON_THE_WAY,
-    OUTLIER,
-    OUTLIERS_FROM,
-    RATE,
-    SHAPE,
-)
 
+# Robust standard deviations from the median of its neighbours, from which on a label does not weigh
+# for a kind of change; and from that of its regime, from which on it is in no mean or spread.
+OUTLIER = 6.0
+FAR = 20.0
+FEW = 0.1  # share of a regime that may be outliers
+OUTLIERS_FROM = 10  # labels of a regime; in fewer an outlier looks like a larger spread
+# Of a regime, from its median, from which on its labels next to the change are on the way.
+ARRIVED = 3.0
+MOSTLY = 0.75  # share of them that are
+ON_THE_WAY = 5  # one label in so many, at most
+LEVEL = 10.0  # prior standard deviation of the level, in those of the innovations
+# Of the inverse gamma prior of the variance of innovations, of standardised labels.
+SHAPE = 1.0
+RATE = 0.5
 COLUMNS = 5  # level, step, bend, trend, and labels
 
 

@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.compiled.jit import Floats, allocating, compiled, locked
-from model_core.periodicity import FLOOR, HARMONICS, MAD_SD, OUTLYING, ROUNDING, WEIGHINGS
+
+HARMONICS = 32  # that evidence is taken from
+WEIGHINGS = 3  # of periods, each by the mean of the one before
+FLOOR = 1e-12  # of sums of squares
+ROUNDING = 1e-12  # of labels
+OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
+MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
 
 Complexes = NDArray[np.complex128]
 
