@@ -22,6 +22,7 @@ from service.store.streams import (
     head_of,
     hindsight_of,
     living_heads,
+    reading_span,
     records_of,
     state_of,
     stored_head,
@@ -162,10 +163,7 @@ class AsyncStore:
         return stored_head(settled, position), records_of(stream, blobs, start, stop)
 
     def _span(self, stream: str, start: int, stop: int) -> Words:
-        """What reads both parts of a head, and blocks with the rows in a span."""
-        partition = self._partition(stream)
-        names = [keys.heads(partition), keys.tail(partition, stream)]
-        return script("rows", names, [*keys.head_fields([stream]), start, stop])
+        return reading_span(self._partition(stream), stream, start, stop)
 
     async def heads(self, streams: Iterable[Name]) -> dict[Name, StoredHead | None]:
         """Return the heads of streams as stored, tombstones included.

@@ -16,10 +16,11 @@ import msgspec
 
 from service import wire
 from service.store import keys
-from service.store.shards import Argument, StoreClient, Words
+from service.store.shards import Argument, StoreClient, Words, script
 from service.wire import stored_records
 
 BLOCK = 64  # rows in a block of a tail, at most
+END = 1 << 48  # after all positions
 STATE_LEVEL = 1  # of Zstandard: higher ones save another hundredth
 MOST_STATE_RATIO = 4096  # of a compressed state: a damaged length takes no memory
 
@@ -161,6 +162,12 @@ class Stored(NamedTuple):
     wrong: str | None = None  # why it cannot be read
 
 
+def reading_span(partition: int, stream: str, first: int, end: int) -> Words:
+    """Return what reads both parts of a head, and blocks with the rows from `first` to `end`."""
+    names = [keys.heads(partition), keys.tail(partition, stream)]
+    return script("rows", names, [*keys.head_fields([stream]), first, end])
+
+
 class Store:
     """A worker's reads of the streams of partitions it owns."""
 
@@ -193,26 +200,26 @@ class Store:
             except UnreadablePart as error:
                 stored = stored._replace(wrong=str(error))
             loaded.append(stored)
-        # Of one that is new to see that nothing is left of another.
-        asked = [
-            (partition, stream, 1 if own.head is None else own.head.seq - own.head.checkpoint)
-            for stream, own in zip(streams, loaded, strict=True)
-        ]
-        tails = self.tails(asked)
+        spans = []
+        for stream, own in zip(streams, loaded, strict=True):
+            # Of one that is new the last rows, to see that nothing is left of another.
+            first, end = (END - 1, END) if own.head is None else (own.head.checkpoint, own.head.seq)
+            spans.append((partition, stream, first, end))
+        tails = self.tails(spans)
         return [own._replace(tail=tail) for own, tail in zip(loaded, tails, strict=True)]
 
-    def tails(self, asked: Sequence[tuple[int, str, int]]) -> list[list[bytes]]:
-        """Read the last blocks of streams, with at least so many rows of each, in one round trip.
+    def tails(self, spans: Sequence[tuple[int, str, int, int]]) -> list[list[bytes]]:
+        """Read blocks of streams that have rows in spans, as `blocks` made them, in one round trip.
 
-        asked: partition, stream and number of rows, of each.
+        spans: partition, stream, position of the first row and after the last row, of each.
         """
         commands = [
-            ("LRANGE", keys.tail(partition, stream), -count, -1)
-            for partition, stream, count in asked
-            if count > 0
+            reading_span(partition, stream, first, end)
+            for partition, stream, first, end in spans
+            if first < end
         ]
         stored = iter(self._client.all(commands) if commands else ())
-        return [next(stored) if count > 0 else [] for _, _, count in asked]
+        return [next(stored)[2] if first < end else [] for _, _, first, end in spans]
 
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
         """Read the committed changes of a stream, by id; raises UnreadablePart."""

@@ -59,9 +59,9 @@ class Tail:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def missing(self, head: Head, most: int) -> tuple[int, str, int]:
-        """How many of the last stored rows the last `most` take, as `Store.tails` asks for them."""
-        return self.partition, self.stream, self.stored - _first(head, most)
+    def missing(self, head: Head, most: int) -> tuple[int, str, int, int]:
+        """The span of those of the last `most` records that are stored, as of `Store.tails`."""
+        return self.partition, self.stream, _first(head, most), self.stored
 
     def retained(self, head: Head, store: Store, most: int) -> list[Record]:
         """The last `most` records that are retained; ascending.

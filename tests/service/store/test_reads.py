@@ -12,6 +12,7 @@ from service.store import keys
 from service.store.connection import connect, connect_async
 from service.store.reads import AsyncStore, Health
 from service.store.streams import (
+    END,
     Store,
     Stored,
     UnreadablePart,
@@ -62,14 +63,15 @@ def test_load_finds_all_parts(redis_client, store):
     redis_client.zrem(keys.names(P), "a")
     state = packed_state("a", b"\x00new")
     redis_client.hset(keys.checkpoints(P), "a", state)
-    redis_client.rpush(keys.tail(P, "a"), "x", "y", "z")
+    put_records(redis_client, P, "a", map(record, range(127, 130)))
     redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
     redis_client.hset(keys.heads(P), items=head_fields("bare", head_of(5))[:2])
     missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
     assert missing == Stored(tail=[])
     head = head_of(130, checkpoint=128)
-    assert found == Stored(head, state, [b"y", b"z"], {b"k\x000": b"r"})
+    tail = redis_client.lrange(keys.tail(P, "a"), 1, 2)
+    assert found == Stored(head, state, tail, {b"k\x000": b"r"})
     assert (broken.head, broken.wrong) == (None, "the position of 'broken' is missing")
     assert bare.wrong == "the position of 'bare' is missing"
     redis_client.zadd(keys.names(P), {"lost": 0})
@@ -80,9 +82,14 @@ def test_load_finds_all_parts(redis_client, store):
 def test_the_last_rows_of_several_streams(redis_client, store):
     put_records(redis_client, P, "a", map(record, range(200)))
     put_records(redis_client, P, "b", map(record, range(3)))
-    found = store.tails([(P, "a", 70), (P, "a", 0), (P, "b", 9), (P, "c", 1), (P, "a", -5)])
-    assert list(map(len, found)) == [70, 0, 3, 0, 0]
+    rows = list(map(wire.encode_row, map(record, range(200))))
+    redis_client.rpush(keys.tail(P, "lists"), *blocks(wire.place_of("tail", "lists"), 0, rows))
+    spans = [("a", 130, 200), ("a", 200, 200), ("b", 0, 3), ("c", 0, 1), ("a", 9, 4)]
+    spans += [("a", END - 1, END), ("lists", 130, 200)]
+    found = store.tails([(P, *span) for span in spans])
+    assert list(map(len, found)) == [70, 0, 3, 0, 0, 1, 2]
     assert seqs(records_of("a", found[0])) == [*range(130, 200)]
+    assert seqs(records_of("lists", found[-1], 130)) == [*range(130, 200)]
 
 
 # --- the API's side ---------------------------------------------------------------------------
