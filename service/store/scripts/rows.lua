@@ -27,10 +27,11 @@ local after = redis.call('LLEN', KEYS[2])
 -- Most spans end with the tail.
 if after > 0 and begin_of(-1) >= stop then after = first_from(stop, 0, after - 1) end
 if after > 0 then
-  -- Each has a row of its own, at least.
-  local first = first_from(start + 1, math.max(after - (stop - start), 0), after) - 1
+  -- Each has a row of its own, at least; most have no other.
+  local first = math.max(after - (stop - start), 0)
+  if begin_of(first) < start then first = first_from(start + 1, first + 1, after) - 1 end
   -- And the one after them, which may begin before: a damaged one does not say so, and would leave
   -- rows standing that it took the place of.
-  elements = redis.call('LRANGE', KEYS[2], math.max(first, 0), after)
+  elements = redis.call('LRANGE', KEYS[2], first, after)
 end
 return {head[1], head[2], elements}
