@@ -392,7 +392,7 @@ MUTATIONS = [
         "service/worker/filtering/quiet.py",
         "allowed &= np.logical_not(whole) | (np.floor(y) == y)",
         "pass",
-        "tests/service/worker/test_rows.py",
+        "tests/service/worker/filtering/test_quiet.py",
     ),
     Mutation(
         "quiet: a row goes on beyond what moved an event",

@@ -334,3 +334,24 @@ def test_what_many_streams_need_of_their_history_is_read_at_once(make_bench, mon
     send(*[shift] * 10)
     assert max(asked) == len(STREAMS)
     assert sum(asked) <= 3 * len(STREAMS)
+
+
+@pytest.mark.parametrize(
+    ("model", "unfit"),
+    [("poisson", [5.5, -1.0]), ("bernoulli", [0.5, 2.0]), ("gamma", [-0.5]), ("gaussian", [1e101])],
+)
+def test_a_label_that_no_model_takes_is_refused_among_quiet_ones(make_bench, model, unfit):
+    """In a row of its own, and in a list: as a command of its own is."""
+    bench = make_bench(partitions=1)
+    rng = random.Random(5)
+    for name in STREAMS[:3]:
+        bench.ask(Configure(name, {"model": model}), status=201)
+        bench.observe(name, [float(rng.random() < 0.5) + (model == "gamma") for _ in range(70)])
+    for label in unfit:
+        for labels in ([label], [1.0, label, 1.0]):
+            lists = [labels if name == "s1" else [1.0] for name in STREAMS[:3]]
+            rows = [[Observation(y) for y in own] for own in lists]
+            outcomes = bench.send_rows(*map(Observe, STREAMS[:3], rows))
+            expected = [422 if name == "s1" else 200 for name in STREAMS[:3]]
+            assert [outcome.status for outcome in outcomes] == expected
+    assert bench.head("s1").seq == 70
