@@ -102,6 +102,11 @@ def test_a_corrected_record_stands_for_the_stored_one():
     stored = applied(stored, effects)
     assert len(stored) == 3  # the second has one row that counts
     assert [r.y for r in records_of("a", stored)] == [0.0, 1.0, 2.0, -1.0, -1.0, -1.0, 6.0]
+    observe(stream, 1)
+    stored = applied(stored, tail_effects(stream))
+    stream.tail.put(record(7, -2.0))  # the last one alone, which has a block of its own
+    stored = applied(stored, tail_effects(stream))
+    assert [r.y for r in records_of("a", stored)][-2:] == [6.0, -2.0]
 
 
 def test_what_is_read_is_what_is_stored_and_what_is_new():
