@@ -14,7 +14,7 @@ from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable
 from service.store import keys
-from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, Words, script
+from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, script
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
@@ -159,11 +159,10 @@ class AsyncStore:
         They are those that are stored: some may lie before what the stream retains, and go with a
         later commit.
         """
-        ((settled, position, blobs),) = await self._client.all([self._span(stream, start, stop)])
-        return stored_head(settled, position), records_of(stream, blobs, start, stop)
-
-    def _span(self, stream: str, start: int, stop: int) -> Words:
-        return reading_span(self._partition(stream), stream, start, stop)
+        fields = keys.head_fields([stream])
+        read = reading_span(self._partition(stream), stream, start, stop, *fields)
+        ((blobs, parts),) = await self._client.all([read])
+        return stored_head(*parts), records_of(stream, blobs, start, stop)
 
     async def heads(self, streams: Iterable[Name]) -> dict[Name, StoredHead | None]:
         """Return the heads of streams as stored, tombstones included.
@@ -251,8 +250,11 @@ class AsyncStore:
         present = [(name, living[name]) for name in streams if name in living]
         if not count:
             return [Recent(stream, head, []) for stream, head in present], unreadable
-        spans = [self._span(stream, max(head.seq - count, 0), head.seq) for stream, head in present]
-        tails = [blobs for _, _, blobs in await self._client.all(spans)]
+        spans = (
+            reading_span(self._partition(stream), stream, max(head.seq - count, 0), head.seq)
+            for stream, head in present
+        )
+        tails = [blobs for blobs, _ in await self._client.all(spans)]
         rows, more = await asyncio.to_thread(_recent, present, tails, count)
         return rows, sorted(unreadable + more)
 

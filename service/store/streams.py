@@ -162,10 +162,10 @@ class Stored(NamedTuple):
     wrong: str | None = None  # why it cannot be read
 
 
-def reading_span(partition: int, stream: str, first: int, end: int) -> Words:
-    """Return what reads both parts of a head, and blocks with the rows from `first` to `end`."""
+def reading_span(partition: int, stream: str, first: int, end: int, *fields: str) -> Words:
+    """Return what reads blocks with the rows from `first` to `end`, and fields of the heads."""
     names = [keys.heads(partition), keys.tail(partition, stream)]
-    return script("rows", names, [*keys.head_fields([stream]), first, end])
+    return script("rows", names, [first, end, *fields])
 
 
 class Store:
@@ -219,7 +219,7 @@ class Store:
             if first < end
         ]
         stored = iter(self._client.all(commands) if commands else ())
-        return [next(stored)[2] if first < end else [] for _, _, first, end in spans]
+        return [next(stored)[0] if first < end else [] for _, _, first, end in spans]
 
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
         """Read the committed changes of a stream, by id; raises UnreadablePart."""

@@ -1,9 +1,8 @@
 #!lua flags=no-writes
--- Both parts of a stream's head, and the elements of its tail that have rows in a span, as of one
--- moment.
+-- The elements of a stream's tail that have rows in a span, and fields of its head, as of one moment.
 -- KEYS: heads, tail
--- ARGV: the two fields of the head, position of the first row, position after the last row
-local start, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
+-- ARGV: position of the first row, position after the last row, fields of the heads if any
+local start, stop = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local function begin_of(number)
   local element = redis.call('LINDEX', KEYS[2], number)
@@ -21,7 +20,6 @@ local function first_from(position, low, high)
   return low
 end
 
-local head = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 local elements = {}
 local after = redis.call('LLEN', KEYS[2])
 -- Most spans end with the tail.
@@ -34,4 +32,4 @@ if after > 0 then
   -- rows standing that it took the place of.
   elements = redis.call('LRANGE', KEYS[2], first, after)
 end
-return {head[1], head[2], elements}
+return {elements, ARGV[3] and redis.call('HMGET', KEYS[1], unpack(ARGV, 3)) or {}}
