@@ -36,7 +36,7 @@ from service.bench.report import BenchError, Rounds, show
 ALL = "all"
 DEFAULT = "the default model"
 PRIMING = 32  # observations each stream gets first, so that the filter runs and not the warm-up
-BODIES = 8  # different labels, of which each request has one
+BODIES = 64  # different labels, of which each request has one: with few a stream has another law
 CLASSES = 4
 REGIME = 250  # observations between shifts of a made-up series
 WARM_S = 0.5  # unmeasured load before the first round
