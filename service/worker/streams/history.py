@@ -72,12 +72,12 @@ class Tail:
         first = _first(head, most)
         rows = self._rows(head, stored, first)
         with reading("tail", self.stream):
-            return [_decoded(seq, row) for seq, row in enumerate(rows, first)]
+            return [decoded_row(seq, row) for seq, row in enumerate(rows, first)]
 
     def recent(self, head: Head) -> list[Record]:
         """Records that no commit has written; ascending."""
         first = min(self.new, default=head.seq)
-        return [_decoded(seq, self.new[seq]) for seq in range(first, head.seq)]
+        return [decoded_row(seq, self.new[seq]) for seq in range(first, head.seq)]
 
     def labels(self, head: Head, stored: Sequence[bytes], most: int) -> SeenLabels:
         """Labels of the last `most` records at most; raises UnreadablePart as `retained` does.
@@ -85,7 +85,7 @@ class Tail:
         stored: the blocks that are `missing`.
         """
         rows = self._rows(head, stored, _first(head, most))
-        encoded = [row if isinstance(row, bytes) else wire.encode_row(row) for row in rows]
+        encoded = list(map(encoded_row, rows))
         with reading("tail", self.stream):
             return stored_records.labels_of(encoded, head.y_dim or 1)
 
@@ -115,8 +115,7 @@ class Tail:
         end = seqs[-1] + 1
         if end - first != len(seqs):
             raise AssertionError(f"{len(seqs)} records at seqs {first}-{end - 1}")
-        new = map(self.new.__getitem__, seqs)
-        rows = [row if isinstance(row, bytes) else wire.encode_row(row) for row in new]
+        rows = [encoded_row(self.new[seq]) for seq in seqs]
         effects: list[Effect] = []
         if first < self.stored:
             effects.append(("CUT", key, first))
@@ -131,5 +130,11 @@ def _first(head: Head, most: int) -> int:
     return max(head.retained_from, head.seq - most)
 
 
-def _decoded(seq: int, row: bytes | Record) -> Record:
+def decoded_row(seq: int, row: bytes | Record) -> Record:
+    """The record at a position, which may be encoded."""
     return wire.decode_row(seq, row) if isinstance(row, bytes) else row
+
+
+def encoded_row(row: bytes | Record) -> bytes:
+    """A record as a row, which it may be already."""
+    return row if isinstance(row, bytes) else wire.encode_row(row)

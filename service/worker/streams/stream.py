@@ -43,7 +43,7 @@ from service.wire import (
 )
 from service.wire.records import Position
 from service.wire.stored_records import POSITION, enter_numbers, field_at
-from service.worker.streams.history import NOTHING, Tail
+from service.worker.streams.history import NOTHING, Tail, decoded_row, encoded_row
 from service.worker.streams.step_inputs import label_of
 
 FEWEST_ROWS = 64  # room for so many at first
@@ -465,7 +465,7 @@ class Stream:
     def buffered(self) -> list[Record]:
         """Records of the buffer, which end with the stream."""
         rows = enumerate(self.buffer, self.live().seq - len(self.buffer))
-        return [wire.decode_row(seq, row) if isinstance(row, bytes) else row for seq, row in rows]
+        return [decoded_row(seq, row) for seq, row in rows]
 
     def resume_season(self) -> None:
         """Take in the labels that wait in the buffer, and know when seasons are next looked at.
@@ -641,9 +641,7 @@ class Stream:
         head = self._head
         effects = [*self._effects, *self.tail.effects()]
         self._effects = ()
-        self.buffer = tuple(
-            row if isinstance(row, bytes) else wire.encode_row(row) for row in self.buffer
-        )
+        self.buffer = tuple(map(encoded_row, self.buffer))
         if head is not None and self.alive and self.broken is None and self.unserved is None:
             oldest = min(head.retained_from, head.checkpoint)  # it is replayed from there
             if oldest >= head.oldest + BLOCK:
