@@ -14,7 +14,7 @@ from service.models.catalogue import Canary, decode_canary, encode_canary
 from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable
 from service.store import keys
-from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, script
+from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, good, script
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
@@ -22,11 +22,13 @@ from service.store.streams import (
     head_of,
     hindsight_of,
     living_heads,
+    reading,
     reading_span,
     records_of,
     state_of,
     stored_head,
     values_of,
+    wrong_type,
 )
 from service.tasks import bounded
 from service.wire import Id
@@ -93,7 +95,9 @@ class AsyncStore:
 
         Raises UnreadablePart.
         """
-        blobs = await cast(Any, self._client.hgetall(keys.events(self._partition(stream), stream)))
+        key = keys.events(self._partition(stream), stream)
+        with reading("events", stream):
+            blobs = await cast(Any, self._client.hgetall(key))
         events = [e for e in values_of("events", stream, blobs) if kind_of(e) in kinds]
         return sorted(events, key=lambda event: (event.kind == "anomaly", event.id))
 
@@ -112,7 +116,8 @@ class AsyncStore:
         The digest of its model is None where the head has none.
         """
         commands = keys.read_all(self._partition(stream), stream)
-        parts, checkpoint, tail, *hashes = await self._client.atomic(commands)
+        with reading("parts", stream):
+            parts, checkpoint, tail, *hashes = await self._client.atomic(commands)
         stored = stored_head(*parts)
         if stored is None:
             return None
@@ -161,7 +166,8 @@ class AsyncStore:
         """
         fields = keys.head_fields([stream])
         read = reading_span(self._partition(stream), stream, start, stop, *fields)
-        ((blobs, parts),) = await self._client.all([read])
+        with reading("tail", stream):
+            ((blobs, parts),) = await self._client.all([read])
         return stored_head(*parts), records_of(stream, blobs, start, stop)
 
     async def heads(self, streams: Iterable[Name]) -> dict[Name, StoredHead | None]:
@@ -254,8 +260,9 @@ class AsyncStore:
             reading_span(self._partition(stream), stream, max(head.seq - count, 0), head.seq)
             for stream, head in present
         )
-        tails = [blobs for blobs, _ in await self._client.all(spans)]
-        rows, more = await asyncio.to_thread(_recent, present, tails, count)
+        replies = await self._client.run(spans)
+        good([reply for reply in replies if not wrong_type(reply)])
+        rows, more = await asyncio.to_thread(_recent, present, replies, count)
         return rows, sorted(unreadable + more)
 
     async def _names_between(self, low: bytes, high: bytes, count: int) -> list[list[bytes]]:
@@ -269,9 +276,9 @@ class AsyncStore:
 
         Raises UnreadablePart, also for one that belongs elsewhere.
         """
-        stored = await cast(
-            Any, self._client.hgetall(keys.changes(self._partition(stream), stream))
-        )
+        key = keys.changes(self._partition(stream), stream)
+        with reading("changes", stream):
+            stored = await cast(Any, self._client.hgetall(key))
         every = values_of("changes", stream, stored)
         inside = [change for change in every if start <= change.seq < stop]
         inside.sort(key=lambda change: (change.seq, change.number, change.time_ms))
@@ -414,15 +421,17 @@ def _bounds(prefix: str) -> tuple[bytes, bytes]:
 
 def _recent(
     present: Sequence[tuple[str, wire.Head]],
-    tails: Sequence[list[bytes]],
+    replies: Sequence[Any],
     count: int,
 ) -> tuple[list[Recent], list[str]]:
-    """Decode what `recent` has read."""
+    """Decode what `recent` has read; a reply may be an error, of a tail of another type."""
     rows = []
     unreadable = []
-    for (stream, head), tail in zip(present, tails, strict=True):
+    for (stream, head), reply in zip(present, replies, strict=True):
         try:
-            last = records_of(stream, tail, max(head.seq - count, 0), head.seq)
+            with reading("tail", stream):
+                blobs, _ = good([reply])[0]
+            last = records_of(stream, blobs, max(head.seq - count, 0), head.seq)
         except UnreadablePart:
             unreadable.append(stream)
         else:

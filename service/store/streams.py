@@ -13,6 +13,7 @@ from zlib import crc32
 
 import cramjam
 import msgspec
+from redis.exceptions import ResponseError
 
 from service import wire
 from service.store import keys
@@ -37,6 +38,11 @@ UNREADABLE = (
 
 class UnreadablePart(ValueError):
     """Stored bytes that cannot be read; the message names part and stream."""
+
+
+def wrong_type(reply: object) -> bool:
+    """Whether a reply, or an error, says that a key is of a type that it cannot have: damage."""
+    return isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply)
 
 
 def blocks(place: int, first: int, rows: Sequence[bytes]) -> list[bytes]:
@@ -289,10 +295,12 @@ def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "")
 
 @contextmanager
 def reading(part: str, owner: str) -> Iterator[None]:
-    """Raise UnreadablePart, naming a stored part, where what is in it cannot be read."""
+    """Raise UnreadablePart, naming a stored part, where it, or what is in it, cannot be read."""
     try:
         yield
-    except UNREADABLE as error:
+    except (*UNREADABLE, ResponseError) as error:
+        if isinstance(error, ResponseError) and not wrong_type(error):
+            raise
         raise _unreadable(part, owner, error) from error
 
 

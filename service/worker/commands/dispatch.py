@@ -173,6 +173,8 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     if size > head.settings.max_hypotheses:
         check_sizes(engine, head, Dimensions(head.x_dim, head.y_dim), size)
     new = wire.updated(head.settings, given)
+    if new.history > head.settings.history:
+        head.oldest = head.retained_from  # what was past it is not retained again
     delayed_labels.keep_met(engine, head)
     head.settings = new
     if any(rule in given for rule in CONFIRMATION):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from model_core.stream.columns import effective_rates
 from model_core.stream.series import Taken
+from model_core.stream.slab import Slab
 from service.problems import NotAwaited, ServiceError
 from service.wire import Head, Observation, Observe, PendingSettings, Record, timestamps
 from service.worker.filtering.pipeline import StoredPipeline
@@ -118,6 +119,7 @@ def _settle(
         if refusal is not None:
             answer.record.y = None
             pipeline.step([(stream, answer)])
+        _believe(stream.slab, stream.row, answer)
         settled(answer)
         answers.append((answer, refusal))
         if stream.ahead is not None and stream.ahead.count > 1:
@@ -167,7 +169,15 @@ def _run_ahead(
         stream.ahead = stream.ahead._replace(count=at + 1)
         answer.record = record
         answer.enter(Taken(record.seq, step, record.offset, warm=True, season=head.season))
+    _believe(slab, stream.ahead.row, answer)
     return answer
+
+
+def _believe(slab: Slab | None, row: int, answer: PendingAnswer) -> None:
+    """Add the belief after an observation, where its request names it and there is a filter."""
+    request = answer.request
+    if slab is not None and request is not None and request.belief and answer.taken is not None:
+        answer.taken.belief = slab.belief(row)
 
 
 def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) -> Record:

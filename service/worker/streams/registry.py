@@ -36,6 +36,7 @@ from service.store.streams import (
     packed_state,
     records_of,
     state_of,
+    wrong_type,
 )
 from service.wire import LEVELS, Head, Record
 from service.worker.streams.answers import WAITING_BYTES
@@ -227,7 +228,7 @@ class Engine:
         try:
             return self.store.load(partition, names)
         except redis.ResponseError as error:
-            if "WRONGTYPE" not in str(error):
+            if not wrong_type(error):
                 raise
             if len(names) == 1:
                 return [Stored(wrong=str(error))]

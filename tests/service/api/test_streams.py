@@ -329,6 +329,16 @@ async def test_a_damaged_one_is_an_error_and_one_of_another_life_not_answered(ap
         assert await changepoints(api) == ([0, 250], none)
 
 
+async def test_a_tail_of_another_type_is_an_error_of_its_stream_alone(api, worker, store):
+    put(store)
+    put(store, name="t")
+    store.delete(keys.tail(P, "s"))
+    store.set(keys.tail(P, "s"), b"text")
+    assert (await api.get(f"{S}/history")).status_code == 500
+    page = (await api.get("/v1/overview?labels=2")).json()
+    assert (page["unreadable"], [row["stream"] for row in page["streams"]]) == (["s"], ["t"])
+
+
 async def test_nothing_is_asked_where_there_is_nothing_to_segment(api, worker, store):
     await api.post(f"{S}/observations", json={"y": 1})  # warming up
     assert (await changepoints(api))[1]["status"] == "none"

@@ -190,6 +190,28 @@ async def test_the_last_records_of_streams(redis_client, alone):
     assert [row.records for row in (await alone.recent([*heads], heads, 0))[0]] == [[], [], []]
 
 
+@pytest.mark.parametrize("part", [keys.tail, keys.events, keys.changes])
+async def test_a_key_of_another_type_is_a_damaged_part_of_its_stream(redis_client, alone, part):
+    for stream in ("a", "b"):
+        put_head(redis_client, P, stream, head_of(5))
+        put_records(redis_client, P, stream, map(record, range(5)))
+    redis_client.delete(part(P, "a"))
+    redis_client.set(part(P, "a"), b"text")
+    reads = {
+        keys.tail: lambda stream: alone.records(stream, head_of(5), 0, 5),
+        keys.events: lambda stream: alone.events(stream, KINDS),
+        keys.changes: lambda stream: alone.changes(stream, 0, 5),
+    }
+    for read in (reads[part], alone.snapshot):
+        with pytest.raises(UnreadablePart, match="'a'"):
+            await read("a")
+    await reads[part]("b")
+    heads = await alone.heads(["a", "b"])
+    found, unreadable = await alone.recent(["a", "b"], heads, 2)
+    assert unreadable == (["a"] if part is keys.tail else [])
+    assert [row.stream for row in found if row.stream not in unreadable][-1] == "b"
+
+
 async def test_records_end_with_the_retained_and_gaps_are_named(redis_client, alone):
     put_records(redis_client, P, "a", map(record, range(100, 200)))
     head = head_of(200, oldest=100, history=50)

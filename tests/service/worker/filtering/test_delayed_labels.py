@@ -95,8 +95,9 @@ def test_answers_past_a_gap_are_those_without_the_label(bench, close):
     first = pend(bench, "a")
     (unlabelled,) = bench.observe("b", [Observation()])
     assert (first["provisional"], first["seq"], first["log_score"]) == (True, 20, None)
-    found = bench.observe("a", labels[21:])
-    expected = bench.observe("b", labels[21:])
+    found = bench.observe("a", labels[21:], belief=True)
+    expected = bench.observe("b", labels[21:], belief=True)
+    assert all(answer["run_length"]["belief"] for answer in found)
     for one, other in zip([first, *found], [unlabelled, *expected], strict=True):
         assert one.pop("provisional") is True
         one["event"] = other["event"] = None

@@ -9,7 +9,7 @@ import pytest
 from service import wire
 from service.store import keys
 from service.store.streams import UnreadablePart, blocks, records_of, rows_of
-from service.wire import Event, stored_records
+from service.wire import Configure, Event, stored_records
 from service.worker.streams.stream import Stream
 from tests.service.wire.test_stored_records import ordinary
 from tests.stored import record
@@ -85,6 +85,18 @@ def test_rows_go_when_they_are_past_the_history_and_before_a_checkpoint():
         assert seqs(stored) == [*range(first, 200)]
         assert stream.live().oldest == first
     assert tail_effects(stream) == []
+
+
+def test_a_longer_history_has_room_for_what_comes(bench):
+    """Of what was past the shorter one nothing comes back, stored though it may be."""
+    bench.ask(Configure("a", {"history": 30, "location": [0.0], "scale": [1.0]}), status=201)
+    bench.observe("a", map(float, range(101)))
+    for history, first, seq in ((50, 71, 111), (20, 101, 121), (60, 101, 131), (5000, 101, 141)):
+        bench.ask(Configure("a", {"history": history}))
+        bench.observe("a", map(float, range(10)))
+        head = bench.head("a")
+        assert (head.retained_from, head.seq) == (first, seq)
+        assert [each.seq for each in bench.records("a")] == [*range(first, seq)]
 
 
 def test_a_corrected_record_stands_for_the_stored_one():
