@@ -14,8 +14,9 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Literal, NamedTuple, Protocol, cast
 from zlib import crc32
 
@@ -27,14 +28,12 @@ from service.observability import metrics
 from service.store import keys
 from service.store.shards import (
     LOST,
+    NOT_RUN,
     Argument,
     AsyncStoreClient,
-    Sending,
     StoreClient,
     Words,
     entries_of,
-    exchange,
-    give_back,
     good,
     is_closed,
     read_of,
@@ -171,8 +170,8 @@ class Log:
         # once it comes to what a closed connection had sent.
         self._unsure: dict[int, dict[str, float]] = {}
         self.declined: set[int] = set()  # partitions of another format, or damaged
-        self._pipe = Pipe(client)
-        self._waits = Waits(client)
+        self._partitions = {keys.log(p): p for p in range(partitions)}
+        self._lines = Lines(client)
 
     def acquire(self, partition: int, blame: bool = True) -> Lease | None:
         """Take a partition's lease, or None when someone holds it, or it is of another format.
@@ -277,38 +276,39 @@ class Log:
         ]
         return sum(self._release_tokens(held, clean=False))
 
-    def read(
-        self, positions: Mapping[int, Offset], count: int, block_ms: int
-    ) -> dict[int, list[Entry]]:
-        """Read up to `count` entries per partition beyond each position, waiting for the first.
+    def begin_read(self, positions: Mapping[int, Offset], count: int, wait: bool) -> None:
+        """Begin to read up to `count` entries per partition beyond each position, and no others.
+
+        Commits that were begun go out with it, and are carried out before. wait: where there are
+        none it goes on until the first comes; it is the same read if it is begun again meanwhile.
+        """
+        reads: dict[int, Read] = {}
+        group_of = self.client.shards.group_of
+        for p, at in positions.items():
+            name = _keys(p)[2]
+            read = reads.setdefault(group_of(name), Read({}, count, WAIT_MS if wait else 0))
+            read.after[name] = at.entry if at.index == DONE else _before(at)
+        self._lines.begin(reads)
+
+    def end_read(self, timeout_ms: int) -> dict[int, list[Entry]]:
+        """Return what the read that was begun came to, by partition; nothing: it goes on.
 
         An entry that is applied in part comes first and whole: skip up to the offset's index.
         """
-        if not positions:
-            return {}
-        names = {_keys(p)[2]: p for p in positions}
-        after = {
-            name: at.entry if at.index == DONE else _before(at)
-            for name, at in zip(names, positions.values(), strict=True)
-        }
-        if block_ms > 0:
-            self._pipe.flush()  # what is read first may depend on what waits to be sent
-            try:
-                if not self._waits.wait(after, block_ms):
-                    return {}
-            except LOST:
-                self._pipe.close()  # its connections went the same way
-                raise
-        # The first of several entries wakes a waiting reader; the others are here by now.
-        groups = self.client.shards.groups(after)
-        commands = [read_of({name: after[name] for name in group}, count) for group in groups]
         return {
-            names[name]: [
+            self._partitions[name]: [
                 Entry(id_.decode(), fields.get(b"b", b""), fields.get(b"c", b""))
                 for id_, fields in entries
             ]
-            for name, entries in entries_of(self._pipe.call(commands))
+            for name, entries in entries_of(self._lines.received(timeout_ms))
         }
+
+    def read(
+        self, positions: Mapping[int, Offset], count: int, block_ms: int
+    ) -> dict[int, list[Entry]]:
+        """Read entries as `begin_read` and `end_read` do, waiting so long for the first."""
+        self.begin_read(positions, count, block_ms > 0)
+        return self.end_read(block_ms)
 
     def commit(self, commits: Sequence[Commit]) -> list[str]:
         """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).
@@ -323,40 +323,43 @@ class Log:
 
         They go out with the next read, which is answered after them, or when they are waited for.
         """
-        commands = []
-        places: list[int] = []  # of the commits of the calls, one call after the other
-        for group in self._groups(commits):
-            commands.append(_command_of([commits[i] for i in group]))
-            places += group
-        replies = self._pipe.put(commands)
+        groups = self._groups(commits)
+        replies = [
+            self._lines.put(line, _command_of([commits[i] for i in places]))
+            for line, places in groups
+        ]
 
         def results() -> list[str]:
-            self._pipe.flush()
-            if len(replies) < len(commands):
+            self._lines.flush()
+            answers = good([reply.value for reply in replies])
+            if None in answers:
                 raise redis.ConnectionError("the connection was lost before commits were answered")
-            by_place = zip(places, chain.from_iterable(good(replies)), strict=True)
+            places = chain.from_iterable(places for _, places in groups)
+            by_place = zip(places, chain.from_iterable(answers), strict=True)
             return [result.decode() for _, result in sorted(by_place)]
 
         return results
 
-    def _groups(self, commits: Sequence[Commit]) -> list[list[int]]:
-        """Places of commits that go together: to one shard, and not too much at a time."""
-        leases = [_keys(commit.partition)[0] for commit in commits]
-        groups: list[list[int]] = []
-        for names in self.client.shards.groups(dict.fromkeys(leases)):
-            own = set(names)
-            places = [at for at, lease in enumerate(leases) if lease in own]
-            groups += grouped(
-                places,
-                lambda at: 1 + len(commits[at].effects) + len(commits[at].pushed.streams),
-                MOST_EFFECTS,
-            )
-        return groups
+    def _groups(self, commits: Sequence[Commit]) -> list[tuple[int, list[int]]]:
+        """Places of commits that go together, not too many at a time, and where they go."""
+        by_group: dict[int, list[int]] = {}
+        for place, commit in enumerate(commits):
+            group = self.client.shards.group_of(_keys(commit.partition)[0])
+            by_group.setdefault(group, []).append(place)
+
+        def size(place: int) -> int:
+            commit = commits[place]
+            return 1 + len(commit.effects) + len(commit.pushed.streams)
+
+        return [
+            (group, part)
+            for group, places in by_group.items()
+            for part in grouped(places, size, MOST_EFFECTS)
+        ]
 
     def close(self) -> None:
         """Close the connections for reads and commits."""
-        self._pipe.close()
-        self._waits.close()
+        self._lines.close()
 
     def heartbeat(self) -> list[str]:
         """Say that this worker lives for as long as a lease; return the ids of all that live.
@@ -575,63 +578,6 @@ class Appender:
 # --- connections that are kept --------------------------------------------------------------------
 
 
-class Pipe(StoreClient):
-    """Commands that go out together, and are carried out in order at each shard. Not thread-safe.
-
-    It keeps its connections. A lost one raises, and the replies of all these commands are lost.
-    """
-
-    def __init__(self, client: StoreClient) -> None:
-        super().__init__(client.shards)
-        self._lent: dict[Any, Any] = {}
-        self._lent_s = 0.0
-        self._unsent: list[Words] = []
-        self._due: list[tuple[list[Any], int]] = []  # replies to be, and their number
-
-    def put(self, commands: Sequence[Words]) -> list[Any]:
-        """Have commands go out with the next flush, which fills the list that is returned.
-
-        An error of the server is a reply as well.
-        """
-        replies: list[Any] = []
-        self._unsent += commands
-        self._due.append((replies, len(commands)))
-        return replies
-
-    def flush(self) -> None:
-        """Send what waits and read every reply."""
-        if not self._due:
-            return
-        now = time.monotonic()
-        if now - self._lent_s > LENT_S:
-            give_back(self._lent)
-            self._lent_s = now
-        due = self._due
-        commands = self._unsent
-        self._due = []
-        self._unsent = []
-        at = iter(self.run(commands))
-        for wanted, count in due:
-            wanted += islice(at, count)
-
-    def call(self, commands: Sequence[Words]) -> list[Any]:
-        """Send commands, after what waits, and return their replies."""
-        replies = self.put(commands)
-        self.flush()
-        return replies
-
-    def close(self) -> None:
-        """Close the connections: replies that nobody waits for may be on their way."""
-        self._unsent = []
-        self._due = []
-        for connection in self._lent.values():
-            connection.disconnect()
-        give_back(self._lent)
-
-    async def _exchange(self, sendings: Sequence[Sending], replies: list[Any]) -> None:
-        exchange(self._lent, sendings, replies)
-
-
 class AsyncPipe(AsyncStoreClient):
     """Runs commands one after the other, over connections that it keeps.
 
@@ -659,79 +605,159 @@ class AsyncPipe(AsyncStoreClient):
             await pool.release(connection)
 
 
-class Wait(NamedTuple):
-    """A blocking read under way on a connection of its own."""
+class Read(NamedTuple):
+    """Entries after each of several ids, so many of each; block_ms: it waits so long for one."""
 
-    after: Mapping[str, str]
+    after: dict[str, str]
+    count: int  # type: ignore[assignment]
+    block_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class Reply:
+    """What a command is answered, an error of the server as well; None: nothing came yet."""
+
+    words: Words
+    value: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """A connection, and what is to come over it: replies, then entries."""
+
     pool: Any
     connection: Any
-    began: float
+    until_s: float  # then the pool has a look at it
+    owed: list[Reply] = field(default_factory=list)
+    read: Read | None = None
+    began_s: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether its read may go on for long."""
+        return self.read is not None and self.read.block_ms > 0
 
 
-class Waits:
-    """Blocking reads, one for each group of keys, that outlast the calls that wait for the first.
+class Lines:
+    """Commands and reads of one worker, over a connection for each group of keys. Not thread-safe.
 
-    An answer says that there may be entries to read, not which ones. Not thread-safe.
+    Commands wait for the next read, and go out as one message with it. A blocking read outlasts
+    the calls that wait for it; nothing else goes over its connection meanwhile. One that is lost
+    raises, and so are all replies that were to come.
     """
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._open: dict[tuple[str, ...], Wait] = {}
+        self._open: dict[int, Line] = {}  # by what `Shards.group_of` says
+        self._unsent: dict[int, list[Reply]] = {}
 
-    def wait(self, after: Mapping[str, str], timeout_ms: int) -> bool:
-        """Wait until one of the keys has an entry after its id; whether one has."""
-        groups = {tuple(names): names for names in self._client.shards.groups(after)}
+    def put(self, group: int, words: Words) -> Reply:
+        """Have a command go out before the group's next read, or with `flush`."""
+        reply = Reply(words)
+        self._unsent.setdefault(group, []).append(reply)
+        return reply
+
+    def begin(self, reads: Mapping[int, Read]) -> None:
+        """Have these reads of groups under way, and no others."""
+        now = time.monotonic()
         try:
-            for group in [group for group in self._open if group not in groups]:
+            for group in self._open.keys() - reads.keys():
                 self._drop(group)
-            for group, names in groups.items():
-                self._begin(group, {name: after[name] for name in names})
-            poller = select.poll()
-            by_descriptor = {}
-            for group, wait in self._open.items():
-                descriptor = wait.connection._sock.fileno()
-                by_descriptor[descriptor] = group
-                poller.register(descriptor, select.POLLIN)
-            replies = [self._end(by_descriptor[ready]) for ready, _ in poller.poll(timeout_ms)]
-            late = time.monotonic() - WAIT_MS / 1000 - LATE_S
-            if any(wait.began < late for wait in self._open.values()):
-                raise redis.TimeoutError("no answer to a blocking read")
-        except LOST:
-            self.close()
-            self._client.look_again()
+            for group, read in reads.items():
+                line = self._open.get(group)
+                if line is not None and line.read == read and read.block_ms:
+                    continue
+                words = read_of(read.after, read.count, read.block_ms)
+                line = self._free(group, self._client.shards.pool_of(words), now)
+                replies = self._unsent.pop(group, [])
+                send(line.connection, [*[reply.words for reply in replies], words])
+                line.owed += replies
+                line.read = read
+                line.began_s = now
+        except BaseException as error:
+            self._lose(error)
             raise
-        if any(isinstance(reply, Exception) for reply in replies):
-            self._client.look_again()  # moved, or not a master any more: the read is sent there
-        return any(reply is not None for reply in replies)
+
+    def flush(self) -> None:
+        """Have the reply to every command."""
+        again: list[Reply] = []
+        try:
+            for line in self._open.values():
+                for reply in line.owed:
+                    reply.value = reply_of(line.connection)
+                again += [reply for reply in line.owed if isinstance(reply.value, NOT_RUN)]
+                line.owed = []
+        except BaseException as error:
+            self._lose(error)
+            raise
+        again += chain.from_iterable(self._unsent.values())
+        self._unsent = {}
+        if again:
+            values = self._client.run(reply.words for reply in again)
+            for reply, value in zip(again, values, strict=True):
+                reply.value = value
+
+    def received(self, timeout_ms: int) -> list[Any]:
+        """Return what reads are answered until then; of one that blocks there may be no answer."""
+        self.flush()
+        answers = []
+        try:
+            for line in self._answered(timeout_ms):
+                answer = reply_of(line.connection)
+                assert line.read is not None
+                if isinstance(answer, Exception):  # moved, or not a master any more
+                    again = read_of(line.read.after, line.read.count)
+                    (answer,) = self._client.run([again])
+                line.read = None
+                answers.append(answer)
+            late_s = time.monotonic() - WAIT_MS / 1000 - LATE_S
+            if any(line.read and line.began_s < late_s for line in self._open.values()):
+                raise redis.TimeoutError("no answer to a blocking read")
+        except BaseException as error:
+            self._lose(error)
+            raise
+        return answers
 
     def close(self) -> None:
-        """Give every read up."""
+        """Close the connections: replies that nobody waits for may be on their way."""
+        self._unsent = {}
         for group in list(self._open):
             self._drop(group)
 
-    def _begin(self, group: tuple[str, ...], after: Mapping[str, str]) -> None:
-        wait = self._open.get(group)
-        if wait is not None and wait.after != after:
-            # Its entry came and was read otherwise; or the log is another one.
-            if wait.connection.can_read(0):
-                self._end(group)
-            else:
-                self._drop(group)
-        if group in self._open:
-            return
-        words = read_of(after, 1, WAIT_MS)
-        pool = self._client.shards.pool_of(words)
-        self._open[group] = wait = Wait(after, pool, pool.get_connection(), time.monotonic())
-        send(wait.connection, [words])
+    def _answered(self, timeout_ms: int) -> list[Line]:
+        """Lines over which a read is answered, or will be at once."""
+        reading = [line for line in self._open.values() if line.read is not None]
+        ready = [line for line in reading if not line.waits or line.connection.can_read(0)]
+        if ready or not timeout_ms:
+            return ready
+        poller = select.poll()
+        by_descriptor = {line.connection._sock.fileno(): line for line in reading}
+        for descriptor in by_descriptor:
+            poller.register(descriptor, select.POLLIN)
+        return [by_descriptor[descriptor] for descriptor, _ in poller.poll(timeout_ms)]
 
-    def _end(self, group: tuple[str, ...]) -> Any:
-        """Take an answer, which is a hint of something to read; None: its time was over."""
-        reply = reply_of(self._open[group].connection)
-        wait = self._open.pop(group)
-        wait.pool.release(wait.connection)
-        return reply
+    def _free(self, group: int, pool: Any, now: float) -> Line:
+        """A group's line to a pool, over which nothing is under way."""
+        line = self._open.get(group)
+        if line is not None and (
+            line.read is not None or line.owed or line.pool is not pool or now > line.until_s
+        ):
+            self._drop(group)
+            line = None
+        if line is None:
+            line = self._open[group] = Line(pool, pool.get_connection(), now + LENT_S)
+        return line
 
-    def _drop(self, group: tuple[str, ...]) -> None:
-        wait = self._open.pop(group)
-        wait.connection.disconnect()
-        wait.pool.release(wait.connection)
+    def _drop(self, group: int) -> None:
+        line = self._open.pop(group)
+        if line.read is not None or line.owed:  # nobody waits for what is on its way
+            line.connection.disconnect()
+        line.pool.release(line.connection)
+
+    def _lose(self, error: BaseException) -> None:
+        """Close every connection: where one is lost, the others went the same way."""
+        for line in self._open.values():
+            line.connection.disconnect()
+        self.close()
+        if isinstance(error, LOST):
+            self._client.look_again()

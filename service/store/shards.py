@@ -50,6 +50,7 @@ REDIRECTIONS = 16  # of one command: more means a redirect loop
 AGAIN_PAUSE_S = 0.05  # before a command whose keys are on their way between servers
 PART = 32_768  # bytes sent at once
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
+NOT_RUN = (NoScriptError, MovedError, AskError, TryAgainError)  # a server says of a command
 UNREACHABLE = (redis.RedisError, OSError)  # what may go wrong with a store, a timeout as well
 EVERYWHERE = ("CLIENT", "CONFIG", "FLUSHALL", "SCRIPT")  # without a key, and for each shard
 
@@ -79,9 +80,16 @@ class Shards:
         """Return the pool for a command; ConnectionError where no server has its key."""
         return self.pools[0]
 
+    def group_of(self, name: str) -> int:
+        """Return the group that a key is in; one command may name those of a group."""
+        return 0
+
     def groups(self, names: Iterable[str]) -> list[list[str]]:
-        """Divide keys into groups, each of which one command may name."""
-        return [list(names)]
+        """Divide keys into groups."""
+        groups: dict[int, list[str]] = {}
+        for name in names:
+            groups.setdefault(self.group_of(name), []).append(name)
+        return list(groups.values())
 
     def redirected(self, index: int, words: Words, reply: Any) -> Sending | None:
         """Return how to send a command again; None: the reply is its result."""
@@ -107,12 +115,9 @@ class ClusterShards(Shards):
             raise redis.ConnectionError("no server of the cluster has the slot")
         return pool
 
-    def groups(self, names: Iterable[str]) -> list[list[str]]:
-        """Divide keys by slot."""
-        by_slot: dict[int, list[str]] = {}
-        for name in names:
-            by_slot.setdefault(slot_of(name), []).append(name)
-        return list(by_slot.values())
+    def group_of(self, name: str) -> int:
+        """Return the slot of a key."""
+        return slot_of(name)
 
     def redirected(self, index: int, words: Words, reply: Any) -> Sending | None:
         """Follow MOVED, ASK and TRYAGAIN."""
@@ -559,9 +564,7 @@ class StoreClient(_Client, redis.Redis):
         return fullest(self.infos(*sections))
 
     async def _exchange(self, sendings: Sequence[Sending], replies: list[Any]) -> None:
-        lent: dict[Any, Any] = {}
-        exchange(lent, sendings, replies)
-        give_back(lent)
+        _exchange(sendings, replies)
 
     async def _pause(self) -> None:
         time.sleep(AGAIN_PAUSE_S)  # noqa: ASYNC251
@@ -642,28 +645,35 @@ def _by_pool(sendings: Sequence[Sending]) -> dict[Any, list[Sending]]:
     return by_pool
 
 
-def exchange(lent: dict[Any, Any], sendings: Sequence[Sending], replies: list[Any]) -> None:
+def _exchange(sendings: Sequence[Sending], replies: list[Any]) -> None:
     """Send each shard its part, then read what all answer.
 
-    lent: connections by their pools, to which those are added that are needed. None is left where
-    one is lost, which is then what every command is answered.
+    Where a connection is lost, that is what every command is answered.
     """
-    by_pool = _by_pool(sendings)
+    lent: dict[Any, Any] = {}  # connections by their pools
     try:
-        for pool in by_pool.keys() - lent.keys():
-            lent[pool] = pool.get_connection()
-        for pool, part in by_pool.items():
-            send(lent[pool], _packed(part))
-        for pool, part in by_pool.items():
-            _receive(lent[pool], part, replies)
+        _exchange_over(lent, _by_pool(sendings), replies)
     except BaseException as error:
         for connection in lent.values():  # answers that nobody waits for are on their way
             connection.disconnect()
-        give_back(lent)
         if not isinstance(error, LOST):
             raise
         for sending in sendings:
             replies[sending.number] = error
+    finally:
+        for pool, connection in lent.items():
+            pool.release(connection)
+
+
+def _exchange_over(
+    lent: dict[Any, Any], by_pool: Mapping[Any, Sequence[Sending]], replies: list[Any]
+) -> None:
+    for pool in by_pool:
+        lent[pool] = pool.get_connection()
+    for pool, part in by_pool.items():
+        send(lent[pool], _packed(part))
+    for pool, part in by_pool.items():
+        _receive(lent[pool], part, replies)
 
 
 def _receive(connection: Any, part: Sequence[Sending], replies: list[Any]) -> None:
@@ -671,13 +681,6 @@ def _receive(connection: Any, part: Sequence[Sending], replies: list[Any]) -> No
         if sending.asking:
             reply_of(connection)
         replies[sending.number] = reply_of(connection)
-
-
-def give_back(lent: dict[Any, Any]) -> None:
-    """Give connections back to their pools."""
-    for pool, connection in lent.items():
-        pool.release(connection)
-    lent.clear()
 
 
 def _answered(replies: list[Any]) -> list[Any]:

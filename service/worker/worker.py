@@ -345,9 +345,10 @@ class Worker:
         for partition in self._jobs:
             at.pop(partition, None)
         # The commit goes out with the read, and is answered before it.
-        busy = bool(self._jobs) or bool(self._committer.partitions)
-        entries = self.log.read(at, READ_ENTRIES, 0 if busy else IDLE_MS)
+        wait_ms = 0 if self._jobs else IDLE_MS
+        self.log.begin_read(at, READ_ENTRIES, wait=wait_ms > 0)
         self._settle()
+        entries = self.log.end_read(wait_ms)
         received = {
             p: in_reach(decode_entries(p, at[p], e), is_background)
             for p, e in entries.items()
@@ -357,7 +358,7 @@ class Worker:
         self._begin_jobs(loaded)
         if loaded:
             self._work(loaded)
-        elif not busy:  # it has waited, and nothing came
+        elif not self._jobs:  # it has waited, and nothing came
             gathered.enter()
             if self.collector is not None:
                 self.collector.rest()

@@ -33,7 +33,7 @@ from service.store.health import (
     fix_partitions,
     stored_partitions,
 )
-from service.store.log import DONE, START, Appended, Appender, Log, Offset, Pipe
+from service.store.log import DONE, START, Appended, Appender, Lines, Log, Offset, Read
 from service.store.reads import Health
 from service.store.shards import send_async
 from service.wire import FORMAT
@@ -324,14 +324,37 @@ def test_a_transaction_raises_what_it_did_not_do_and_returns_errors_where_they_a
 # --- the connection that a worker keeps for its reads and commits -----------------------------
 
 
-def test_commands_are_carried_out_in_order_and_errors_are_replies(redis_client):
-    kept = Pipe(redis_client)
-    first = kept.put([("INCR", "a"), ("SET", "b", "x"), ("INCR", "b")])
-    second = kept.put([("INCR", "a")])
+def test_commands_go_out_with_a_read_and_errors_are_replies(redis_client):
+    kept = Lines(redis_client)
+    first = [kept.put(0, words) for words in (("INCR", "a"), ("SET", "b", "x"), ("INCR", "b"))]
+    second = kept.put(0, ("INCR", "a"))
     assert redis_client.get("a") is None
-    assert kept.call([("GET", "a")]) == [b"2"]
-    assert (first[:2], second) == ([1, b"OK"], [2])
-    assert isinstance(first[2], redis.ResponseError)
+    read = Read({"log": "0-0"}, 1, 1000)
+    kept.begin({0: read})
+    assert kept.received(0) == []
+    assert [reply.value for reply in (*first[:2], second)] == [1, b"OK", 2]
+    assert isinstance(first[2].value, redis.ResponseError)
+    late = kept.put(0, ("GET", "a"))
+    kept.begin({0: read})  # it is under way, and nothing else goes over its connection
+    assert late.value is None
+    kept.flush()
+    assert late.value == b"2"
+    redis_client.xadd("log", {"b": "x"}, id="1-0")
+    assert kept.received(1000) == [[[b"log", [[b"1-0", [b"b", b"x"]]]]]]
+    kept.close()
+
+
+def test_a_read_that_another_takes_the_place_of_is_answered_no_more(redis_client):
+    kept = Lines(redis_client)
+    kept.begin({0: Read({"log": "0-0"}, 1, 1000)})
+    kept.begin({0: Read({"log": "1-0"}, 1, 1000)})
+    redis_client.xadd("log", {"b": "x"}, id="1-0")
+    assert kept.received(50) == []
+    redis_client.xadd("log", {"b": "x"}, id="2-0")
+    (answer,) = kept.received(1000)
+    assert answer[0][1][0][0] == b"2-0"
+    kept.begin({})
+    assert kept.received(0) == []
     kept.close()
 
 

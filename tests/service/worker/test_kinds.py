@@ -158,7 +158,7 @@ def check_answers(observations, answers, kind):
 
 def lose_everything(bench):
     """As after a lost connection: every partition is taken again."""
-    with patch.object(bench.worker.log, "read", side_effect=redis.ConnectionError("cut")):
+    with patch.object(bench.worker.log, "end_read", side_effect=redis.ConnectionError("cut")):
         bench.turn()
     assert not bench.worker.engine.streams
 

@@ -45,7 +45,7 @@ class Stalls:
 
     def install(self, worker):
         """At what it read, but has not named yet; in computing; or before its commit is sent."""
-        read, begin, apply = worker.log.read, worker.log.begin_commit, loop.Job.advance
+        read, begin, apply = worker.log.end_read, worker.log.begin_commit, loop.Job.advance
 
         def read_and_wait(*arguments):
             entries = read(*arguments)
@@ -62,7 +62,7 @@ class Stalls:
             return begin(commits)
 
         if self.where == "read":
-            worker.log.read = read_and_wait
+            worker.log.end_read = read_and_wait
         elif self.where == "computing":
             loop.Job.advance = wait_and_apply  # this process is the worker's alone
         else:
