@@ -14,18 +14,14 @@ TENSORS = "model.safetensors"
 DESCRIPTIVE = ("description", "regimes", "training")  # fields that no number needs
 
 
-def essential(description: bytes) -> bytes:
-    """A `model.json` without its descriptive fields, in one form however it was written."""
-    described = json.loads(description)
-    if not isinstance(described, dict):
-        raise ValueError(f"{DESCRIPTION}: expected an object")
-    kept = {name: value for name, value in described.items() if name not in DESCRIPTIVE}
-    return json.dumps(kept, sort_keys=True).encode()
-
-
 def digest(folder: Path) -> str:
     """Digest of all that the numbers of an artifact depend on; raises OSError or ValueError."""
-    hashed = blake2b(essential((folder / DESCRIPTION).read_bytes()), digest_size=16)
+    described = json.loads((folder / DESCRIPTION).read_bytes())
+    if not isinstance(described, dict):
+        raise ValueError(f"{DESCRIPTION}: expected an object")
+    essential = {name: value for name, value in described.items() if name not in DESCRIPTIVE}
+    # In one form, however it was written.
+    hashed = blake2b(json.dumps(essential, sort_keys=True).encode(), digest_size=16)
     tensors = folder / TENSORS
     if tensors.exists():  # some kinds need none
         with tensors.open("rb") as opened:

@@ -227,7 +227,7 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     if clear <= 0:
         return clear, Explanation(UNCLEAR, probability=probability)
     if kind == "slope":
-        ends = _slope(usual[0]), _slope(usual[1])
+        ends = weighed.slopes
         text = f"{moved('slope', ends)} per observation"
         return clear, Explanation(text, kind, *ends, probability, size=ends[1] - ends[0])
     if kind == "autocorrelation":
@@ -268,8 +268,8 @@ class _Shown(NamedTuple):
 class _Weighed(NamedTuple):
     """Log evidence of nothing and, with the prior odds, of each kind of change.
 
-    both: of mean and spread. trend: slope of the line that both regimes share; 0: there is none.
-    phis: at the points where phi differs.
+    both: of mean and spread. slopes: of each regime. trend: slope of the line that both regimes
+    share; 0: there is none. phis: at the points where phi differs.
     """
 
     nothing: float
@@ -277,6 +277,7 @@ class _Weighed(NamedTuple):
     spread: float
     both: float
     others: dict[str, float]
+    slopes: tuple[float, float]
     trend: float
     phis: Array
 
@@ -330,10 +331,10 @@ def _weighed(usual: Sequence[Array], spread_of: Sequence[_Spread], scale: float)
     slope = sum(line.products for line in lines) / sum(line.times for line in lines)
     shift = new.mean - old.mean
     steps = abs(shift), abs(shift - slope * len(cleaned) / 2)
-    bend = lines[1].products / lines[1].times - lines[0].products / lines[0].times
+    slopes = lines[0].products / lines[0].times, lines[1].products / lines[1].times
     sizes = (
         max(STEP, max(steps) / unit),
-        max(BEND, abs(bend) * new.number / unit),
+        max(BEND, abs(slopes[1] - slopes[0]) * new.number / unit),
         max(TREND, abs(slope) * len(cleaned) / unit),
     )
     standardised = (cleaned - explaining.median(cleaned)) / unit
@@ -361,6 +362,7 @@ def _weighed(usual: Sequence[Array], spread_of: Sequence[_Spread], scale: float)
         explaining.mean_log(logs[_SPREAD]),
         explaining.mean_log(logs[_STEP_SPREAD]),
         others,
+        slopes,
         slope if trend else 0.0,
         logs[_PHIS],
     )
@@ -452,11 +454,6 @@ def _line(labels: Array, own: _Spread) -> _Line:
     if len(labels) >= OUTLIERS_FROM:
         left = max(left - products**2 / times, 0.0)
     return _Line(products, times, sqrt(left / len(labels)))
-
-
-def _slope(labels: Array) -> float:
-    time = np.arange(len(labels)) - (len(labels) - 1) / 2
-    return float(time @ labels / (time @ time))
 
 
 # --- counts, durations, classes --------------------------------------------------------------

@@ -128,19 +128,20 @@ def init(prior: Prior, max_hypotheses: int) -> FilterState:
 def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState, Growth]:
     """Make room for the hypothesis that the coming observation starts a regime."""
     elapsed = inputs.elapsed.unsqueeze(-1)
-    hazard = expected_hazard(state, inputs.hazard)
+    belief = state.belief
+    hazard = hazards.expected(inputs.hazard, belief.run_length, belief.changes, state.steps)
     stated = inputs.changepoint.unsqueeze(-1)
     change = hazards.log_change(hazard, elapsed, stated)
     unit = hazards.log_unit(hazard, elapsed, stated, change)
     memory = state.memory
     if memory is None:
-        grown, growth = beliefs.grow(state.belief, state.seq, *change, unit)
+        grown, growth = beliefs.grow(belief, state.seq, *change, unit)
         stats = select(growth.born, prior.stats, state.stats)
     else:
         origin = memory.origin
-        grown, growth, memory, began = regimes.grow(state.belief, memory, state.seq, *change, unit)
+        grown, growth, memory, began = regimes.grow(belief, memory, state.seq, *change, unit)
         memory, stats = regimes.begin(
-            memory, state.belief, origin, state.seq, prior.stats, state.stats, began
+            memory, belief, origin, state.seq, prior.stats, state.stats, began
         )
     born = growth.born
     at_start = torch.where(
@@ -152,12 +153,6 @@ def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState,
         belief=grown, steps=steps, totals_at_start=at_start, stats=stats, memory=memory
     )
     return new, growth
-
-
-def expected_hazard(state: FilterState, table: Tensor) -> Tensor:
-    """Hazard (B, S), or (B, 1), that hypotheses expect of the step to come; table: (B, H)."""
-    belief = state.belief
-    return hazards.expected(table, belief.run_length, belief.changes, state.steps)
 
 
 def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs) -> Prediction:

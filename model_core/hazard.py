@@ -50,7 +50,13 @@ def stated(value: Any) -> Hazard:
     """Return a hazard as it was stated; raises ValueError for what is none."""
     try:
         if isinstance(value, Mapping):
-            return _durations(value)
+            if set(value) != set(DURATIONS):
+                raise ValueError(f"expected `mean` and `shape` of regime durations, got {value!r}")
+            for name, meaning in DURATIONS.items():
+                if not meaning.allows(_number(value[name])):
+                    bounds = meaning.words()
+                    raise ValueError(f"{name}: expected a number {bounds}, got {value[name]!r}")
+            return Durations(mean=float(value["mean"]), shape=float(value["shape"]))
         if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes):
             return checked(list(map(_number, value)))
         (number,) = checked(_number(value))
@@ -59,15 +65,6 @@ def stated(value: Any) -> Hazard:
     if number == 1:
         raise ValueError(f"expected a hazard below 1, got {value!r}")
     return number
-
-
-def _durations(value: Mapping[str, Any]) -> Durations:
-    if set(value) != set(DURATIONS):
-        raise ValueError(f"expected `mean` and `shape` of regime durations, got {value!r}")
-    for name, meaning in DURATIONS.items():
-        if not meaning.allows(_number(value[name])):
-            raise ValueError(f"{name}: expected a number {meaning.words()}, got {value[name]!r}")
-    return Durations(mean=float(value["mean"]), shape=float(value["shape"]))
 
 
 def _number(value: Any) -> float:

@@ -141,15 +141,14 @@ def learned(y: Floats, period: int, scaled: bool = False) -> Floats:
     return profile * (size * min(max(amplitude, AMPLITUDES[0]), AMPLITUDES[1]))
 
 
-def _folded(y: Floats, period: int, robust: bool = False, most: int = RECENT_PERIODS) -> Floats:
+def _folded(y: Floats, period: int, robust: bool = False) -> Floats:
     """The last periods as rows (n, P) about their means and the slope through those.
 
     The slope is that of the neighbours' means; robust: the median of all, not moved by one step.
-    most: rows.
     """
     from model_core.compiled import periods
 
-    return periods.folded(y, period, robust, most)
+    return periods.folded(y, period, robust, RECENT_PERIODS)
 
 
 def _whitened(y: Floats, period: int) -> Floats:

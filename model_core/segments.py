@@ -173,7 +173,10 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
     posteriors = []
     after = label[0].new_zeros(len(label[0]), 0)
     for t in range(steps):
-        before = _grow(after, change[t][:, :t], survival[t][:, :t])
+        before = after.new_zeros(len(after), 1)  # the first hypothesis is certain
+        if t:  # growth (paper, eq. 4)
+            born = _total(after + change[t][:, :t])
+            before = torch.cat((born, after + survival[t][:, :t]), -1)
         given = before
         if evidence is not None:
             given, _ = _condition(before, evidence[t][:, : t + 1])
@@ -244,13 +247,6 @@ def _transitions(changes: Changes, batch: int, steps: int) -> tuple[Tensor, Tens
     changepoint = torch.full_like(elapsed, torch.nan) if changepoint is None else changepoint
     change, survival = hazards.log_change(hazard, elapsed.unsqueeze(-1), changepoint.unsqueeze(-1))
     return change.expand(-1, -1, steps), survival.expand(-1, -1, steps)
-
-
-def _grow(after: Tensor, change: Tensor, survival: Tensor) -> Tensor:
-    """Growth (paper, eq. 4): (B, t) to (B, t + 1); the first hypothesis is certain."""
-    if after.shape[-1] == 0:
-        return after.new_zeros(len(after), 1)
-    return torch.cat((_total(after + change), after + survival), -1)
 
 
 def _condition(belief: Tensor, log_likelihood: Tensor) -> tuple[Tensor, Tensor]:

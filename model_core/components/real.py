@@ -129,7 +129,8 @@ class SkewedT(_SkewedT, _OfT):
         """CDF and density at values."""
         loc, scale, skew, *by_df = table
         z = (value - loc) / scale
-        tail, density, _ = _SPECIAL.student_t(-_one_sided(z, skew).abs(), *by_df)
+        of_side = torch.where(z < 0, z * skew, z / skew)  # in scales of the side
+        tail, density, _ = _SPECIAL.student_t(-of_side.abs(), *by_df)
         below = 2 / (1 + skew.square())  # twice the probability below the mode
         cdf = torch.where(z < 0, below * tail, 1 - (2 - below) * tail)
         return cdf, density * (2 / (skew + 1 / skew) / scale)
@@ -163,11 +164,6 @@ class SkewedT(_SkewedT, _OfT):
         size = 2 * self._log_norm.exp() * self.df / (self.df - 1)
         size = torch.where(self.df > 1, size, torch.inf)
         return torch.where(asymmetry == 0, 0.0, size * asymmetry)
-
-
-def _one_sided(z: Tensor, skew: Tensor) -> Tensor:
-    """Distances from the mode in scales of their side."""
-    return torch.where(z < 0, z * skew, z / skew)
 
 
 class ConditionalError(NamedTuple):

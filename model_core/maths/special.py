@@ -121,12 +121,6 @@ def student_t_series(x: float, a: float, b: float, c: float, d: float, e: float)
     return (((e * x + d) * x + c) * x + b) * x + a
 
 
-def normal_cdf(z: float) -> float:
-    """Of the standard normal."""
-    tail = half_erfc(abs(z) * ROOT_HALF)
-    return where(z < 0, tail, 1.0 - tail)
-
-
 def peizer_pratt(k: float, shape: float, p: float, q: float) -> float:
     """Approximate CDF of a negative binomial at a large count (Peizer and Pratt 1968, *JASA* 63).
 
@@ -138,7 +132,9 @@ def peizer_pratt(k: float, shape: float, p: float, q: float) -> float:
     d = d + 0.02 * (q / (k + 1.0) - p / shape + (q - 0.5) / (n + 1.0))
     above = q * _bend((k + 0.5) / (n * p))
     spread = 1.0 + above + p * _bend((shape - 0.5) / (n * q))
-    return normal_cdf(d * sqrt(maximum(spread / ((n + 1 / 6) * p * q), 0.0)))
+    z = d * sqrt(maximum(spread / ((n + 1 / 6) * p * q), 0.0))
+    tail = half_erfc(abs(z) * ROOT_HALF)
+    return where(z < 0, tail, 1.0 - tail)
 
 
 def _bend(x: float) -> float:

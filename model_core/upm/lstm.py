@@ -60,17 +60,15 @@ class Lstm(Learned):
     def advance(self, stats: LstmStats, phi: Tensor) -> LstmStats:
         """The cell with the features (B, n) of the coming input; the label before stays."""
         # The features are the same for all hypotheses: their share of the gates is too.
-        return self._cell(stats, self._share(phi).unsqueeze(1))
+        gates = self._share(phi).unsqueeze(1)
+        gates = gates + linear(stats.y_prev, self.weight_ih[:, -self.y_dim :])
+        gates = gates + linear(stats.hidden, self.weight_hh, self.bias_hh)
+        hidden, cell = _gated(gates, stats.cell)
+        return stats._replace(hidden=hidden, cell=cell)
 
     def _share(self, phi: Tensor) -> Tensor:
         """What features (..., n) add to the gates (..., 4h)."""
         return linear(phi, self.weight_ih[:, : phi.shape[-1]], self.bias_ih)
-
-    def _cell(self, stats: LstmStats, share: Tensor) -> LstmStats:
-        gates = share + linear(stats.y_prev, self.weight_ih[:, -self.y_dim :])
-        gates = gates + linear(stats.hidden, self.weight_hh, self.bias_hh)
-        hidden, cell = _gated(gates, stats.cell)
-        return stats._replace(hidden=hidden, cell=cell)
 
     def predictive(self, stats: LstmStats, phi: Tensor | None) -> Normal:
         """Decoded from the state after `advance`, in the units of the labels."""

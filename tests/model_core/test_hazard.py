@@ -10,7 +10,6 @@ from scipy import stats
 
 from model_core import belief as beliefs
 from model_core import hazard as hazards
-from model_core.filter import expected_hazard
 from model_core.stream.detector import Detector
 from tests.model_core.cases import read_off
 from tests.model_core.registry import tensor
@@ -195,6 +194,7 @@ def test_a_stream_learns_how_often_its_regimes_end():
         pipeline = detector._all.pipeline
         state = pipeline.slab.batch([pipeline.series[0].row])[0]
         table = torch.tensor([hazards.BY_STREAM], dtype=torch.float64)
-        rate = expected_hazard(state, table)
+        belief = state.belief
+        rate = hazards.expected(table, belief.run_length, belief.changes, state.steps)
         mean = float((state.belief.log_prob.exp() * rate).sum())
         assert least < mean < most
