@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -87,14 +89,20 @@ def bench_serve(
 
     Single observations, lists and replays, once kernels are compiled.
     """
-    from moca_client import ClientError
-    from service.bench.report import BenchError, write_json
     from service.bench.serve import ServePlan
     from service.bench.serve import bench_serve as run
 
     plan = ServePlan(seconds, connections, streams, rounds, lists, replay)
+    _measured(lambda: run(plan, names(model), workers), json_file)
+
+
+def _measured(run: Callable[[], Mapping[str, Any]], json_file: Path | None) -> None:
+    """Make measurements, and write them to a file where one is named."""
+    from moca_client import ClientError
+    from service.bench.report import BenchError, write_json
+
     try:
-        results = run(plan, names(model), workers)
+        results = run()
         if json_file is not None:
             write_json(json_file, results)
     except (BenchError, ClientError, OSError) as error:
@@ -112,22 +120,18 @@ def bench_device(
     json_file: JsonFile = None,
 ) -> None:
     """Measure a filter step that torch compiles for a device: time, host time, bandwidth."""
-    from service.bench.report import BenchError, write_json
     from service.bench.step import bench_device as run
 
-    try:
-        results = run(
-            models=names(model) or [],
-            device=device,
-            streams=streams,
-            max_hypotheses=max_hypotheses,
-            early=early,
-            rounds=rounds,
-        )
-        if json_file is not None:
-            write_json(json_file, results)
-    except (BenchError, OSError) as error:
-        fail(str(error), 1)
+    measure = partial(
+        run,
+        models=names(model) or [],
+        device=device,
+        streams=streams,
+        max_hypotheses=max_hypotheses,
+        early=early,
+        rounds=rounds,
+    )
+    _measured(measure, json_file)
 
 
 @bench.command("step")
@@ -141,23 +145,19 @@ def bench_step(
     json_file: JsonFile = None,
 ) -> None:
     """Measure the processor time of a filter step, early and late, beside fast-bocpd and FOCuS."""
-    from service.bench.report import BenchError, write_json
     from service.bench.step import bench_step as run
 
     try:
         batches = [int(word) for word in streams.split(",")]
     except ValueError:
         fail(f"--streams: expected comma-separated integers such as 1,16,256, got {streams!r}")
-    try:
-        results = run(
-            models=names(model),
-            batches=batches,
-            max_hypotheses=max_hypotheses,
-            early=early,
-            late=late,
-            rounds=rounds,
-        )
-        if json_file is not None:
-            write_json(json_file, results)
-    except (BenchError, OSError) as error:
-        fail(str(error), 1)
+    measure = partial(
+        run,
+        models=names(model),
+        batches=batches,
+        max_hypotheses=max_hypotheses,
+        early=early,
+        late=late,
+        rounds=rounds,
+    )
+    _measured(measure, json_file)
