@@ -32,6 +32,7 @@ from moca_client import Client
 from model_core.upm.builtin import BUILTIN
 from service.bench.load import LoadJob, LoadReport
 from service.bench.report import BenchError, Rounds, show
+from service.runtime.process import answers
 
 ALL = "all"
 DEFAULT = "the default model"
@@ -188,7 +189,7 @@ def _running(name: str, program: list[str], probe: str) -> Iterator[BenchServer]
         try:
             server = BenchServer(f"http://127.0.0.1:{port}", child.pid)
             give_up = time.monotonic() + START_S
-            while not _answers(server.url + probe):
+            while not answers(server.url + probe):
                 if time.monotonic() > give_up or child.poll() is not None:
                     text = os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace")[-2000:]
                     ended = child.poll()
@@ -200,13 +201,6 @@ def _running(name: str, program: list[str], probe: str) -> Iterator[BenchServer]
             yield server
         finally:
             _stop(child)
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=2.0, trust_env=False).is_success
-    except httpx.TransportError:
-        return False
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

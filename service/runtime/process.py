@@ -20,6 +20,7 @@ from service.tasks import described
 
 EXIT_REFUSED = 78  # sysexits.h EX_CONFIG: starting again cannot help
 ORPHAN_GRACE_S = 3.0
+ANSWER_S = 2.0
 PORT_WAIT_S = 3.0  # an API process whose supervisor was killed gives the port up within this
 BACKLOG = 2048
 # Longest stops: of a process that answers requests or delivers, beside what is under way; of a
@@ -137,6 +138,16 @@ def bind(host: str, port: int) -> socket.socket:
                     "with --port or MOCA_PORT"
                 ) from error
             time.sleep(0.05)
+
+
+def answers(url: str) -> bool:
+    """Whether what listens on this machine answers a request with success by now."""
+    import httpx  # which not every process needs
+
+    try:
+        return httpx.get(url, timeout=ANSWER_S, trust_env=False).is_success
+    except httpx.TransportError:
+        return False
 
 
 def url_of(host: str, port: int) -> str:

@@ -36,6 +36,7 @@ from service.runtime.process import (
     STOP_WAIT_S,
     WORKER_STOP_S,
     RestartBackoff,
+    answers,
     listen,
     url_of,
 )
@@ -60,7 +61,6 @@ PARTITIONS_OF_A_WORKER = 4
 BURY_TIMEOUT_S = 1.0  # meanwhile the supervisor does nothing else
 TICK_S = 0.1
 KILL_AFTER_S = 2.0  # a child ends a stop that takes too long by itself, and says what it waits for
-READY_TIMEOUT_S = 2.0
 # Signals for what a process did itself; SIGKILL may come from anyone, and where memory is short.
 FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
 
@@ -299,7 +299,7 @@ class Supervisor:
 
     def _announce(self) -> None:
         while not self._stopping.wait(TICK_S):
-            if _is_ready(self.url):
+            if answers(f"{self.url}/readyz"):
                 log.info("ready: %s (API reference at %s/docs)", self.url, self.url)
                 log.info("false alarms to expect: %s", _alarm_rule(self.settings))
                 if self._on_ready is not None:
@@ -376,12 +376,3 @@ def _alarm_rule(settings: Settings) -> str:
         f"{per_day:g} a day over all streams that state no rule of their own "
         "(--false-alarms-per-day), as soon as their pace is known"
     )
-
-
-def _is_ready(url: str) -> bool:
-    import httpx  # while the processes start
-
-    try:
-        return httpx.get(f"{url}/readyz", timeout=READY_TIMEOUT_S, trust_env=False).is_success
-    except httpx.TransportError:
-        return False

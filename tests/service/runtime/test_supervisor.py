@@ -120,7 +120,7 @@ def test_children_get_the_settings_in_their_environment(stage):
 
 @pytest.mark.parametrize(("per_day", "rule"), [(None, "1 in 10,000 obs"), (0.5, r"0\.5 a day")])
 def test_the_false_alarms_to_expect_are_logged_at_the_start(monkeypatch, caplog, per_day, rule):
-    monkeypatch.setattr(supervisor, "_is_ready", lambda _: True)
+    monkeypatch.setattr(supervisor, "answers", lambda _: True)
     started = Supervisor(Settings(false_alarms_per_day=per_day), {}, webhook_timeout_s=7.0)
     started.url = "http://a"
     with caplog.at_level("INFO"):
