@@ -99,11 +99,6 @@ def _plotly_file() -> Path:
     return Path(places[0] if places else "") / "package_data" / "plotly.min.js"
 
 
-def file_of(name: str) -> Path:
-    """Return where a file of the page is, whether it is there or not."""
-    return _plotly_file() if name == plotly_name() else STATIC / name
-
-
 class ConsoleFiles(StaticFiles):
     """The files of the page."""
 

@@ -187,7 +187,7 @@ def test_hadolint_finds_nothing():
 LOOK = """
 from service.console import assets
 name = assets.plotly_name()
-assert name and assets.file_of(name).stat().st_size > 1_000_000, name
+assert name and assets.ConsoleFiles().lookup_path(name)[1].st_size > 1_000_000, name
 assert name in assets.page()
 """
 

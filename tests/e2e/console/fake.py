@@ -18,7 +18,7 @@ import httpx
 from msgspec import to_builtins
 
 from service.api.routes.files import streams_in
-from service.console.assets import SAFETY, file_of, page
+from service.console.assets import SAFETY, ConsoleFiles, page
 from service.problems import ServiceError
 from tests.serving import Quiet, ThreadServer
 from tests.waiting import until
@@ -292,7 +292,7 @@ class _Handler(Quiet):
         if method == "GET" and path == "/":
             self.answer(200, page().encode(), {"Content-Type": "text/html", **SAFETY})
             return
-        file = file_of(path.removeprefix("/console/"))
+        file = Path(ConsoleFiles().lookup_path(path.removeprefix("/console/"))[0])
         if method == "GET" and path.startswith("/console/") and file.is_file():
             kind = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
             headers = {"Content-Type": kind[file.suffix], **SAFETY}
