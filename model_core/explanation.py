@@ -584,11 +584,11 @@ def explained(
     after = labels[start : min(until - first, start + AFTER)]
     after = after[~np.isnan(after).all(1)]
     explanation = Explanation(BY_INPUTS) if model.x_dim else explain(before, after, model.label)
-    at = event.start - end
+    time, accepted_ms = seen.moment(len(seen.y) + event.start - end)
     return event._replace(
         before=moments(before, model.label),
         after=moments(after, model.label),
         explanation=explanation,
-        start_time=seen.times[at] if seen.times else None,
-        start_ms=seen.accepted[at] if seen.accepted else None,
+        start_time=time,
+        start_ms=accepted_ms,
     )

@@ -47,6 +47,7 @@ SOURCES = (
 # empties no cache but its own.
 ALONE = {
     "beside": ("anomaly.py", "correction.py", "compiled/ranks.py"),
+    "checksums": (),
     "explaining": ("explanation.py",),
     "periods": ("periodicity.py",),
 }

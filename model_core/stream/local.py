@@ -17,6 +17,7 @@ from model_core.stream.rows import (
     ANOMALY,
     EVIDENCE,
     PREVIOUS,
+    TIME,
     Observation,
     Retained,
     RowLayout,
@@ -245,10 +246,15 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
 
     def labels(self, asked: Sequence[tuple[LocalSeries, int]]) -> list[SeenLabels]:
         """Those of the last retained rows."""
-        last = [series.retained.last(most) for series, most in asked]
-        y = self.layout.y
-        offset = self.layout.offset
-        return [SeenLabels(r[:, y], r[:, offset], times_of(r)) for r in last]
+        return [self._labels(series.retained.last(most)) for series, most in asked]
+
+    def _labels(self, rows: Floats) -> SeenLabels:
+        times = rows[:, TIME]
+        return SeenLabels(
+            rows[:, self.layout.y],
+            rows[:, self.layout.offset],
+            lambda at: (written(times.item(at)), None),
+        )
 
     def time(self, item: Observation) -> str | None:
         """As RFC 3339 has it."""

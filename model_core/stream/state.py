@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +13,13 @@ class SeenLabels(NamedTuple):
     """Labels of observations, one after the other.
 
     y: (N, d), nan where missing. offset: (N, d) seasons, which the filter's labels are less of.
-    times: when they were made; accepted: when those without a time were, in ms since 1970. Both
-    are empty where no observation has them.
+    moment: of an observation by its number: when it was made, or without such a time when it was
+    accepted, in ms since 1970.
     """
 
     y: NDArray[np.float64]
     offset: NDArray[np.float64]
-    times: Sequence[str | None] = ()
-    accepted: Sequence[int | None] = ()
+    moment: Callable[[int], tuple[str | None, int | None]]
 
     @property
     def filtered(self) -> NDArray[np.float64]:

@@ -7,7 +7,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
@@ -19,6 +18,7 @@ from service import wire
 from service.store import keys
 from service.store.shards import Argument, StoreClient, Words, script
 from service.wire import stored_records
+from service.wire.stored_records import Part, Sums
 
 BLOCK = 64  # rows in a block of a tail, at most
 END = 1 << 48  # after all positions
@@ -56,61 +56,61 @@ def blocks(place: int, first: int, rows: Sequence[bytes]) -> list[bytes]:
     ]
 
 
-def rows_of(stream: str, blobs: Sequence[bytes], start: int = 0) -> tuple[int, list[bytes]]:
-    """Rows of what `blocks` made, from one at `start` or before on, and the position of the first.
+def rows_of(
+    stream: str,
+    blobs: Sequence[bytes],
+    start: int = 0,
+    stop: int = sys.maxsize,
+    sums: Sums = stored_records.sums_of,
+) -> tuple[int, list[Part]]:
+    """Rows of what `blocks` made with positions in [start, stop), and the position of the first.
 
     Blocks follow on each other. One that begins within the one before stands for its last rows.
     Those that end before `start` are not looked at, though they be damaged. Raises UnreadablePart.
     """
-    begins = stored_records.begins_of(blobs)
-    before = max(0, bisect_right(begins, start) - 1)
-    begins = begins[before:]
-    first = begins[0] if begins else start
-    end = first
-    rows: list[bytes] = []
+    before = max(0, bisect_right(blobs, start, key=stored_records.begin_of) - 1)
     place = wire.place_of("tail", stream)
+    parts: list[Part] = []
+    first = end = start
+    last = -1
     with reading("tail", stream):
-        if begins != sorted(set(begins)):
-            raise ValueError("its blocks are in another order")
-        for begin, own in _parts(place, begins, blobs[before:]):
+        for begin, begin_of_last, rows in stored_records.split_blocks(place, blobs[before:], sums):
+            if last < 0:
+                first = end = begin
+            if begin <= last:
+                raise ValueError("its blocks are in another order")
             if begin > end:
                 raise ValueError(f"it goes on at seq {begin}, expected {end}")
-            rows[begin - first :] = own
-            end = begin + len(own)
-    return first, rows
+            _drop(parts, end - begin)
+            if parts and isinstance(rows, list) and isinstance(parts[-1], list):
+                parts[-1] += rows
+            else:
+                parts.append(rows)
+            end = begin + len(rows)
+            last = begin_of_last
+    _drop(parts, end - max(stop, first))
+    if first < start and parts:
+        parts[0] = parts[0][start - first :]
+    return max(first, start), parts
 
 
-def _parts(
-    place: int, begins: Sequence[int], blobs: Sequence[bytes]
-) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the rows of blocks, each with where they begin; of some that are alike, together."""
-    at = 0
-    for size, group in groupby(map(len, blobs)):
-        alike = slice(at, at + len(list(group)))
-        at = alike.stop
-        first = begins[alike.start]
-        single = None
-        follow = begins[at - 1] == first + at - 1 - alike.start
-        if follow and size > stored_records.BEFORE_ROWS:
-            single = stored_records.single_rows(place, blobs[alike])
-        if single is not None:
-            yield first, single
-            continue
-        for begin, blob in zip(begins[alike], blobs[alike], strict=True):
-            yield begin, stored_records.split_block(wire.checked_at(place, blob))
+def _drop(parts: list[Part], count: int) -> None:
+    """Take the last rows away."""
+    while parts and count > 0:
+        part = parts.pop()
+        if len(part) > count:
+            parts.append(part[:-count])
+        count -= len(part)
 
 
 def records_of(
     stream: str, blobs: Sequence[bytes], start: int = 0, stop: int = sys.maxsize
 ) -> list[wire.Record]:
     """Decode records with seq in [start, stop) of blocks; raises UnreadablePart."""
-    first, rows = rows_of(stream, blobs, start)
-    begin = max(start, first)
+    first, parts = rows_of(stream, blobs, start, stop)
     with reading("tail", stream):
-        return [
-            wire.decode_row(seq, row)
-            for seq, row in enumerate(rows[begin - first : max(stop - first, 0)], begin)
-        ]
+        rows = enumerate(stored_records.singly(parts), first)
+        return [stored_records.decoded_row(seq, row) for seq, row in rows]
 
 
 class StoredHead(NamedTuple):

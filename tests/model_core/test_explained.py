@@ -20,9 +20,11 @@ def seen_from(first):
     seqs = np.arange(first, COUNT)
     y = np.array([[math.nan] * 2 if seq % 9 == 0 else [seq, math.nan] for seq in seqs])
     offset = np.where(seqs % 2, 0.5, 0.0)[:, None]
-    times = [f"t{seq}" if seq % 2 else None for seq in seqs]
-    accepted = [None if seq % 2 else seq for seq in seqs]
-    return SeenLabels(y, offset, times, accepted)
+    return SeenLabels(y, offset, lambda at: moment(seqs[at]))
+
+
+def moment(seq):
+    return (f"t{seq}", None) if seq % 2 else (None, seq)
 
 
 def labels(seqs):

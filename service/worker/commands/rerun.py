@@ -24,7 +24,7 @@ from model_core.stream.events import Track
 from model_core.stream.pipeline import follow
 from model_core.stream.segmentation import NEAR
 from model_core.stream.slab import Slab
-from model_core.stream.state import kept_season, seasons_of
+from model_core.stream.state import SeenLabels, kept_season, seasons_of
 from model_core.stream.warmup import Moments, Units
 from model_core.stream_settings import SEASONS_FROM
 from model_core.upm.base import UnderlyingModel
@@ -45,7 +45,6 @@ from service.wire import (
     SegmentHistory,
     StoredHindsight,
     WhatIf,
-    encode_row,
     outputs_of,
     stored_records,
     updated,
@@ -520,8 +519,9 @@ def _explain(rerun: Rerun, slab: Slab) -> None:
     lasting = [event for event in rerun.events.values() if event.state != "withdrawn"]
     if not lasting:
         return
-    rows = list(map(encode_row, rerun.records))
-    labels = stored_records.labels_of(rows, slab.model.y_dim)
+    records = rerun.records
+    columns = stored_records.labels_of([[*records]], slab.model.y_dim)
+    labels = SeenLabels(*columns, lambda at: (records[at].time, records[at].accepted_ms))
     lasting.sort(key=lambda event: event.start)
     ends = [event.start for event in lasting[1:]]
     for event, end in zip(lasting, [*ends, head.seq], strict=True):

@@ -12,6 +12,7 @@ from service.store import keys
 from service.store.log import Effect
 from service.store.streams import Store, UnreadablePart, blocks, reading, rows_of
 from service.wire import Head, Record, stored_records
+from service.wire.stored_records import Part, decoded_row
 
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
 # takes 64 bytes. It cannot be written to by mistake.
@@ -69,10 +70,9 @@ class Tail:
         Raises UnreadablePart where one of them cannot be read, or is gone.
         """
         (stored,) = store.tails([self.missing(head, most)])
-        first = _first(head, most)
-        rows = self._rows(head, stored, first)
+        rows = stored_records.singly(self._parts(head, stored, most))
         with reading("tail", self.stream):
-            return [decoded_row(seq, row) for seq, row in enumerate(rows, first)]
+            return [decoded_row(seq, row) for seq, row in enumerate(rows, _first(head, most))]
 
     def recent(self, head: Head) -> list[Record]:
         """Records that no commit has written; ascending."""
@@ -84,24 +84,32 @@ class Tail:
 
         stored: the blocks that are `missing`.
         """
-        rows = self._rows(head, stored, _first(head, most))
-        encoded = list(map(encoded_row, rows))
-        with reading("tail", self.stream):
-            return stored_records.labels_of(encoded, head.y_dim or 1)
+        parts = self._parts(head, stored, most)
+        first = _first(head, most)
 
-    def _rows(self, head: Head, stored: Sequence[bytes], first: int) -> list[bytes | Record]:
-        """Rows from position `first` on, of blocks and of what is new."""
+        def moment(number: int) -> tuple[str | None, int | None]:
+            with reading("tail", self.stream):
+                record = decoded_row(first + number, stored_records.singly(parts)[number])
+            return record.time, record.accepted_ms
+
+        with reading("tail", self.stream):
+            return SeenLabels(*stored_records.labels_of(parts, head.y_dim or 1), moment)
+
+    def _parts(self, head: Head, stored: Sequence[bytes], most: int) -> list[Part]:
+        """The last rows, of blocks and of what is new."""
+        from model_core.compiled import checksums  # numba: half a second
+
+        first = _first(head, most)
         begin = min(self.new, default=head.seq)
-        rows: list[bytes | Record] = []
+        parts: list[Part] = []
         if first < begin:
-            at, known = rows_of(self.stream, stored, first)
-            if at > first or at + len(known) < begin:
+            at, parts = rows_of(self.stream, stored, first, begin, checksums.of_rows)
+            if at > first or at + sum(map(len, parts)) < begin:
                 raise UnreadablePart(
                     f"observations {first}-{begin - 1} of {self.stream!r} are missing"
                 )
-            rows += known[first - at : begin - at]
-        rows += map(self.new.__getitem__, range(max(first, begin), head.seq))
-        return rows
+        new = list(map(self.new.__getitem__, range(max(first, begin), head.seq)))
+        return [*parts, new] if new else parts
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -128,11 +136,6 @@ class Tail:
 def _first(head: Head, most: int) -> int:
     """Position of the first of the last `most` records, or of the first that is retained."""
     return max(head.retained_from, head.seq - most)
-
-
-def decoded_row(seq: int, row: bytes | Record) -> Record:
-    """The record at a position, which may be encoded."""
-    return wire.decode_row(seq, row) if isinstance(row, bytes) else row
 
 
 def encoded_row(row: bytes | Record) -> bytes:

@@ -330,8 +330,8 @@ class Engine:
             model = self.catalogue.of(head)
             metrics.know_model(settings.model)
             with self._ticking():  # kernels may have to be compiled
-                import_module("model_core.compiled.explaining")
-                import_module("model_core.compiled.periods")
+                for name in ("checksums", "explaining", "periods"):
+                    import_module(f"model_core.compiled.{name}")
                 room = SlabMemory(
                     min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part), self._make_room
                 )

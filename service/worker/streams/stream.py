@@ -42,8 +42,8 @@ from service.wire import (
     stored_records,
 )
 from service.wire.records import Position
-from service.wire.stored_records import POSITION, enter_numbers, field_at
-from service.worker.streams.history import NOTHING, Tail, decoded_row, encoded_row
+from service.wire.stored_records import POSITION, decoded_row, enter_numbers, field_at
+from service.worker.streams.history import NOTHING, Tail, encoded_row
 from service.worker.streams.step_inputs import label_of
 
 FEWEST_ROWS = 64  # room for so many at first

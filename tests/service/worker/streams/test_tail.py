@@ -2,38 +2,100 @@
 
 import random
 from bisect import bisect_right
+from itertools import accumulate
 from operator import add
 
+import numpy as np
 import pytest
 
+from model_core.compiled import checksums
 from service import wire
 from service.store import keys
 from service.store.streams import UnreadablePart, blocks, records_of, rows_of
 from service.wire import Configure, Event, stored_records
 from service.worker.streams.stream import Stream
-from tests.service.wire.test_stored_records import ordinary
+from tests.service.wire.test_stored_records import ordinary, shaped
 from tests.stored import record
 
 
-def test_rows_that_are_read_together_are_as_those_read_one_by_one_and_checked_as_well():
+def rows_from(stream, blobs, start=0):
+    """Position of the first row of blocks, and all from there on."""
+    first, parts = rows_of(stream, blobs, start)
+    return first, stored_records.singly(parts)
+
+
+def drawn(kind, count, **fields):
+    """Rows of one kind."""
     rng = random.Random(4)
-    drawn = [stored_records.encode_row(ordinary(0, rng)) for _ in range(400)]
-    usual = [row for row in drawn if row[0] == stored_records.NUMBERS][:8]
-    other = next(row for row in drawn if row[0] != stored_records.NUMBERS)
-    rows = [*usual[:3], other, *usual[3:]]
+    fields.setdefault("outlier_rate", 0.0)
+    rows = (stored_records.encode_row(ordinary(0, rng, **fields)) for _ in range(400))
+    return [row for row in rows if row[0] == kind][:count]
+
+
+@pytest.mark.parametrize("of_each", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (stored_records.NUMBERS, {}),
+        (stored_records.NUMBERS | stored_records.STATED, {"hazard": 0.5}),
+        (
+            stored_records.NUMBERS | stored_records.TIMED,
+            {"time": "2024-05-01T12:00:00Z", "accepted_ms": None},
+        ),
+        (stored_records.NUMBERS | stored_records.SHAPED, shaped(2, 1) | {"offset": []}),
+    ],
+)
+@pytest.mark.parametrize("sums", [stored_records.sums_of, checksums.of_rows])
+def test_rows_that_are_read_together_are_as_those_read_one_by_one_and_checked_as_well(
+    of_each, kind, fields, sums
+):
     place = wire.place_of("tail", "s")
-    blobs = [blob for at, row in enumerate(rows) for blob in blocks(place, 5 + at, [row])]
-    assert len(usual) == 8
-    assert stored_records.single_rows(place, blobs[:3]) == usual[:3]
-    assert rows_of("s", blobs) == (5, rows)
-    for gap in (1, 6):
+    usual = drawn(kind, 12 * of_each, **fields)
+    assert len(usual) == 12 * of_each
+    other = stored_records.encode_row(record(5))
+    rows = [other, *usual[:-of_each], other, *usual[-of_each:]]
+    sizes = [1, *[of_each] * 11, 1, of_each]
+    firsts = [0, *accumulate(sizes)]
+    blobs = [
+        blob
+        for first, size in zip(firsts, sizes, strict=False)
+        for blob in blocks(place, 5 + first, rows[first : first + size])
+    ]
+    first, parts = rows_of("s", blobs, sums=sums)
+    tables = [len(part) for part in parts if isinstance(part, np.ndarray)]
+    assert tables == [11 * of_each]
+    assert (first, stored_records.singly(parts)) == (5, rows)
+    for start, stop in ((5, 7), (6, 9), (8, 8 + 11 * of_each), (16, 17), (0, 4)):
+        at, cut = rows_of("s", blobs, start, stop, sums)
+        assert stored_records.singly(cut) == rows[max(at - 5, 0) : max(stop - 5, 0)]
+        assert at == max(start, 5)
+    for gap in (2, 6, len(blobs) - 2):
         with pytest.raises(UnreadablePart):
-            rows_of("s", blobs[:gap] + blobs[gap + 1 :])
-    for at in range(len(blobs[1])):
-        damaged = bytearray(blobs[1])
+            rows_of("s", blobs[:gap] + blobs[gap + 1 :], sums=sums)
+    twice = [*blobs[:4], blobs[3], *blobs[5:]]
+    with pytest.raises(UnreadablePart):
+        rows_of("s", twice, sums=sums)
+    for at in range(len(blobs[4])):
+        damaged = bytearray(blobs[4])
         damaged[at] ^= 1
         with pytest.raises(UnreadablePart):
-            rows_of("s", [blobs[0], bytes(damaged), *blobs[2:]])
+            rows_of("s", [*blobs[:4], bytes(damaged), *blobs[5:]], sums=sums)
+
+
+@pytest.mark.parametrize("changed", [b"\x03", b"\x29", b"\x05"])
+def test_one_of_another_kind_among_rows_of_one_length_is_not_read_as_theirs(changed):
+    """By the right checksum: its own length is another, or its rate of outliers."""
+    place = wire.place_of("tail", "s")
+    usual = drawn(stored_records.NUMBERS, 12)
+    usual[6] = changed + usual[6][1:]
+    blobs = [blob for at, row in enumerate(usual) for blob in blocks(place, at, [row])]
+    with pytest.raises(UnreadablePart):
+        rows_of("s", blobs)
+    usual[6] = bytes([stored_records.NUMBERS | stored_records.OUTLIERS]) + usual[6][1:]
+    blobs[6:7] = blocks(place, 6, [usual[6]])
+    (part,) = rows_of("s", blobs)[1]
+    assert stored_records.singly([part]) == usual
+    assert isinstance(part, np.ndarray)
 
 
 def tail_effects(stream):
@@ -45,7 +107,7 @@ def tail_effects(stream):
 def observe(stream, count):
     head = stream.live()
     for _ in range(count):
-        stream.tail.put(record(head.seq, float(head.seq)))
+        stream.tail.put(record(head.seq, float(head.seq), accepted_ms=head.seq))
         head.seq += 1
     stream.touch(1)
 
@@ -54,7 +116,7 @@ def applied(stored, effects):
     """A stored tail after effects on it."""
     for operation, _, *arguments in effects:
         bodies = [blob[wire.CHECKSUM_SIZE :] for blob in stored]
-        firsts = stored_records.begins_of(stored)
+        firsts = list(map(stored_records.begin_of, stored))
         if operation == "RPUSH":
             stored = [*stored, *arguments]
         elif operation == "CUT":
@@ -135,16 +197,19 @@ def test_what_is_read_is_what_is_stored_and_what_is_new():
             first = head.seq - rng.randrange(1, 20)
             labels[first:] = [-1.0 - label for label in labels[first:]]
             for seq in range(first, head.seq):
-                stream.tail.put(record(seq, labels[seq]))
+                stream.tail.put(record(seq, labels[seq], accepted_ms=seq))
         count = rng.choice((1, 1, 3))
         labels += map(float, range(head.seq, head.seq + count))
         observe(stream, count)
         for most in (1, 7, 1000):
             *_, first, end = stream.tail.missing(head, most)
-            at = bisect_right(stored_records.begins_of(stored), first) - 1
+            at = bisect_right(stored, first, key=stored_records.begin_of) - 1
             blobs = stored[max(at, 0) :] if first < end else []
-            found = stream.tail.labels(head, blobs, most).y[:, 0].tolist()
-            assert found == labels[-min(most, 50, len(labels)) :]
+            found = stream.tail.labels(head, blobs, most)
+            expected = labels[-min(most, 50, len(labels)) :]
+            assert found.y[:, 0].tolist() == expected
+            number = rng.randrange(len(expected))
+            assert found.moment(number) == (None, head.seq - len(expected) + number)
         if rng.random() < 0.7:
             head.checkpoint = head.seq
             stored = applied(stored, tail_effects(stream))
@@ -159,8 +224,8 @@ def test_blocks_that_do_not_follow_on_each_other_are_refused():
         (blob,) = blocks(place, first, rows[first:stop])
         return blob
 
-    assert rows_of("a", [block(0, 3), block(2, 4), block(4, 6)]) == (0, rows)
-    assert rows_of("a", []) == (0, [])
+    assert rows_from("a", [block(0, 3), block(2, 4), block(4, 6)]) == (0, rows)
+    assert rows_from("a", []) == (0, [])
     good = block(0, 3)
     for blobs in (
         [good, block(4, 6)],
