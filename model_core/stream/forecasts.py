@@ -12,7 +12,7 @@ Copies of the series' row are stepped, as any rows are: by a kernel, if the mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -22,9 +22,8 @@ from model_core.codec import StreamRow
 from model_core.stream import columns
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import NOTHING_WATCHED
-from model_core.stream.slab import NOT_FINITE, Refused, Slab, SlabMemory, Step, known_of
+from model_core.stream.slab import NOT_FINITE, Refused, Slab, SlabMemory, known_of
 from model_core.summary import Summary
-from model_core.upm.base import UnderlyingModel
 
 PATHS = 256  # drawn where labels feed back
 MAX_HORIZON = 10_000  # labels to come
@@ -127,10 +126,15 @@ def _following(coming: Columns, steps: int) -> Columns:
 
 
 def _exact(slab: Slab, row: int, seen: Columns, levels: Sequence[float]) -> Summary:
-    """Predictives of labels, each after as many steps without one; not corrected."""
+    """Predictives of labels, not corrected, each after as many steps without one; or Refused."""
     copies = _copies(slab, levels, 1)
     (copy,) = _add(copies, slab.row(row))
-    return _predicted(copies.through(copy, seen, lambda: NOTHING_WATCHED), slab.model)
+    rows = []
+    for step in copies.through(copy, seen, lambda: NOTHING_WATCHED):
+        if not step.readout.ok or step.predictive is None:
+            raise Refused(NOT_FINITE)
+        rows.append(step.predictive.numbers(()))
+    return Summary(np.array(rows), slab.model.y_dim, slab.model.label)
 
 
 def _add(copies: Slab, own: StreamRow, count: int = 1) -> list[int]:
@@ -143,16 +147,6 @@ def _add(copies: Slab, own: StreamRow, count: int = 1) -> list[int]:
     errors = correction.start(correction.outputs(copies.model))
     fresh = own._replace(lines=lines, errors=errors)
     return [copies.add(fresh) for _ in range(count)]
-
-
-def _predicted(steps: Iterable[Step], model: UnderlyingModel) -> Summary:
-    """Predictives of steps; raises Refused."""
-    rows = []
-    for step in steps:
-        if not step.readout.ok or step.predictive is None:
-            raise Refused(NOT_FINITE)
-        rows.append(step.predictive.numbers(()))
-    return Summary(np.array(rows), model.y_dim, model.label)
 
 
 def corrected(
