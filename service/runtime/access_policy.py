@@ -10,13 +10,21 @@ from urllib.parse import urlsplit
 from service.problems import StartupError
 from service.settings import Settings
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def address_of(host: str) -> Address | None:
+    """Return a host as an address; None: it is a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches what listens on `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        pass
+    if (own := address_of(host)) is not None:
+        return own.is_loopback
     try:
         addresses = {place[4][0] for place in socket.getaddrinfo(host, None)} if host else set()
     except OSError:
@@ -48,13 +56,8 @@ def is_own_name(host: bytes, more: frozenset[str] = frozenset()) -> bool:
         name = (urlsplit(f"//{host.decode('latin-1')}").hostname or "").rstrip(".")
     except ValueError:
         return False
-    if "." not in name or name.endswith(".localhost") or name in more:
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    named = "." not in name or name.endswith(".localhost") or name in more
+    return named or address_of(name) is not None
 
 
 def keys_required(settings: Settings, any_keys: bool) -> bool:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from service.problems import StartupError
+from service.runtime.access_policy import Address, address_of
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PORTS = {"https": 443, "http": 80}
 # Whose last 32 bits are an address of IPv4: by translation (RFC 6052, 7915), or of old.
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
         """Whether a URL's scheme, host and port are allowed by this entry."""
         if scheme != self.scheme or self.port not in (None, port):
             return False
-        address = _address(host)
+        address = address_of(host)
         if self.network is not None or address is not None:
             return self.network is not None and address is not None and address in self.network
         if self.host.startswith("*."):
@@ -163,13 +163,6 @@ def _split(url: str) -> tuple[SplitResult, int]:
     if parts.scheme not in PORTS or not parts.hostname or parts.username or parts.password:
         raise NotAllowed("expected a url such as https://example.com/hook, without user info")
     return parts, port
-
-
-def _address(host: str) -> Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
 
 
 def _network(text: str) -> Network | None:
