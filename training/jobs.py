@@ -186,7 +186,8 @@ def fit(
             splits = sources(config)
             job = Job(config, splits, learner(config, splits), run, wanted.device)
             lock = run.locked() if processes.leads else contextlib.nullcontext()
-            shows = shown(job, console) if processes.leads else contextlib.nullcontext(ignore)
+            quiet = contextlib.nullcontext(lambda progress, measured: None)
+            shows = shown(job, console) if processes.leads else quiet
             with lock, shows as report:
                 progress = loop(job, processes, report, resume=wanted.resume)
             best = progress.best_metric or 0.0
@@ -200,10 +201,6 @@ def fit(
 
 
 # --- what a run shows while it trains -----------------------------------------------------------
-
-
-def ignore(progress: Progress, measured: dict[str, float]) -> None:
-    """Of a process that does not lead."""
 
 
 @contextlib.contextmanager
