@@ -247,15 +247,14 @@ def changepoints(
         return
     headings = ("id", "start", "since (UTC)", "what changed", "evidence", "state")
     title = f"{answer.stream} ({answer.model}), {answer.seq} observations"
-    if not answer.events:
-        typer.echo(f"{title}: no events of this kind and state")
-        typer.echo(describe_segmentation(answer.segmentation, answer.hindsight))
-        return
     made = table(*headings, words=("what changed", "state"), title=title)
     for event in answer.events:
         entered = "anomaly" if event.kind == "anomaly" else event.state
         made.add_row(str(event.id), describe_start(event), *change_cells(event), entered)
-    print_table(made)
+    if answer.events:
+        print_table(made)
+    else:
+        typer.echo(f"{title}: no events of this kind and state")
     typer.echo(describe_segmentation(answer.segmentation, answer.hindsight))
 
 
