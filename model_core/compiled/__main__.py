@@ -2,8 +2,9 @@
 
 NAME: of built-in models, `alpaca`, `pcoc`, `fleet`; `step`, which all share, `beside`, which are
 anomalies and corrections, `explaining` and `periods`, which are loops of explanations and seasons,
-`checksums`, of what is stored; all without one. Those of learned models are for any sizes and
-weights. Such models need torch; without it all are those of built-in models.
+`checksums`, of what is stored, `plain`, which are loops over plain observations; all without one.
+Those of learned models are for any sizes and weights. Such models need torch; without it all are
+those of built-in models.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LEARNED = {
     "fleet": ("fleet", "FUNCTIONS"),
 }
 STEP = "step"  # what all kernels share
-ALONE = ("beside", "explaining", "periods", "checksums")  # of no model
+ALONE = ("beside", "explaining", "periods", "checksums", "plain")  # of no model
 # Processes that compile what they share at the same time compile it twice: the mixtures of gaussian
 # are there once averaged begins, averaged and multivariate once joint does.
 FIRST = (

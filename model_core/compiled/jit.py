@@ -30,6 +30,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 # numpy's errors: a check of each division for zero would keep loops from being vectorised. No
 # fastmath: what is not finite has to be seen, and sums have one order on every machine. Without
@@ -50,6 +51,7 @@ ALONE = {
     "checksums": (),
     "explaining": ("explanation.py",),
     "periods": ("periodicity.py",),
+    "plain": ("labels.py",),
 }
 CALLERS = ("kernel", "__main__")  # of kernels, beside them: no part of any
 logger = logging.getLogger(__name__)
@@ -186,14 +188,21 @@ def address(function: Callable[..., Any], types: tuple[Any, ...]) -> int:
     return int(result.library.get_pointer_to_function(name))
 
 
-def locked(name: str, function: Callable[[], None]) -> None:
+def entry_point(function: Callable[..., Any], types: tuple[Any, ...]) -> Callable[..., None]:
+    """A `called` function of arguments of these types, which are not checked."""
+    function.compile(types)  # type: ignore[attr-defined]
+    entry: Callable[..., None] = function.overloads[types].entry_point  # type: ignore[attr-defined]
+    return entry
+
+
+def locked(name: str, function: Callable[[], T]) -> T:
     """Call a function that may compile the kernel of that name, which it then says, once.
 
     Said in the log, or on standard error where the program has none. numba compiles for one thread
     at a time.
     """
     with _compiling, event.install_listener("numba:compile", _Announcement(name)):
-        function()
+        return function()
 
 
 class _Announcement(event.Listener):  # type: ignore[misc]

@@ -56,6 +56,7 @@ from model_core.compiled.jit import (
     context_place,
     either,
     entry,
+    entry_point,
     locked,
     statistics_line,
     whole,
@@ -488,12 +489,10 @@ def reader() -> Callable[..., None]:
 
 @lru_cache
 def driver() -> Callable[..., None]:
-    """`advance`, compiled or loaded from the cache; the types of its arguments are not checked."""
+    """`advance`, compiled or loaded from the cache."""
     cube = numba.types.Array(numba.float64, 3, "C")
     types = (
         _PLACES, _MODEL, numba.int64, numba.int64, cube, _MATRIX, _PLACES, _MATRIX, _MATRIX,
         _MATRIX, numba.int64, _MATRIX, _MATRIX, _LINE, _MATRIX, _MATRIX, cube, cube, _RUNS,
     )  # fmt: skip
-    advance.compile(types)  # type: ignore[attr-defined]
-    entry: Callable[..., None] = advance.overloads[types].entry_point  # type: ignore[attr-defined]
-    return entry
+    return entry_point(advance, types)

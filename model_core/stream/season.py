@@ -117,7 +117,7 @@ def left(state: Floats) -> int:
     return max(int(due - state.item(SEEN)), 1)
 
 
-def observe(state: Floats, labels: Sequence[Sequence[float]]) -> bool:
+def observe(state: Floats, labels: Sequence[Sequence[float]] | Floats) -> bool:
     """Take in the next labels (T, d; nan: missing), at most `left` of them, in place.
 
     Returns whether a season was found or given up, so that a filter of the labels without their

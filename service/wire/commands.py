@@ -367,7 +367,7 @@ class Layout(NamedTuple):
 
     def encoded(self, numbers: NDArray[np.float64], full: bool) -> bytes:
         """Encode rows (n, `full`); full: with details."""
-        return numbers[:, : None if full else self.summary].astype("<f8").tobytes()
+        return numbers[:, : None if full else self.summary].astype("<f8", copy=False).tobytes()
 
     def decoded(self, rows: bytes, full: bool) -> NDArray[np.float64]:
         """Return what was `encoded`."""

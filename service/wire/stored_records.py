@@ -14,9 +14,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, groupby, islice, repeat
+from math import prod
 from operator import add, attrgetter
 from struct import Struct
 from struct import error as StructError
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
@@ -51,11 +53,16 @@ NUMBERED |= {"previous_start", "accepted_ms", *RATES}
 RARE = [f for f in Record.__struct_fields__ if f not in {"seq", "time", *NUMBERED}]
 _rates = attrgetter(*RATES)
 _USUAL_RATES = tuple((1.0, None, None, rate) for rate in USUAL_OUTLIER_RATES)
+_USUAL_TABLE = np.array(_USUAL_RATES, np.float64)
+# Of a row by the place of its rates there; the last one of others.
+_KINDS = NUMBERS + np.array([*range(0, OUTLIERS * len(_USUAL_RATES), OUTLIERS), STATED])
 _rare = attrgetter(*RARE)
 _NOTHING = (None,) * len(RARE)
 # Of DETAILS those that a record has, too.
 _SCORES = DETAILS[: DETAILS.index("map_run_length")]
 UNKEPT = len(DETAILS) - len(_SCORES)
+# Fields of a row that `PlainRows` begins with.
+_HEAD = ("kind", "map_run_length", "previous_start", "accepted_ms", "above")
 _SHAPE = Struct("<3H")
 
 
@@ -134,6 +141,37 @@ def _form(shape: Shape, stated: bool) -> np.dtype[Any]:
 
 
 @lru_cache(256)
+def _packing(shape: Shape, stated: bool) -> tuple[NDArray[np.int64], ...]:
+    """Fields of a row and pairs of them, as `compiled.plain.pack` takes them.
+
+    Then the places in `Layout` of its numbers from evidence on.
+    """
+    form = _form(shape, stated)
+    fields: list[list[int]] = []
+    first = {}
+    exact = ("y", "x", "uncorrected", "evidence", "answered")
+    further = ("rates", "offset") if stated else ()
+    for name in (*_HEAD, *exact, *(("shape",) if shape.kind else ()), *further):
+        first[name] = len(fields)
+        column, at = cast(Any, form.fields)[name][:2]
+        held = column.base
+        fields += [[ord(held.char), at + k * held.itemsize, -1] for k in range(prod(column.shape))]
+    places, of_label = _answered(shape)
+    answered = first["answered"]
+    for k in of_label.nonzero()[0].tolist():
+        fields[answered + k][0] = ord("F")
+    pairs: list[list[int]] = []
+    if not shape.classes:
+        for k in range(shape.layout.predictive):
+            fields[answered + k][2] = first["y"] + k % shape.outputs
+        lower = answered + shape.outputs
+        upper = answered + shape.layout.predictive - shape.outputs
+        pairs = [[lower + k, upper + k] for k in range(shape.outputs)]
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return np.array(fields), table, np.append(_evidence_at(shape), places)
+
+
+@lru_cache(256)
 def _row(shape: Shape, stated: bool) -> Struct:
     """The same as one row; in place of the shape its bytes."""
     places, _ = _answered(shape)
@@ -157,8 +195,6 @@ def _evidence_at(shape: Shape) -> int:
     return shape.layout.predictive + SUMMARY.index("evidence")
 
 
-_MOST_LENGTH = 2**32 - 1
-_LATEST_START = 2**31 - 1
 _LENGTH = Struct("<I")
 _SEQ_BYTES = 6
 _HEADER = _SEQ_BYTES + 1  # of a block
@@ -280,8 +316,8 @@ class PlainRows(NamedTuple):
     outlier_rate: NDArray[np.float64]
     numbers: NDArray[np.float64]
     uncorrected: NDArray[np.float64]
-    map_run_length: NDArray[np.int64]
-    previous_start: NDArray[np.int64]
+    map_run_length: NDArray[np.float64]
+    previous_start: NDArray[np.float64]
     accepted_ms: NDArray[np.int64]
     elapsed: NDArray[np.float64]
     hazard: NDArray[np.float64]
@@ -309,81 +345,50 @@ class PlainRows(NamedTuple):
             record.variance = None
         return record
 
-    def encoded(self) -> tuple[list[bytes], NDArray[np.bool_]]:
-        """Rows as `encode_row` makes them, and which (N,) are; all others are whole records."""
-        rate = np.searchsorted(USUAL_OUTLIER_RATES[:-1], self.outlier_rate)
-        stated = np.array(USUAL_OUTLIER_RATES)[rate] != self.outlier_rate
-        stated |= ~np.isnan(self.hazard) | (self.elapsed != 1.0)
-        if self.offset is not None:
-            stated |= (self.offset != 0.0).any(1)
-        some = bool(stated.any())
+    def encoded(self, plain: ModuleType) -> tuple[list[bytes], NDArray[np.bool_]]:
+        """Rows as `encode_row` makes them, and which (N,) are; all others are whole records.
+
+        plain: `model_core.compiled.plain`, which an API cannot load.
+        """
         shape = self.shape
-        table = np.empty(len(self.numbers), _form(shape, some))
-        table["kind"] = NUMBERS | shape.kind | OUTLIERS * np.where(stated, 0, rate)
-        if shape.kind:
-            table["shape"] = shape
-        for name in _COLUMNS:
-            table[name] = getattr(self, name)
-        table["accepted_ms"], table["above"] = _halves(self.accepted_ms)
-        with np.errstate(over="ignore", invalid="ignore"):
-            answered = self._answered()
-            table["answered"] = answered
-        table["evidence"] = self.numbers[:, _evidence_at(shape)]
-        if some:
-            table["kind"][stated] += STATED
-            table["rates"][:, RATES.index("elapsed")] = self.elapsed
-            table["rates"][:, RATES.index("changepoint")] = math.nan
-            table["rates"][:, RATES.index("hazard")] = self.hazard
-            table["rates"][:, RATES.index("outlier_rate")] = self.outlier_rate
-            table["offset"] = 0.0 if self.offset is None else self.offset
+        count = len(self.y)
+        rates = np.full((count, len(RATES)), math.nan)
+        rates[:, RATES.index("elapsed")] = self.elapsed
+        rates[:, RATES.index("hazard")] = self.hazard
+        rates[:, RATES.index("outlier_rate")] = self.outlier_rate
+        offset = np.zeros_like(self.y) if self.offset is None else self.offset
+        usual = np.empty(count, np.int64)
+        plain.find_rows(rates, offset, _USUAL_TABLE, usual)
+        stated = int(np.count_nonzero(usual < 0))
+        fields, pairs, places = _packing(shape, stated > 0)
+        head = np.empty((count, len(_HEAD)))
+        head[:, 0] = _KINDS.take(usual)
+        head[:, 1] = self.map_run_length
+        head[:, 2] = self.previous_start
+        head[:, 3], head[:, 4] = _halves(self.accepted_ms)
         if self.times is not None:
             timed = [time is not None for time in self.times]
-            table["kind"][timed] += TIMED
-            table["accepted_ms"][timed] = 0
-            table["above"][timed] = 0
-        rows: list[bytes] = table.view(f"V{table.itemsize}").tolist()
-        if some and not stated.all():
-            size = shape.size(False)
-            pairs = zip(rows, stated.tolist(), strict=True)
-            rows = [row if own else row[:size] for row, own in pairs]
+            head[timed, 0] += TIMED
+            head[timed, 3:] = 0.0
+        parts = [head, self.y, self.x, self.uncorrected, self.numbers.take(places, 1)]
+        if shape.kind:
+            head[:, 0] += shape.kind
+            parts += [np.full((count, len(shape)), shape)]
+        size = shape.size(stated > 0)
+        packed = np.empty((count, size), np.uint8)
+        fit = np.empty(count, np.bool_)
+        columns = np.concatenate((*parts, rates, offset), 1)
+        plain.pack(columns, fields, pairs, _NARROWEST, packed, fit)
+        rows: list[bytes] = packed.view(f"V{size}")[:, 0].tolist()
+        if 0 < stated < count:
+            end = shape.size(False)
+            known = zip(rows, usual.tolist(), strict=True)
+            rows = [row if own < 0 else row[:end] for row, own in known]
         if self.times is not None:
             pairs_of = zip(rows, self.times, strict=True)
             rows = [row if time is None else row + _text(time) for row, time in pairs_of]
-        return rows, self._fit(answered)
-
-    def _answered(self) -> NDArray[np.float64]:
-        """Numbers as rows have them."""
-        shape = self.shape
-        places, _ = _answered(shape)
-        answered = self.numbers.take(places, 1)
-        if not shape.classes:
-            parts = answered[:, : shape.layout.predictive].reshape(len(answered), -1, shape.outputs)
-            parts -= self.y[:, None]
-        return answered
-
-    def _fit(self, answered: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which have a row of numbers (N,), from what is `_answered`."""
-        shape = self.shape
-        size = np.abs(answered)
-        normal = (size >= _LEAST) & (size <= _LARGEST)
-        if not normal.all():
-            _, of_label = _answered(shape)
-            normal |= (size == 0.0) | ~(of_label | (size > _LARGEST) & (size < math.inf))
-        if not shape.classes:
-            lowest = slice(shape.outputs, 2 * shape.outputs)
-            lower = answered[:, lowest]
-            upper = answered[:, : shape.layout.predictive][:, -shape.outputs :]
-            normal[:, lowest] &= upper - lower >= _NARROWEST * np.abs(lower + upper)
-        fit = normal.all(1)
-        fit &= self.map_run_length <= _MOST_LENGTH
-        fit &= self.previous_start <= _LATEST_START
-        if self.times is not None:
             fit &= [time is None or len(time) <= LONGEST_TIME for time in self.times]
-        return fit
-
-
-# Columns of rows that are columns of `PlainRows`.
-_COLUMNS = ("map_run_length", "previous_start", "y", "x", "uncorrected")
+        return rows, fit
 
 
 def _ordinary(

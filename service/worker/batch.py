@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from model_core.errors import OutOfRange, Unfit
-from model_core.labels import range_of
 from model_core.stream import beliefs
 from model_core.stream.checks import Dimensions, check_label, check_observation
 from model_core.stream.columns import effective_rates
@@ -136,9 +135,9 @@ class CommandBatch:
         if tasks:
             streams = [self.touched[key] for task in tasks for key in task.streams]
             allowed = self._allowed(tasks, streams)
-            chosen, wave = quiet.wave_of(self.engine.table, _rows_of(tasks, streams), allowed)
-            rows = _by_task(tasks, chosen)
-            begun.update(zip(tasks, rows, strict=True))
+            waves = quiet.waves_of(self.engine.table, _rows_of(tasks, streams), allowed)
+            chosen = np.sort(np.concatenate([NO_ROWS, *(places for places, _ in waves)]))
+            begun.update(zip(tasks, _by_task(tasks, chosen), strict=True))
         for task in self.tasks:
             if isinstance(task, RowsTask):
                 others = np.ones(len(task.streams), dtype=bool)
@@ -147,8 +146,8 @@ class CommandBatch:
                     self._wait(task.streams[i], task.task(task.first + i))
             else:
                 self._wait(task.streams[0], task)
-        if tasks and len(wave.streams):
-            self._apply(tasks, rows, wave)
+        if tasks:
+            self._apply(tasks, waves)
 
     def _allowed(self, tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> NDArray[np.bool_]:
         """Rows of commands whose streams none before them names, and whose keys are not known.
@@ -174,15 +173,15 @@ class CommandBatch:
             allowed &= [key is None or key_field(key) not in own.remembered for key, own in pairs]
         return allowed
 
-    def _apply(self, tasks: Sequence[RowsTask], rows: Sequence[Ints], wave: Wave) -> None:
+    def _apply(self, tasks: Sequence[RowsTask], waves: Sequence[tuple[Ints, Wave]]) -> None:
         """Step the rows of commands that may be quiet, and answer those that are."""
-        starts = [*accumulate(map(len, rows), initial=0)]
-        for chosen, part, entered in self._advance(wave):
-            ends = chosen.searchsorted(starts).tolist()
-            for i, (task, own) in enumerate(zip(tasks, rows, strict=True)):
-                runs = np.arange(ends[i], ends[i + 1])
-                if len(runs):
-                    self._answer(task, own[chosen[runs] - starts[i]], runs, part, entered)
+        for places, wave in waves:
+            entered = self._advance(wave)
+            at = 0
+            for task, rows in zip(tasks, _by_task(tasks, places), strict=True):
+                if len(rows):
+                    self._answer(task, rows, np.arange(at, at + len(rows)), wave, entered)
+                    at += len(rows)
         self._enter_awake()
 
     def _answer(self, task: RowsTask, rows: Ints, runs: Ints, wave: Wave, entered: Entered) -> None:
@@ -280,14 +279,16 @@ class CommandBatch:
         """
         if not queues:
             return set()
-        chosen, wave = quiet.wave_of(self.engine.table, _next_of(queues), self._unknown(queues))
-        tried = [queues[i] for i in chosen.tolist()]
-        for queue in tried:
-            command = _observed(queue)
-            if queue.at == 0 and command.key is not None:
-                self._claim(queue, queue.tasks[0], key_field(command.key, command.first))
-        for own, _, entered in self._advance(wave):
-            self._quiet([tried[i] for i in own.tolist()], entered)
+        tried = []
+        waves = quiet.waves_of(self.engine.table, _next_of(queues), self._unknown(queues))
+        for places, wave in waves:
+            own = [queues[i] for i in places.tolist()]
+            for queue in own:
+                command = _observed(queue)
+                if queue.at == 0 and command.key is not None:
+                    self._claim(queue, queue.tasks[0], key_field(command.key, command.first))
+            self._quiet(own, self._advance(wave))
+            tried += own
         self._enter_awake()
         return {*tried}
 
@@ -306,7 +307,8 @@ class CommandBatch:
         """Take answers to the next observations of queues, as far as they were quiet."""
         model = entered.answering.model
         layout = entered.answering.layout
-        answers = {full: layout.encoded(entered.numbers, full) for full in (False, True)}
+        fulls = {_observed(queue).full for queue in queues}
+        answers = {full: layout.encoded(entered.numbers, full) for full in fulls}
         at = 0
         runs = zip(entered.firsts.tolist(), entered.counts.tolist(), strict=True)
         for run, (queue, (first, count)) in enumerate(zip(queues, runs, strict=True)):
@@ -324,14 +326,13 @@ class CommandBatch:
             elif queue.at == len(command.observations):
                 self._done(queue)
 
-    def _advance(self, wave: Wave) -> Iterator[tuple[Ints, Wave, Entered]]:
-        """Step runs of streams; yields those of each slab, and what was entered of them."""
-        for slab, chosen, part in wave.by_slab():
-            self.engine.tick()
-            gathered.add(metrics.BATCH_SIZE, len(chosen))
-            entered = quiet.advance(self.engine.table, slab, part)
-            self.filling.count += int(entered.counts.sum())
-            yield chosen, part, entered
+    def _advance(self, wave: Wave) -> Entered:
+        """Step runs of streams of a slab; returns what was entered of them."""
+        self.engine.tick()
+        gathered.add(metrics.BATCH_SIZE, len(wave.streams))
+        entered = quiet.advance(self.engine.table, wave)
+        self.filling.count += int(entered.counts.sum())
+        return entered
 
     def _awaken(self, queue: StreamQueue, command: Observe, step: Step) -> None:
         """Take an observation that was none of the quiet ones, by its step: see `_enter_awake`."""
@@ -671,8 +672,8 @@ def _fits(stream: Stream, task: CommandTask) -> bool:
     head = stream.live()
     if (head.x_dim, head.y_dim) != (model.x_dim, model.y_dim):
         return False
-    limits = (model.y_dim, model.x_dim, *range_of(model))
-    return bool(quiet.within(given, *limits).all())
+    counts = np.array([len(given.y)])
+    return bool(quiet.fitting(model, given, counts, counts == 0, counts.copy()).all())
 
 
 def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> Coming:

@@ -9,8 +9,8 @@ A stream at rest sleeps: what quiet observations move are the columns of its `Ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf, nan
 from typing import Any, NamedTuple, cast
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from model_core import readout
 from model_core.compiled import NO_BELIEFS
 from model_core.explanation import next_due
-from model_core.labels import LARGEST, Range, range_of
+from model_core.labels import range_of
 from model_core.stream import season, seasons
 from model_core.stream.columns import Packed, effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
@@ -36,7 +36,7 @@ from service.wire.stored_records import KEPT_OUTPUTS, TOO_MANY, UNKEPT, PlainRow
 from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period
 from service.worker.streams.answers import GATHERED, gathered, layout_of, quiet_numbers
-from service.worker.streams.stream import GROUPS, Stream, Table
+from service.worker.streams.stream import GROUPS, ROW, WHOLE_ROW, Stream, Table
 from service.worker.streams.task import Answering
 
 Floats = NDArray[np.float64]
@@ -47,12 +47,12 @@ Rows = NDArray[Any]  # of `stream.ROW`
 _COLUMN = {name: place for place, name in enumerate(readout.NUMBERS)}
 _PREVIOUS_START = _COLUMN["born_previous_start"]
 _MAP_RUN_LENGTH = _COLUMN["map_run_length"]
-_COUNTED = [_COLUMN[name] for name in GATHERED]
-# Those that a position has of the last step, as its groups have them, and those it has the sums of.
-_LENGTHS = [_COLUMN[name] for name in ("map_run_length", "best_start")]
-_READ = [_COLUMN[name] for name in ("changed_probability", "evidence", "pruned_mass")]
-_SUMMED = [_COLUMN[name] for name in ("log_score", "pruned_mass")]
-_LIMITS = ("outputs", "inputs", *Range._fields)  # of `stream.ROW`, as `within` takes them
+_LOG_SCORE = _COLUMN["log_score"]
+_PRUNED_MASS = _COLUMN["pruned_mass"]
+_COUNTED = np.array([_COLUMN[name] for name in GATHERED])
+# Those that a position has of the last step, as its groups have them.
+_LENGTHS = np.array([_COLUMN[name] for name in ("map_run_length", "best_start")])
+_READ = np.array([_COLUMN[name] for name in ("changed_probability", "evidence", "pruned_mass")])
 
 
 # --- rest -----------------------------------------------------------------------------------------
@@ -81,8 +81,6 @@ def rest_of(
     values = (
         position,
         slab.model.y_dim,
-        slab.model.x_dim,
-        *range_of(slab.model),
         stream.due(checkpoint_every),
         outlier_rate,
         *head.watch,
@@ -141,27 +139,21 @@ def place_of(table: Table, stream: Stream) -> int:
     return stream.at
 
 
-def within(
-    given: Numbers,
-    outputs: Any,
-    inputs: Any,
-    least: Any,
-    largest: Any,
-    whole: Any,
+def fitting(
+    model: UnderlyingModel, given: Numbers, counts: Ints, begun: Bools, most: Ints
 ) -> Bools:
-    """Which observations (N,) are labels and inputs that streams take, and nothing else.
+    """Choose of runs (B) of observations the first that are labels and inputs of a model alone.
 
-    outputs, inputs: numbers that these have, then as of `Range`: of all or (N,) of each.
+    counts, begun: as of `Coming`. most: (B,) of each at most, which becomes how many. Returns which
+    observations (N,) are chosen.
     """
-    fit = (given.outputs == outputs) & (given.inputs == inputs)
-    for i, y in enumerate(given.y.T):
-        allowed = (y >= least) & (y <= largest)  # not of nan
-        if np.count_nonzero(whole):
-            allowed &= np.logical_not(whole) | (np.floor(y) == y)
-        fit &= allowed if i == 0 else allowed | (outputs <= i)
-    for i, x in enumerate(given.x.T):
-        fit &= (np.abs(x) <= LARGEST) | (inputs <= i)
-    return np.asarray(fit)
+    from model_core.compiled import plain  # numba: half a second
+
+    chosen = np.empty(len(given.y), dtype=bool)
+    sizes = (model.y_dim, model.x_dim, *range_of(model))
+    columns = (given.y, given.outputs, given.x, given.inputs)
+    plain.count_fitting(*columns, *sizes, counts, begun, most, chosen)
+    return chosen
 
 
 # --- waves ----------------------------------------------------------------------------------------
@@ -183,10 +175,25 @@ class Coming(NamedTuple):
     timed: Bools | None
     believed: bool = False
 
+    def part(self, chosen: Ints) -> Coming:
+        """Those of some of the streams."""
+        streams, envelopes, given, counts, begun, timed, believed = self
+        numbers = np.zeros(len(counts), dtype=bool)
+        numbers[chosen] = True
+        return Coming(
+            [streams[i] for i in chosen.tolist()],
+            [envelopes[i] for i in chosen.tolist()],
+            given.part(numbers.repeat(counts)),
+            counts[chosen],
+            begun[chosen],
+            None if timed is None else timed[chosen],
+            believed,
+        )
+
 
 @dataclass(eq=False, repr=False)
 class Wave:
-    """Runs of plain labels that come to distinct streams that are asleep, before `until`.
+    """Runs of plain labels that come to distinct streams of a slab that are asleep, before `until`.
 
     own: (B,) rows of the table, of the streams as they are before the wave. tables: as of
     `Table.hazards`. firsts: (B,) position of the first number of each run. counts: (B,) numbers of
@@ -195,6 +202,7 @@ class Wave:
     (N, ...) seasons of the labels, if any has one. believed: as of `Coming`.
     """
 
+    slab: Slab
     streams: Sequence[Stream]
     own: Rows
     tables: Mapping[int, Hazard]
@@ -240,57 +248,52 @@ class Wave:
         """What the last number of each run (B, ...) has in a column (N, ...)."""
         return column if self._single else column[self.ends - 1]
 
-    def counted(self, chosen: Bools) -> Ints:
-        """How many of each run's numbers (N,) are chosen (B,)."""
-        return np.add.reduceat(chosen, self.ends - self.counts, dtype=np.int64)
+    def first(self, counts: Ints, chosen: Ints) -> Wave:
+        """The first numbers of each run, so many; runs of none are left out.
 
-    def where(self, chosen: Bools) -> Wave:
-        """The chosen numbers (N,), the first ones of each run; runs of none are left out."""
-        if _all(chosen):
-            return self
-        counts = self.counted(chosen)
+        chosen: places of all these numbers.
+        """
         runs = counts.nonzero()[0]
         listed = runs.tolist()
-        return replace(
-            self,
-            streams=[self.streams[i] for i in listed],
-            own=self.own.take(runs),
-            firsts=self.firsts[runs],
-            counts=counts[runs],
-            envelopes=[self.envelopes[i] for i in listed],
-            y=self.y[chosen],
-            x=self.x[chosen],
-            elapsed=self.elapsed[chosen],
-            times=None if self.times is None else self.times[chosen],
-            offset=None if self.offset is None else self.offset[chosen],
+        return Wave(
+            self.slab,
+            [self.streams[i] for i in listed],
+            self.own.view(WHOLE_ROW).take(runs).view(ROW),
+            self.tables,
+            self.firsts[runs],
+            counts[runs],
+            [self.envelopes[i] for i in listed],
+            self.y.take(chosen, 0),
+            self.x.take(chosen, 0),
+            self.elapsed.take(chosen),
+            None if self.times is None else self.times.take(chosen),
+            None if self.offset is None else self.offset.take(chosen, 0),
+            self.believed,
         )
 
-    def of(self, model: UnderlyingModel) -> Wave:
-        """The same, of streams of one model: as wide as its labels and inputs."""
-        d = model.y_dim
-        if (self.y.shape[1], self.x.shape[1]) == (d, model.x_dim):
-            return self
-        offset = None if self.offset is None else self.offset[:, :d]
-        return replace(self, y=self.y[:, :d], x=self.x[:, : model.x_dim], offset=offset)
 
-    def by_slab(self) -> Iterator[tuple[Slab, Ints, Wave]]:
-        """Places of the runs of streams of each slab, as many as are stepped at once; and these."""
-        slabs = [stream.slab for stream in self.streams]
-        distinct = dict.fromkeys(slabs)
-        for slab in distinct:
-            assert slab is not None
-            own = np.arange(len(slabs))
-            if len(distinct) > 1:
-                own = np.array([i for i, other in enumerate(slabs) if other is slab])
-            for first in range(0, len(own), slab.step_rows):
-                part = own[first : first + slab.step_rows]
-                chosen = np.zeros(len(slabs), dtype=bool)
-                chosen[part] = True
-                yield slab, part, self.where(self.each(chosen))
+def waves_of(table: Table, coming: Coming, allowed: Bools) -> list[tuple[Ints, Wave]]:
+    """The runs that may be quiet, none but those allowed (B,): places of some, and their wave.
+
+    Each is of streams of one slab, as many as are stepped at once.
+    """
+    waves = []
+    slabs = [stream.slab for stream in coming.streams]
+    for slab in dict.fromkeys(slabs):
+        if slab is None:
+            continue
+        own = np.array([i for i, other in enumerate(slabs) if other is slab])
+        for at in range(0, len(own), slab.step_rows):
+            part = own[at : at + slab.step_rows]
+            runs = coming if len(part) == len(slabs) else coming.part(part)
+            chosen, wave = _wave_of(table, slab, runs, allowed[part])
+            if len(chosen):
+                waves.append((part[chosen], wave))
+    return waves
 
 
-def wave_of(table: Table, coming: Coming, allowed: Bools) -> tuple[Ints, Wave]:
-    """The runs that may be quiet, none but those allowed (B,), as far as they may; their wave.
+def _wave_of(table: Table, slab: Slab, coming: Coming, allowed: Bools) -> tuple[Ints, Wave]:
+    """The runs that may be quiet, of those allowed (B,), as far as they may; their wave.
 
     A stream sleeps through all but the last of these, which has to be looked at. Of several
     observations none may, where the alarm period is followed: it is fixed after all of them.
@@ -298,58 +301,53 @@ def wave_of(table: Table, coming: Coming, allowed: Bools) -> tuple[Ints, Wave]:
     streams, envelopes, given, counts, begun, timed, believed = coming
     places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
     own = table.of(places)
-    position = own["position"]
     usable = np.isnan(own["interval"])
     if timed is not None:
         usable = np.where(timed, counts == 1, usable)
-    usable &= allowed & (places >= 0)
-    left = own["until"] - position["seq"] + 1
-    limits = [own[name] for name in _LIMITS]
-    if _all(counts == 1):
-        starts = np.arange(len(counts))
-        usable &= within(given, *limits)
-    else:
-        starts = counts.cumsum() - counts
+    usable &= allowed
+    usable &= places >= 0
+    if np.count_nonzero(counts > 1):
         usable &= (counts == 1) | ~followed(own, envelopes)
-        unfit = (~within(given, *(column.repeat(counts) for column in limits))).nonzero()[0]
-        if len(unfit):
-            first = np.append(unfit, len(given.y))[unfit.searchsorted(starts)] - starts
-            left = np.minimum(left, np.where(begun | (first >= counts), first, 0))
-    left = np.where(usable & (left > 0), np.minimum(left, counts), 0).astype(np.int64)
+    left = np.where(usable, own["until"] - own["position"]["seq"] + 1, 0).astype(np.int64)
+    kept = fitting(slab.model, given, counts, begun, left)
     elapsed = np.ones(len(counts))
     if timed is not None:
         at = (timed & (left > 0)).nonzero()[0]
+        starts = counts.cumsum() - counts
         now = np.full(len(at), nan) if given.times is None else _seconds(given.times[starts[at]])
-        passed = elapsed_of_each(now, position["last_time"][at], own["interval"][at])
+        passed = elapsed_of_each(now, own["position"]["last_time"][at], own["interval"][at])
         elapsed[at] = np.where(np.isnan(now), 0.0, passed)
         left[elapsed <= 0] = 0
+        kept &= (left > 0).repeat(counts)
     chosen = left.nonzero()[0]
-    if not _all(left == counts):
-        ends = (starts + left).repeat(counts)
-        given = given.part((np.arange(len(ends)) < ends).nonzero()[0])
-        own, counts, elapsed = own.take(chosen), left[chosen], elapsed[chosen]
+    if len(chosen) < len(left):
+        own, left, elapsed = table.of(places[chosen]), left[chosen], elapsed[chosen]
         listed = chosen.tolist()
         streams = [streams[i] for i in listed]
         envelopes = [envelopes[i] for i in listed]
+    if not _all(kept):
+        given = given.part(kept.nonzero()[0])
+    y = given.y[:, : slab.model.y_dim]
     wave = Wave(
+        slab,
         streams,
         own,
         table.hazards,
         own["position"]["seq"].astype(np.int64),
-        counts,
+        left,
         envelopes,
-        given.y,
-        given.x,
-        elapsed.repeat(counts),
+        y,
+        given.x[:, : slab.model.x_dim],
+        elapsed.repeat(left),
         given.times,
-        _seasons(streams, own, counts, given.y),
+        _seasons(streams, own, left, y),
         believed,
     )
     return chosen, wave
 
 
 def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> Floats | None:
-    """Seasons (N, ...) of the labels of runs; None: no stream has any."""
+    """Seasons (N, d) of the labels of runs; None: no stream has any."""
     chosen = own["seasonal"].nonzero()[0].tolist()  # of numpy's ways the one with the fewest calls
     if not chosen:
         return None
@@ -357,9 +355,8 @@ def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> F
     ends = counts.cumsum()
     for i in chosen:
         count = int(counts[i])
-        d = int(own["outputs"][i])
-        foreseen = seasons.foreseen(streams[i].season_state, count, d)
-        offset[ends[i] - count : ends[i], :d] = foreseen
+        foreseen = seasons.foreseen(streams[i].season_state, count, y.shape[1])
+        offset[ends[i] - count : ends[i]] = foreseen
     return offset
 
 
@@ -426,32 +423,34 @@ class Entered(NamedTuple):
         return self.counts.cumsum()
 
 
-def advance(table: Table, slab: Slab, wave: Wave) -> Entered:
-    """Step distinct streams of a slab by their runs; enter the quiet observations of each.
+def advance(table: Table, wave: Wave) -> Entered:
+    """Step distinct streams by their runs; enter the quiet observations of each.
 
     The row of a run that is not quiet to its end is left behind the first that is not.
     """
-    wave = wave.of(slab.model)
+    slab = wave.slab
     present: dict[int, SeasonPeriods | None] = {}
     if wave.offset is not None:
         seasonal = wave.own["seasonal"].nonzero()[0].tolist()
         present = {i: wave.streams[i].season for i in seasonal}
     room = slab.room(len(wave.y)) if wave.believed else NO_BELIEFS
-    stepped = _stepped(slab, wave, room)
-    quiet = stepped.quiet
+    stepped = _stepped(wave, room)
+    answering = Answering(wave.streams[0].settings.model, layout_of(slab.model))
     counts = wave.counts
+    entering = wave
     steps: dict[int, Step] = {}
-    if not _all(quiet):
-        counts = wave.counted(quiet)
-        at = (wave.ends - wave.counts + counts).tolist()
-        moved = (counts < wave.counts).nonzero()[0].tolist()
-        steps = {i: _step(stepped, at[i]) for i in moved}
+    if not _all(stepped.quiet):
+        quiet = stepped.quiet.nonzero()[0]
+        starts = wave.ends - counts
+        counts = np.add.reduceat(stepped.quiet, starts, dtype=np.int64)
+        at = (starts + counts).tolist()
+        steps = {i: _step(stepped, at[i]) for i in (counts < wave.counts).nonzero()[0].tolist()}
         stepped = stepped.part(quiet)
         room = room[quiet] if wave.believed else room
-    answering = Answering(wave.streams[0].settings.model, layout_of(slab.model))
+        entering = wave.first(counts, quiet)
     numbers = np.empty((0, answering.layout.full))
-    if np.count_nonzero(quiet):
-        numbers = _enter(table, answering, wave.where(quiet), stepped)
+    if len(entering.y):
+        numbers = _enter(table, answering, entering, stepped)
     return Entered(wave.firsts, counts, answering, numbers, steps, present, room)
 
 
@@ -467,8 +466,9 @@ def _step(stepped: Stepped, at: int) -> Step:
     )
 
 
-def _stepped(slab: Slab, wave: Wave, room: Floats) -> Stepped:
+def _stepped(wave: Wave, room: Floats) -> Stepped:
     """Steps of the rows of streams, of each its run; room: as of `Slab.stepped`."""
+    slab = wave.slab
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
     groups = wave.own.view(GROUPS)
     inputs = plain_inputs(filtered, wave.x, wave.elapsed, wave.each(groups["rates"]))
@@ -480,33 +480,28 @@ def _stepped(slab: Slab, wave: Wave, room: Floats) -> Stepped:
 
 def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> Floats:
     """Enter quiet observations; returns the numbers (N, ...) that they are answered with."""
+    from model_core.compiled import plain  # numba: half a second
+
     assert stepped.predicted is not None
-    predicted = stepped.predicted
-    if wave.offset is not None:
-        predicted = predicted.shifted(wave.offset)
-    numbers = quiet_numbers(answering.layout, stepped, predicted)
+    numbers = quiet_numbers(answering.layout, stepped, wave.offset)
     streams = wave.streams
     read = stepped.table
-    gathered.add_steps(answering.model, read[:, _COUNTED])
-    gathered.add_pits(answering.model, predicted)
+    gathered.add_steps(answering.model, read.take(_COUNTED, 1))
+    gathered.add_pits(answering.model, stepped.predicted)
     accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])
     encoded = _encoded(wave, answering.layout, numbers, stepped, accepted_ms)
 
     number = wave.counts
-    ends = wave.ends
     own = wave.own
     groups = own.view(GROUPS)
-    summed = read[:, _SUMMED]
-    groups["counts"] = groups["counts"] + number[:, None]
-    unscored = np.isnan(summed[:, 0])  # that repeat the one before, of a held series
-    if np.count_nonzero(unscored):
-        scored = groups["counts"][:, 1]
-        scored -= np.add.reduceat(unscored, ends - number, dtype=scored.dtype)
-        summed = np.where(np.isnan(summed), 0.0, summed)
+    moved = np.array((number, number)).T  # of the second those that have a score
+    sums = groups["sums"].copy()
+    plain.add_scores(number, read[:, _LOG_SCORE], read[:, _PRUNED_MASS], sums, moved[:, 1])
     last = wave.last(read)
-    groups["lengths"] = last[:, _LENGTHS]
-    groups["read"] = last[:, _READ]
-    groups["sums"] = _added(groups["sums"], summed, number)
+    groups["counts"] = groups["counts"] + moved
+    groups["lengths"] = last.take(_LENGTHS, 1)
+    groups["read"] = last.take(_READ, 1)
+    groups["sums"] = sums
     own["moved"] += number
     position = own["position"]
     labels = wave.last(wave.y)
@@ -519,7 +514,8 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     for i in own["seasonal"].nonzero()[0].tolist():
         state = streams[i].season_state
         if state is not None:
-            season.observe(state, wave.y[ends[i] - number[i] : ends[i]].tolist())
+            end = wave.ends[i]
+            season.observe(state, wave.y[end - number[i] : end])
     days = _quiet_days(wave.envelopes)
     left = follow_all(position, own["own_rule"], own["stale"], now, timed, days)
     places = [stream.at for stream in streams]
@@ -528,7 +524,7 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
         table.further.update(zip(places, labels[:, 1:].tolist(), strict=True))
     table.keep(places, number, encoded)
     for i in left.nonzero()[0].tolist():
-        at = int(ends[i]) - 1
+        at = int(wave.ends[i]) - 1
         time = None if wave.times is None else wave.times[at]
         seen = [Observation(float(wave.y[at, 0]), time=time)]
         alarm_period.follow(streams[i].live(), wave.envelopes[i], seen)
@@ -539,6 +535,8 @@ def _encoded(
     wave: Wave, layout: Layout, numbers: Floats, stepped: Stepped, accepted_ms: Ints
 ) -> list[bytes]:
     """Rows of the tail; numbers: of answers. accepted_ms: of runs."""
+    from model_core.compiled import plain  # numba: half a second
+
     own = wave.own
     uncorrected = stepped.uncorrected
     records = PlainRows(
@@ -548,15 +546,15 @@ def _encoded(
         wave.each(own["outlier_rate"]),
         numbers[:, : layout.full - UNKEPT],
         uncorrected if uncorrected.shape[1] else np.full_like(wave.y, nan),
-        stepped.table[:, _MAP_RUN_LENGTH].astype(np.int64),
-        stepped.table[:, _PREVIOUS_START].astype(np.int64),
+        stepped.table[:, _MAP_RUN_LENGTH],
+        stepped.table[:, _PREVIOUS_START],
         wave.each(accepted_ms),
         wave.elapsed,
         wave.each(own["hazard"]),
         None if wave.times is None else wave.times.tolist(),
         wave.offset,
     )
-    rows, fit = records.encoded()
+    rows, fit = records.encoded(plain)
     whole = ~fit
     if wave.tables:
         whole |= wave.each(np.array([stream.at in wave.tables for stream in wave.streams]))
@@ -595,14 +593,3 @@ def _seconds(column: NDArray[np.object_]) -> Floats:
 def _all(flags: Bools) -> bool:
     """Whether all hold; of numpy's ways the quickest of few."""
     return bool(np.count_nonzero(flags) == len(flags))
-
-
-def _added(sums: Floats, values: Floats, counts: Ints) -> Floats:
-    """Sums (B, k) to which the values (N, k) of runs are added, one after the other."""
-    if len(values) == len(sums):
-        return np.asarray(sums + values)
-    ends = counts.cumsum().tolist()
-    starts = [0, *ends[:-1]]
-    runs = zip(sums[:, None], starts, ends, strict=True)
-    parts = [np.concatenate((own, values[at:end])) for own, at, end in runs]
-    return np.array([np.add.accumulate(part)[-1] for part in parts])

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from moca_client.responses import ABSENT, Component, Predictive
 from model_core import correction
@@ -204,27 +206,39 @@ def layout_of(model: UnderlyingModel) -> Layout:
     return Layout(model.y_dim, 2 if model.label == "binary" else model.classes)
 
 
-def quiet_numbers(layout: Layout, stepped: Stepped, predicted: Summary) -> Floats:
-    """Return the numbers of steps (n, `full`) in the order of a layout."""
-    count = len(predicted.numbers)
-    middle = [predicted.mean]
-    covariance: list[Floats] = []
+def quiet_numbers(layout: Layout, stepped: Stepped, offset: Floats | None) -> Floats:
+    """Return the numbers of steps (n, `full`) in the order of a layout.
+
+    offset: (n, d) seasons, which predictives are less of; None: of nothing.
+    """
+    predicted = stepped.predicted
+    assert predicted is not None
+    count, width = predicted.numbers.shape
+    parts = (predicted.numbers, stepped.anomaly[:, None], stepped.table)
+    numbers: Floats = np.concatenate(parts, 1).take(_places(layout, predicted.support, width), 1)
     if predicted.support == "binary":
-        middle = [1.0 - predicted.mean, predicted.mean]
+        np.subtract(1.0, numbers[:, 1], out=numbers[:, 0])
     elif not layout.classes:
-        middle.append(np.maximum.accumulate(predicted.quantiles, 1).reshape(count, -1))
-        covariance.append(predicted.covariance.reshape(count, -1))
-    return np.concatenate(
-        (
-            *middle,
-            stepped.table[:, _SUMMARY],
-            stepped.anomaly[:, None],
-            *covariance,
-            stepped.table[:, _DETAILS],
-        ),
-        1,
-        dtype="<f8",
-    )
+        middle = numbers[:, : layout.predictive].reshape(count, -1, layout.outputs)
+        if offset is not None:
+            middle += offset[:, None]
+        np.maximum.accumulate(middle[:, 1:], 1, out=middle[:, 1:])
+    return numbers
+
+
+@lru_cache(256)
+def _places(layout: Layout, support: str, width: int) -> NDArray[np.int64]:
+    """Where the numbers of a layout are, in summaries of this width, anomalies and tables."""
+    places: Any = np.arange(width)[None]
+    own = summaries.Summary(places, layout.outputs, support)
+    middle = [own.mean, own.mean] if support == "binary" else [own.mean]
+    covariance = []
+    if not layout.classes:
+        middle.append(own.quantiles)
+        covariance.append(own.covariance)
+    table = np.arange(width + 1, width + 1 + len(NUMBERS))
+    parts = (*middle, table[_SUMMARY], np.array([width]), *covariance, table[_DETAILS])
+    return np.concatenate([part.ravel() for part in parts])
 
 
 def describe(record: Record, predictive: Predictive) -> None:

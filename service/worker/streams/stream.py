@@ -53,11 +53,7 @@ LISTED_SHARE = 1 / 16
 ROW = np.dtype(
     [
         ("position", POSITION),
-        ("outputs", "<u2"),  # numbers in a label, and in an input
-        ("inputs", "<u2"),
-        ("least", "<f8"),  # this and the next two: as of `Range`, of its labels
-        ("largest", "<f8"),
-        ("whole", "?"),
+        ("outputs", "<u2"),  # numbers in a label
         ("due", "<i8"),  # position at which a commit writes the state
         ("outlier_rate", "<f8"),
         ("settled", "<f8"),  # this and the next two: as of `Watch`

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from model_core.compiled import plain
 from service import wire
 from service.wire import Record
 from service.wire import stored_records as rows
@@ -312,7 +313,7 @@ def test_columns_are_encoded_as_each_record_alone(seed, shape):
         [record.time for record in records] if seed == 3 else None,
         np.array([record.offset or [0.0] * outputs for record in records]) if seed > 3 else None,
     )
-    encoded, fit = columns.encoded()
+    encoded, fit = columns.encoded(plain)
     for i, record in enumerate(records):
         expected = rows.encode_row(record)
         assert fit[i] == (expected[0] != rows.WHOLE)
