@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import isfinite, isnan
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from statistics import median
 from struct import unpack
 from typing import Any, NamedTuple, cast, overload
@@ -140,13 +140,34 @@ def texts(
     command: wire.Observe, outcome: wire.Outcome, kind: type[responses.Answer] = responses.Answer
 ) -> list[bytes]:
     """Return the JSON of each of the same answers."""
+    stored = outcome.answers
     found: list[bytes] = []
-    for part in () if outcome.answers is None else outcome.answers.parts:
-        if isinstance(part, wire.QuietAnswers) and part.beliefs is None:
-            found += _columns_of(command, outcome, part, len(found)).texts(kind)
-        else:
+    for part in () if stored is None else stored.parts:
+        assert stored is not None
+        if not isinstance(part, wire.QuietAnswers) or part.beliefs is not None:
             found += map(_encode, _answers_of(command, outcome, part, len(found), kind))
+        elif len(command.observations) == 1 and not stored.full:  # most answers are alone
+            found.append(_text_of(command, outcome.duplicate, stored.model, part, kind))
+        else:
+            found += _columns_of(command, outcome, part, len(found)).texts(kind)
     return found
+
+
+def _text_of(
+    command: wire.Observe,
+    duplicate: bool,
+    model: str,
+    part: wire.QuietAnswers,
+    kind: type[responses.Answer],
+) -> bytes:
+    """Return the JSON of the answer, without details, to the one observation of a command."""
+    time = command.observations[0].time
+    periods = _periods(part.season)
+    form, pick = _form(kind, model, False, part.layout, duplicate, time is not None, periods)
+    words: list[bytes] = _encode(unpack(f"<{len(part.rows) // 8}d", part.rows))[1:-1].split(b",")
+    said = b"" if time is None else _encode(time)
+    words += (command.stream.encode(), b"%d" % part.first, said)
+    return form % pick(words)
 
 
 def _answers_of(
@@ -239,14 +260,6 @@ class QuietColumns(NamedTuple):
         width = layout.full if self.full else layout.summary
         numbers = unpack(f"<{len(self.rows) // 8}d", self.rows)
         words: list[bytes] = _encode(numbers)[1:-1].split(b",")
-        if count == 1 and not self.full:  # most answers are alone
-            time = self.times[0]
-            said = b"" if time is None else _encode(time)
-            words += (self.streams[0].encode(), b"%d" % self.seqs[0], said)
-            own_season = self.seasons[0]
-            periods = () if own_season is None else tuple(own_season.periods)
-            form, order = self._form_of(kind, time is not None, periods)
-            return [form % tuple([words[at] for at in order])]
         columns: list[Sequence[Any]] = [words[at::width] for at in range(width)]
         missing: list[int] = []  # answers without members that all others have
         if self.full:
@@ -261,8 +274,8 @@ class QuietColumns(NamedTuple):
         columns.append([time and _encode(time) for time in self.times])
         texts = [b""] * count
         for chosen, (timed, periods) in self._alike():
-            form, order = self._form_of(kind, timed, periods)
-            own = [columns[at] for at in order]
+            form, pick = _form(kind, self.model, self.full, layout, self.duplicate, timed, periods)
+            own: Sequence[Sequence[Any]] = pick(columns)
             if len(chosen) < count:
                 own = [[column[i] for i in chosen] for column in own]
             for i, values in zip(chosen, zip(*own, strict=True), strict=True):
@@ -270,11 +283,6 @@ class QuietColumns(NamedTuple):
         for i in missing:
             texts[i] = _encode(self.answer(kind, i))
         return texts
-
-    def _form_of(
-        self, kind: type[responses.Answer], timed: bool, periods: tuple[int, ...]
-    ) -> tuple[bytes, list[int]]:
-        return _form(kind, self.model, self.full, self.layout, self.duplicate, timed, periods)
 
     def answer(self, kind: type[responses.Answer], i: int) -> responses.Answer:
         """Return one of the answers."""
@@ -297,14 +305,18 @@ class QuietColumns(NamedTuple):
 
     def _alike(self) -> Iterable[tuple[Sequence[int], tuple[bool, tuple[int, ...]]]]:
         """Places of answers that have the same members, whether these have times, and seasons."""
-        if not any(self.times) and not any(self.seasons):  # nearly always
-            return [(range(len(self.seqs)), (False, ()))]
-        periods = [() if own is None else tuple(own.periods) for own in self.seasons]
-        kinds = [(time is not None, own) for time, own in zip(self.times, periods, strict=True)]
-        different = set(kinds)
-        if len(different) == 1:
-            return [(range(len(kinds)), kinds[0])]
-        return [([i for i, own in enumerate(kinds) if own == one], one) for one in different]
+        every = range(len(self.seqs))
+        without = self.times.count(None)
+        season = self.seasons[0]
+        if without in (0, len(every)) and self.seasons.count(season) == len(every):
+            return [(every, (not without, _periods(season)))]  # nearly always
+        pairs = zip(self.times, self.seasons, strict=True)
+        kinds = [(time is not None, _periods(own)) for time, own in pairs]
+        return [([i for i in every if kinds[i] == one], one) for one in set(kinds)]
+
+
+def _periods(season: wire.SeasonPeriods | None) -> tuple[int, ...]:
+    return () if season is None else tuple(season.periods)
 
 
 # Of the numbers with details, from the end: those that are whole.
@@ -320,10 +332,10 @@ def _form(
     duplicate: bool,
     timed: bool,
     periods: tuple[int, ...],
-) -> tuple[bytes, list[int]]:
-    """JSON of an answer, to be filled in by `%`, and what with.
+) -> tuple[bytes, Callable[[Sequence[Any]], tuple[Any, ...]]]:
+    """JSON of an answer, to be filled in by `%`, and what picks what with.
 
-    By number: those of `Layout`, then stream, position and time.
+    It picks from the numbers of `Layout`, then stream, position and time.
     """
     width = layout.full if full else layout.summary
     gaps = [msgspec.Raw(b"\0%d\0" % number) for number in range(width + 3)]
@@ -332,7 +344,7 @@ def _form(
     answer = _quiet(kind, stream, model, gaps[width + 1], time, duplicate, layout, gaps[:width])
     answer.season = responses.Season([*periods]) if periods else None
     parts = _encode(answer).replace(b"%", b"%%").split(b"\0")
-    return b"%b".join(parts[::2]), list(map(int, parts[1::2]))
+    return b"%b".join(parts[::2]), itemgetter(*map(int, parts[1::2]))
 
 
 def _quiet(

@@ -24,7 +24,6 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
 import redis
@@ -96,55 +95,95 @@ class RowsResult(NamedTuple):
     first: int
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class CommandGroup:
-    """Commands of one request and partition in flight; the future is done with the last result."""
+    """Commands of one request and partition in flight; the future is done with the last result.
 
-    waiting: dict[int, PendingCommand]  # commands without a result of all groups, by number
-    partition: int
-    size: int  # commands, each row for itself
-    deadline_s: InitVar[float]
-    read_only: bool
-    counted: bool  # whether its units count as waiting
-    missing: int = field(init=False)  # commands without a result
-    future: asyncio.Future[None] = field(init=False)
-    since: float = field(init=False)
-    deadline: float = field(init=False)
-    accepted_ms: int = field(init=False)
-    deadline_ms: int = field(init=False)  # of reads; what changes a stream is applied however late
-    units: int = 0  # of its commands that wait for outcomes, once it is queued
+    waiting: commands without a result of all groups, by number. size: commands, each row for
+    itself. counted: whether its units count as waiting.
+    """
 
-    def __post_init__(self, deadline_s: float) -> None:
-        self.missing = self.size
-        self.future = asyncio.get_running_loop().create_future()
+    __slots__ = (
+        "accepted_ms",
+        "counted",
+        "deadline",
+        "deadline_ms",
+        "future",
+        "missing",
+        "partition",
+        "read_only",
+        "since",
+        "size",
+        "units",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        waiting: dict[int, PendingCommand],
+        partition: int,
+        size: int,
+        deadline_s: float,
+        read_only: bool,
+        counted: bool,
+    ) -> None:
+        self.waiting = waiting
+        self.partition = partition
+        self.size = size
+        self.missing = size  # commands without a result
+        self.read_only = read_only
+        self.counted = counted
+        self.units = 0  # of its commands that wait for outcomes, once it is queued
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.since = time.monotonic()
         self.deadline = self.since + deadline_s
         self.accepted_ms = time.time_ns() // 1_000_000
-        self.deadline_ms = self.accepted_ms + int(deadline_s * 1000) if self.read_only else 0
+        # Of reads; what changes a stream is applied however late.
+        self.deadline_ms = self.accepted_ms + int(deadline_s * 1000) if read_only else 0
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class PendingCommand:
-    """A command in flight, or several as the rows of one: queued, sent, acknowledged, answered."""
+    """A command in flight, or several as the rows of one: queued, sent, acknowledged, answered.
 
-    group: CommandGroup
-    places: Sequence[int]  # of the rows among the group's commands
-    number: int
-    envelope: wire.Envelope
-    payload: bytes  # the envelope, encoded
-    trace: tracing.Sent | None
-    units: int = field(init=False)
-    rows: int = field(init=False)  # that are sent
-    missing: int = field(init=False)  # rows without a result
-    results: list[RowsResult] = field(default_factory=list)
-    sent: bool = False
-    acknowledged: float = 0.0  # time; 0: not yet
-    _answered: bytearray = field(init=False)  # of each row, whether it has its result
+    places: of the rows among the group's commands. payload: the envelope, encoded.
+    """
 
-    def __post_init__(self) -> None:
-        self.units = wire.units(self.envelope.command)
-        self.rows = self.missing = len(self.places)
-        self._answered = bytearray(self.rows)
+    __slots__ = (
+        "_answered",
+        "acknowledged",
+        "envelope",
+        "group",
+        "missing",
+        "number",
+        "payload",
+        "places",
+        "results",
+        "rows",
+        "sent",
+        "trace",
+        "units",
+    )
+
+    def __init__(
+        self,
+        group: CommandGroup,
+        places: Sequence[int],
+        envelope: wire.Envelope,
+        payload: bytes,
+        trace: tracing.Sent | None,
+    ) -> None:
+        self.group = group
+        self.places = places
+        self.number = envelope.number
+        self.envelope = envelope
+        self.payload = payload
+        self.trace = trace
+        self.units = wire.units(envelope.command)
+        self.rows = len(places)  # that are sent
+        self.missing = self.rows  # without a result
+        self.results: list[RowsResult] = []
+        self.sent = False
+        self.acknowledged = 0.0  # time; 0: not yet
+        self._answered = bytearray()  # of each row, whether it has its result, once some have
 
     @property
     def done(self) -> bool:
@@ -187,6 +226,12 @@ class PendingCommand:
 
     def _enter(self, first: int, stop: int, result: Result) -> None:
         """Enter the result of rows, but of those that have one: a piece may come twice."""
+        if stop - first == self.missing == len(self.places):  # all at once, nearly always
+            self.results.append(RowsResult(self.places, result, 0))
+            self.group.missing -= self.missing
+            self.missing = 0
+            return
+        self._answered = self._answered or bytearray(len(self.places))
         at = self._answered.find(0, first, stop)
         while at >= 0:
             end = self._answered.find(1, at, stop)
@@ -438,7 +483,7 @@ class Gateway:
                 *self._encode(group, first, places[:half], choice),
                 *self._encode(group, second, places[half:], choice),
             ]
-        pending = PendingCommand(group, places, number, envelope, payload, trace)
+        pending = PendingCommand(group, places, envelope, payload, trace)
         if too_large:
             limit = logs.MAX_ENTRY_BYTES
             detail = f"the command is too large: {len(payload)} bytes, at most {limit}"
