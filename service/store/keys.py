@@ -21,7 +21,7 @@ def partition_of(stream: str | bytes, partitions: int) -> int:
 
 def partitions_of(streams: Iterable[str], partitions: int) -> list[int]:
     """Partition of each of many streams."""
-    return [crc32(stream.encode()) % partitions for stream in streams]
+    return [check % partitions for check in map(crc32, map(str.encode, streams))]
 
 
 def _of_partition(kind: str) -> Callable[[int], str]:

@@ -177,6 +177,20 @@ def test_a_short_list_of_valid_items_is_read_at_once_and_as_any_other():
         assert FORMS.valid_items(other) is None
 
 
+def test_a_short_list_of_valid_observations_is_read_at_once_and_as_any_other():
+    good = [{"y": [1, None], "time": 1714521600, "seq": 3}, {}, {"y": 0.5, "elapsed": 2, "seq": 5}]
+    body = json.dumps(good).encode()
+    found = FORMS.valid_list(body)
+    assert found == FORMS.observations(body)
+    assert (found.seq, len(found.observations)) == (3, 3)
+    assert FORMS.valid_list(body.ljust(SHORT_BYTES)) == found
+    many = [{}] * (Settings().max_observations + 1)
+    for bad in ([*good, {"y": "1"}], [{"seq": 3}, {"seq": 5}], [{"y": 1, "pending": True}], many):
+        assert FORMS.valid_list(json.dumps(bad).encode()) is None
+    for other in (body.ljust(SHORT_BYTES + 1), body[:-1], b"\xff", b'{"y": 1}'):
+        assert FORMS.valid_list(other) is None
+
+
 async def test_a_heavy_body_is_parsed_in_the_thread(api, monkeypatch):
     threads = []
     parse = ObservationParser.observations
@@ -186,9 +200,14 @@ async def test_a_heavy_body_is_parsed_in_the_thread(api, monkeypatch):
         return parse(self, body)
 
     monkeypatch.setattr(ObservationParser, "observations", noted)
-    for count in (1, 700):
-        assert (await api.post(LIST, json=[{"y": 1}] * count)).status_code == 200
-    assert (threads[0] is threading.main_thread(), threads[1].name[:6]) == (True, "bodies")
+    for size in (100, SHORT_BYTES):
+        await api.post(LIST, content=b'[{"y": "1"}]'.ljust(size), headers={"Content-Type": JSON})
+        good = await api.post(LIST, content=b"[{}]".ljust(size), headers={"Content-Type": JSON})
+        assert good.status_code == 200
+    good = b"[{}]".ljust(SHORT_BYTES + 1)
+    await api.post(LIST, content=good, headers={"Content-Type": JSON})
+    here, *apart = [thread is threading.main_thread() for thread in threads]
+    assert (here, apart) == (True, [False, False])
 
 
 # --- packed bodies, and large ones --------------------------------------------------------------

@@ -178,6 +178,7 @@ def test_any_observation_is_read_alike_and_as_the_document_says(text):
     body = text.encode("utf-8", "surrogatepass")
     alone = outcome(lambda: PARSER.observations(body))
     in_list = outcome(lambda: PARSER.observations(b"[" + body + b"]"))
+    at_once = PARSER.valid_list(b"[" + body + b"]")
     item = b'{"stream":"s"' + (b"," if body != b"{}" else b"") + body[1:]
     as_item = outcome(lambda: PARSER.items(b"[" + item + b"]", lines=False))
     as_line = outcome(lambda: PARSER.items(item, lines=True))
@@ -185,6 +186,8 @@ def test_any_observation_is_read_alike_and_as_the_document_says(text):
         assert {in_list[0], as_item[0], as_line[0]} == {"malformed-body"}
         return
     assert without("body[0]", in_list) == alone
+    assert (at_once is None) == isinstance(alone[0], str)
+    assert at_once is None or outcome(lambda: at_once) == alone
     assert without("body[0]", as_item) == alone
     assert without("line 1", as_line) == alone
     if isinstance(alone[0], str):

@@ -366,8 +366,8 @@ async def test_rows_are_answered_in_pieces_each_once():
     group = gateway.CommandGroup(waiting, 0, 5, 1.0, read_only=False, counted=True)
     command = rows.pack([wire.Observe(f"s{i}", [wire.Observation(1.0)]) for i in range(4)])
     envelopes = [wire.Envelope(n, 0, 0, "m", what) for n, what in ((7, command), (8, command))]
-    pending = gateway.PendingCommand(group, range(4), 7, envelopes[0], b"", None)
-    other = gateway.PendingCommand(group, (4,), 8, envelopes[1], b"", None)
+    pending = gateway.PendingCommand(group, range(4), envelopes[0], b"", None)
+    other = gateway.PendingCommand(group, (4,), envelopes[1], b"", None)
     waiting |= {7: pending, 8: other}
     same = wire.Outcome(7, 422, [b"{}"], row=2, rows=2)
     for outcome in (same, same, wire.Outcome(7, 200, [b"1"], row=0), same):
