@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { changeRow, columnHeads, keyOf } from "./changerow.js";
 import { ChangeFilter } from "./filter.js";
-import { announce, fill, h } from "./dom.js";
+import { announce, fill, h, refill } from "./dom.js";
 import { clock, count, dated, dayOf, inWords, lasting, plural } from "./format.js";
 import { incidentRow, readIncidents } from "./incidents.js";
 import { Pager } from "./pager.js";
@@ -187,7 +187,6 @@ class ChangesPage {
 
   /** @param {any[]} single @param {any[]} together incidents @param {number} streams */
   rows(single, together, streams) {
-    const focused = document.activeElement?.getAttribute("data-focus");
     const suspected = single.filter((each) => each.state === "suspected");
     const folds = suspected.length >= MANY && !this.unfolded;
     const rows = [
@@ -206,11 +205,7 @@ class ChangesPage {
       parts.push(element);
     }
     fill(this.heads, parts.length ? columnHeads() : null);
-    fill(this.list, folds ? this.fold(suspected.length) : null, parts);
-    if (focused)
-      /** @type {HTMLElement|null} */ (
-        this.list.querySelector(`[data-focus="${CSS.escape(focused)}"]`)
-      )?.focus();
+    refill(this.list, folds ? this.fold(suspected.length) : null, parts);
   }
 
   /** @param {number} n */

@@ -45,6 +45,16 @@ export function fill(element, ...children) {
   element.replaceChildren(...children.flat(3).filter(shown).map(asNode));
 }
 
+/** As `fill`; the element of the same `data-focus` keeps the focus. @param {Element} element @param {...any} children */
+export function refill(element, ...children) {
+  const focused = document.activeElement?.getAttribute("data-focus");
+  fill(element, ...children);
+  if (focused)
+    /** @type {HTMLElement|null} */ (
+      element.querySelector(`[data-focus="${CSS.escape(focused)}"]`)
+    )?.focus();
+}
+
 /** @param {string} id @returns {any} */
 export const byId = (id) => document.getElementById(id);
 

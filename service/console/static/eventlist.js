@@ -2,7 +2,7 @@
 
 import { pathOf, send } from "./api.js";
 import { sentenceParts, wordsOf } from "./changerow.js";
-import { announce, fill, h } from "./dom.js";
+import { announce, fill, h, refill } from "./dom.js";
 import { brief, count, plural, standing } from "./format.js";
 import { problem } from "./problems.js";
 import { badge } from "./row.js";
@@ -97,7 +97,6 @@ export class EventList {
     const text = kind + JSON.stringify(events) + (observations[0]?.seq ?? "");
     if (text === this.shown) return; // buttons keep the focus
     this.shown = text;
-    const focused = document.activeElement?.getAttribute("data-focus");
     this.none.hidden = events.length > 0;
     this.cut.hidden = events.length <= SHOWN;
     const first = observations[0]?.seq ?? 0;
@@ -106,16 +105,12 @@ export class EventList {
     const rows = (/** @type {any[]} */ some) =>
       some.slice(0, SHOWN).map((event) => this.row(event, timeAt));
     const withdrawn = newest.filter(folds);
-    fill(
+    refill(
       this.body,
       rows(newest.filter((event) => !folds(event))),
       withdrawn.length ? this.fold(withdrawn.length) : null,
       this.unfolded ? rows(withdrawn) : null,
     );
-    if (focused)
-      /** @type {HTMLElement|null} */ (
-        this.body.querySelector(`[data-focus="${focused}"]`)
-      )?.focus();
   }
 
   /** The line that withdrawn changes are behind. @param {number} n */

@@ -2,7 +2,7 @@
 
 import { sentenceParts, unchanged, wordsOf } from "./changerow.js";
 import { fill, h } from "./dom.js";
-import { between, clock, count, lasting, once, percent, plural } from "./format.js";
+import { between, capital, clock, count, lasting, once, percent, plural } from "./format.js";
 
 /** The change that a page is about: the one that was asked for, else the last that was not withdrawn.
  * @param {any[]} events @param {number|null} wanted its start */
@@ -45,7 +45,7 @@ export function verdictText(summary, lead, observations) {
   }
   if (lead.evidence !== null) parts.push(`By chance ${once(lead.evidence)} observations.`);
   const more = wordsOf(lead).more || unchanged(lead);
-  if (more) parts.push(`${more.charAt(0).toUpperCase()}${more.slice(1)}.`);
+  if (more) parts.push(`${capital(more)}.`);
   if (lead.excluded) parts.push("Excluded from learning: the regime before goes on.");
   if (lead.state === "withdrawn") parts.push(lead.verdict === false ? "You said that it was no change." : "Withdrawn since.");
   else if (lead.state === "suspected") parts.push(`Suspected at ${placeOf(observations, lead.suspected_at)}.`);
