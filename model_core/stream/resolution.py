@@ -15,7 +15,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from operator import sub
 from statistics import median
 
 import numpy as np
@@ -39,7 +38,7 @@ CYCLE = 2.0**20  # positions whose squares, times a multiplier, still have digit
 
 def resolution(
     model: UnderlyingModel,
-    values: Sequence[Sequence[float]],
+    values: Sequence[Sequence[float]] | Floats,
     scale: Sequence[float],
     most: float = 0.0,
 ) -> list[float] | None:
@@ -48,12 +47,12 @@ def resolution(
     Of a vector's output that rests `FILLED` scales. After them `most`, see `hold`. None: all are 0.
     values: labels, nan where an output is missing, with inputs if they count. scale: of each.
     """
-    if model.label != "real" or not values:
+    if model.label != "real" or not len(values):
         return None
-    columns = list(zip(*values, strict=True))[: model.y_dim]
+    columns = np.array(values).T[: model.y_dim]
     steps = [_step(column, own) for column, own in zip(columns, scale, strict=False)]
     if model.y_dim > 1:
-        every = zip(steps, columns, scale, strict=False)
+        every = zip(steps, columns.tolist(), scale, strict=False)
         steps = [step or (FILLED * own if rests(column) else 0.0) for step, column, own in every]
     return [*steps, most] if any(steps) or most else None
 
@@ -163,7 +162,7 @@ def renewed(
     if known is not None and all(map(_on_grid, y.T, known[:-1])):
         steps = known[:-1]
         return [*steps, most] if any(steps) or most else None
-    return resolution(model, y.tolist(), scale, most)
+    return resolution(model, y, scale, most)
 
 
 def renewed_of(
@@ -197,15 +196,17 @@ def _on_grid(labels: Floats, step: float) -> bool:
     return bool(np.abs(steps - steps.round()).max() <= NEAR)
 
 
-def _step(column: Sequence[float], scale: float) -> float:
-    labels = [number for number in column if number == number]
-    values = sorted(set(labels))
-    if len(values) < 2:
+def _step(column: Floats, scale: float) -> float:
+    ordered = np.sort(column[~np.isnan(column)])
+    moves = np.diff(ordered)
+    moves = moves[moves > 0.0]
+    if not len(moves):
         return 0.0
-    if len(values) < FEWEST_VALUES and min(map(labels.count, values)) < 2:
+    few = len(moves) < FEWEST_VALUES - 1
+    if few and min((ordered == ordered[0]).sum(), (ordered == ordered[-1]).sum()) < 2:
         return 0.0
-    step = min(map(sub, values[1:], values))
-    return step if step >= COARSE * scale and _on_grid(np.array(values), step) else 0.0
+    step = float(moves.min())
+    return step if step >= COARSE * scale and _on_grid(ordered, step) else 0.0
 
 
 def dither(positions: Floats, outputs: int) -> Floats:

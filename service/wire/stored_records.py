@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.stream.state import kept_season, seasons_of
+from model_core.stream.state import kept_season
 from model_core.stream_settings import Hazard
 from service.wire.commands import DETAILS, SUMMARY, Layout, numbers
 from service.wire.records import Head, Pace, Position, Record
@@ -515,31 +515,37 @@ def _shape_of(row: bytes, at: int = 0) -> Shape:
     return shape
 
 
-def labels_of(parts: Iterable[Part], outputs: int) -> tuple[Floats, Floats]:
+def labels_of(parts: Sequence[Part], outputs: int) -> tuple[Floats, Floats]:
     """Labels (N, d) of rows, nan where missing, and their seasons; outputs: numbers of each label.
 
     Ordinary rows are read as columns: a hundredth of the time of their records.
     """
-    y = [np.empty((0, outputs))]
-    offset = [np.empty((0, outputs))]
+    count = sum(map(len, parts))
+    y = np.empty((count, outputs))
+    offset = np.zeros((count, outputs))
     missing = [math.nan] * outputs
+    end = 0
     for run in chain.from_iterable(map(_runs, parts)):
+        begin = end
+        end += len(run)
         if isinstance(run, list):
-            y.append(np.array([numbers(record.y) or missing for record in run], np.float64))
-            offset.append(seasons_of([record.offset for record in run], outputs))
+            y[begin:end] = [numbers(record.y) or missing for record in run]
+            for at, record in enumerate(run, begin):
+                if record.offset:
+                    offset[at] = record.offset
             continue
         row = run[0, : 1 + _SHAPE.size].tobytes()
         shape = _shape_of(row)
-        stated = bool(row[0] & STATED)
-        form = _form(shape, stated)
+        form = _form(shape, bool(row[0] & STATED))
         if run.shape[1] < form.itemsize or shape.outputs != outputs:
             raise ValueError(
                 f"expected rows of {outputs} numbers and {form.itemsize} bytes or more, got "
                 f"{shape.outputs} and {run.shape[1]}"
             )
-        y.append(_numbers(run, form, "y"))
-        offset.append(_numbers(run, form, "offset") if stated else np.zeros((len(run), outputs)))
-    return np.concatenate(y), np.concatenate(offset)
+        y[begin:end] = _numbers(run, form, "y")
+        if row[0] & STATED:
+            offset[begin:end] = _numbers(run, form, "offset")
+    return y, offset
 
 
 def _numbers(rows: Table, form: np.dtype[Any], name: str) -> Floats:
@@ -559,16 +565,17 @@ def _runs(part: Part) -> Iterator[Table | list[Record]]:
         if length:
             yield np.frombuffer(b"".join(run), np.uint8).reshape(-1, length)
         else:
-            yield list(map(_decode_whole, run)) if prefix else run
+            yield run if prefix is None else list(map(_decode_whole, run))
 
 
-def _likeness(row: bytes | Record) -> tuple[bytes | None, int]:
+def _likeness(row: bytes | Record) -> tuple[bytes | int | None, int]:
     """What rows that are alike have in common: the beginning, and the length, of a record 0."""
     if isinstance(row, Record):
         return None, 0
-    if row[0] == WHOLE:
-        return row[:1], 0
-    return row[: 1 + _SHAPE.size] if row[0] & SHAPED else row[:1], len(row)
+    kind = row[0]
+    if kind == WHOLE:
+        return WHOLE, 0
+    return row[: 1 + _SHAPE.size] if kind & SHAPED else kind, len(row)
 
 
 def singly(parts: Iterable[Part]) -> list[bytes | Record]:
