@@ -60,13 +60,24 @@ def learn(series: State, state: Floats, labels: Sequence[Sequence[float]]) -> bo
 
     Returns whether seasons were found or given up.
     """
+    series.season, moved = learned(series.season, state, labels, series.seq)
+    return moved
+
+
+def learned(
+    periods: SeasonPeriods | None,
+    state: Floats,
+    labels: Sequence[Sequence[float]] | Floats,
+    seq: int,
+) -> tuple[SeasonPeriods | None, bool]:
+    """As `learn`, of a series that is at `seq` and had these periods; returns them as they are."""
     before = season.next_update(state)
     moved = season.observe(state, labels)
     if moved:
-        series.season = SeasonPeriods(season.periods(state), series.seq)
-    elif season.next_update(state) != before and series.season is not None:  # these may drift
-        series.season = series.season._replace(periods=season.periods(state))
-    return moved
+        periods = SeasonPeriods(season.periods(state), seq)
+    elif season.next_update(state) != before and periods is not None:  # these may drift
+        periods = periods._replace(periods=season.periods(state))
+    return periods, moved
 
 
 def ahead(state: Floats | None, count: int, outputs: int) -> Floats:

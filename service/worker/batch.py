@@ -29,6 +29,7 @@ from service.problems import (
 )
 from service.wire import (
     AS_IT_IS,
+    Answers,
     Envelope,
     Head,
     IdempotencyRecord,
@@ -36,7 +37,6 @@ from service.wire import (
     Observation,
     Observe,
     ObserveMany,
-    QuietAnswers,
     Record,
     outputs_of,
     timestamps,
@@ -198,19 +198,20 @@ class CommandBatch:
             rows[alone], answering, entered.firsts[quiet_runs], entered.numbers[starts[quiet_runs]]
         )
         if entered.seasons:
-            present = [entered.seasons.get(run) for run in runs.tolist()]
-            task.seasons.update(zip((rows - task.first).tolist(), present, strict=True))
+            known = {**entered.seasons, **entered.renewed}
+            present = [known.get(run) for run in quiet_runs.tolist()]
+            task.seasons.update(zip((rows[alone] - task.first).tolist(), present, strict=True))
         others = (column[~alone].tolist() for column in (rows, runs, whole))
         for row, run, complete in zip(*others, strict=True):
             part = answering.layout.encoded(
                 entered.numbers[starts[run] : starts[run] + entered.counts[run]], task.command.full
             )
-            answers = task.answers_of(answering, row - task.first, int(entered.firsts[run]), part)
+            parts = entered.answers(run, part)
             if complete:
-                task.answers[row] = answers
+                task.answers[row] = Answers(answering.model, task.command.full, [*parts])
             else:
                 own = task.task(row)
-                own.take(answering.model, answers.parts if part else (), int(entered.counts[run]))
+                own.take(answering.model, parts, int(entered.counts[run]))
                 self._wake(own, entered, run)
         keys = task.command.keys
         if keys is not None:
@@ -310,15 +311,16 @@ class CommandBatch:
         fulls = {_observed(queue).full for queue in queues}
         answers = {full: layout.encoded(entered.numbers, full) for full in fulls}
         at = 0
-        runs = zip(entered.firsts.tolist(), entered.counts.tolist(), strict=True)
-        for run, (queue, (first, count)) in enumerate(zip(queues, runs, strict=True)):
+        for run, (queue, count) in enumerate(zip(queues, entered.counts.tolist(), strict=True)):
             command = _observed(queue)
             if count:
                 size = layout.row_bytes(command.full)
                 part = answers[command.full][size * at : size * (at + count)]
                 held = beliefs.of_room(entered.room[at : at + count]) if command.belief else None
-                own = QuietAnswers(first, part, layout, entered.seasons.get(run), held)
-                queue.tasks[0].take(model, [own], count)
+                stream = queue.stream
+                if held and stream in entered.anew and stream.slab is not None:
+                    held[-1] = stream.slab.belief(stream.row)
+                queue.tasks[0].take(model, entered.answers(run, part, held), count)
                 queue.at += count
                 at += count
             if run in entered.steps:
@@ -332,6 +334,8 @@ class CommandBatch:
         gathered.add(metrics.BATCH_SIZE, len(wave.streams))
         entered = quiet.advance(self.engine.table, wave)
         self.filling.count += int(entered.counts.sum())
+        for stream in entered.anew:
+            self.pipeline.renew(stream)
         return entered
 
     def _awaken(self, queue: StreamQueue, command: Observe, step: Step) -> None:

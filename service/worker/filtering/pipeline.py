@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from model_core.labels import LARGEST
 from model_core.readout import Readout
-from model_core.stream import warmup
+from model_core.stream import seasons, warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
 from model_core.stream.pipeline import Pipeline
@@ -99,12 +99,20 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         slabs = [slab for stream, _ in work if (slab := stream.slab) is not None]
         labels = [numbers(answer.record.y) for _, answer in work]
         pairs = zip(work, labels, strict=True)
-        seasons = [stream.offset() or [0.0] * len(label) for (stream, _), label in pairs]
-        taken = self.take_steps(work, slabs, steps, seasons, labels)
+        offsets = [stream.offset() or [0.0] * len(label) for (stream, _), label in pairs]
+        taken = self.take_steps(work, slabs, steps, offsets, labels)
         for (_, answer), own in zip(work, taken, strict=True):
             gathered.add_readouts(answer.model, _readouts([own]))
         refusals = _refusals(work, taken)
         return [refusals.get(id(answer)) for _, answer in work]
+
+    def renew(self, stream: Stream) -> None:
+        """Begin a filter anew after an observation at which seasons were found or given up."""
+        slab = stream.slab
+        assert slab is not None
+        seq = stream.live().seq
+        stream.next_look = seasons.next_look(slab.model, stream, seq) or seq + 1
+        self._begin_anew(slab, stream)
 
     def waiting(self, stream: Stream) -> int:
         """One, too, where no warm-up is needed: the stream wakes with it."""

@@ -1,7 +1,7 @@
 """Quiet observations: plain labels of streams at rest, stepped and entered as columns.
 
-A stream is at rest while nothing is awaited or stated, and until its season, its scale or the start
-of its last change is looked at again. Nearly all observations find it so and leave it so: they move
+A stream is at rest while nothing is awaited or stated, and until its scale or the start of its last
+change is looked at again. Nearly all observations find it so and leave it so: they move
 no event and raise no alarm. One that does is entered as any other, by the step that was made.
 
 A stream at rest sleeps: what quiet observations move are the columns of its `Table`.
@@ -23,6 +23,7 @@ from model_core.compiled import NO_BELIEFS
 from model_core.explanation import next_due
 from model_core.labels import range_of
 from model_core.stream import season, seasons
+from model_core.stream.beliefs import Probabilities
 from model_core.stream.columns import Packed, effective_rates, hazard_table
 from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.pipeline import may_leave
@@ -30,7 +31,15 @@ from model_core.stream.slab import Slab, Step, Stepped, SummaryRow
 from model_core.stream.state import SeasonPeriods
 from model_core.stream_settings import Hazard
 from model_core.upm.base import UnderlyingModel
-from service.wire import Envelope, Head, Layout, Observation, encode_row, timestamps
+from service.wire import (
+    Envelope,
+    Head,
+    Layout,
+    Observation,
+    QuietAnswers,
+    encode_row,
+    timestamps,
+)
 from service.wire.rows import Numbers
 from service.wire.stored_records import KEPT_OUTPUTS, TOO_MANY, UNKEPT, PlainRows, numbers_of
 from service.worker.filtering.rewriting import elapsed_of_each
@@ -74,8 +83,6 @@ def rest_of(
     until: float = stream.next_look - 1 if slab.model.rescaled else TOO_MANY - 1
     if track.last_event is not None:
         until = min(until, next_due(track.last_event, head.seq))
-    if stream.season_state is not None:
-        until = min(until, head.seq + season.left(stream.season_state) - 1)
     hazard, outlier_rate = effective_rates(slab.model, head.settings)
     alarm = head.settings.anomaly_alarm
     values = (
@@ -216,20 +223,14 @@ class Wave:
     offset: Floats | None
     believed: bool
 
-    @cached_property
-    def ends(self) -> Ints:
-        """Where each run ends in `y`."""
-        return self.counts.cumsum()
+    def __post_init__(self) -> None:
+        self.ends = self.counts.cumsum()  # where each run ends in `y`
+        self._single = len(self.y) == len(self.counts)  # no run has more than one number
 
     @cached_property
     def owner(self) -> Ints:
         """Run of each number (N,)."""
         return np.arange(len(self.counts)).repeat(self.counts)
-
-    @cached_property
-    def _single(self) -> bool:
-        """Whether no run has more than one number."""
-        return len(self.y) == len(self.counts)
 
     def each(self, column: NDArray[Any]) -> NDArray[Any]:
         """What the runs have in a column (B, ...), for each of their numbers (N, ...)."""
@@ -277,38 +278,41 @@ def waves_of(table: Table, coming: Coming, allowed: Bools) -> list[tuple[Ints, W
 
     Each is of streams of one slab, as many as are stepped at once.
     """
+    by_slab: dict[Slab, list[int]] = {}
+    for i, (stream, may) in enumerate(zip(coming.streams, allowed.tolist(), strict=True)):
+        slab = stream.slab
+        if may and slab is not None and place_of(table, stream) >= 0:
+            by_slab.setdefault(slab, []).append(i)
     waves = []
-    slabs = [stream.slab for stream in coming.streams]
-    for slab in dict.fromkeys(slabs):
-        if slab is None:
-            continue
-        own = np.array([i for i, other in enumerate(slabs) if other is slab])
+    for slab, own in by_slab.items():
         for at in range(0, len(own), slab.step_rows):
-            part = own[at : at + slab.step_rows]
-            runs = coming if len(part) == len(slabs) else coming.part(part)
-            chosen, wave = _wave_of(table, slab, runs, allowed[part])
+            part = np.array(own[at : at + slab.step_rows])
+            runs = coming if len(part) == len(allowed) else coming.part(part)
+            chosen, wave = _wave_of(table, slab, runs)
             if len(chosen):
                 waves.append((part[chosen], wave))
     return waves
 
 
-def _wave_of(table: Table, slab: Slab, coming: Coming, allowed: Bools) -> tuple[Ints, Wave]:
-    """The runs that may be quiet, of those allowed (B,), as far as they may; their wave.
+def _wave_of(table: Table, slab: Slab, coming: Coming) -> tuple[Ints, Wave]:
+    """The runs that may be quiet, of streams that are asleep, as far as they may; their wave.
 
-    A stream sleeps through all but the last of these, which has to be looked at. Of several
+    A stream sleeps through all but the last of these, which may have to be looked at. Of several
     observations none may, where the alarm period is followed: it is fixed after all of them.
     """
     streams, envelopes, given, counts, begun, timed, believed = coming
-    places = np.array([s.at if s.at >= 0 else place_of(table, s) for s in streams])
+    places = np.array([stream.at for stream in streams])
     own = table.of(places)
     usable = np.isnan(own["interval"])
     if timed is not None:
         usable = np.where(timed, counts == 1, usable)
-    usable &= allowed
-    usable &= places >= 0
     if np.count_nonzero(counts > 1):
         usable &= (counts == 1) | ~followed(own, envelopes)
     left = np.where(usable, own["until"] - own["position"]["seq"] + 1, 0).astype(np.int64)
+    for i in own["seasonal"].nonzero()[0].tolist():  # as far as its season is known
+        state = streams[i].season_state
+        if state is not None:
+            left[i] = min(left.item(i), season.left(state))
     kept = fitting(slab.model, given, counts, begun, left)
     elapsed = np.ones(len(counts))
     if timed is not None:
@@ -351,12 +355,12 @@ def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> F
     chosen = own["seasonal"].nonzero()[0].tolist()  # of numpy's ways the one with the fewest calls
     if not chosen:
         return None
-    offset = np.zeros_like(y)
+    offset = np.zeros(y.shape)
     ends = counts.cumsum()
     for i in chosen:
         count = int(counts[i])
-        foreseen = seasons.foreseen(streams[i].season_state, count, y.shape[1])
-        offset[ends[i] - count : ends[i]] = foreseen
+        ahead = seasons.ahead(streams[i].season_state, count, y.shape[1])
+        offset[ends[i] - count : ends[i]] = ahead
     return offset
 
 
@@ -406,7 +410,9 @@ class Entered(NamedTuple):
     firsts: (B,) seq of each. counts: (B,) observations that were quiet, which are entered.
     answering: by what all are answered. numbers: (N, ...) of these, run after run. steps: of the
     observations after them, by run. seasons: by run, of those of streams that look for seasons.
-    room: the beliefs after these observations, as of `Slab.stepped`, where they are wanted.
+    renewed: the same after the last of these observations, where that has changed it. anew: streams
+    whose filters have to begin anew for that. room: the beliefs after these observations, as of
+    `Slab.stepped`, where they are wanted.
     """
 
     firsts: Ints
@@ -415,12 +421,36 @@ class Entered(NamedTuple):
     numbers: Floats
     steps: Mapping[int, Step]
     seasons: Mapping[int, SeasonPeriods | None]
+    renewed: Mapping[int, SeasonPeriods | None]
+    anew: Sequence[Stream]
     room: Floats
 
     @property
     def ends(self) -> Ints:
         """Where the numbers of each run end."""
         return self.counts.cumsum()
+
+    def answers(
+        self, run: int, rows: bytes, beliefs: list[Probabilities] | None = None
+    ) -> list[QuietAnswers]:
+        """Answers to the quiet observations of a run; rows: their numbers, encoded."""
+        first = int(self.firsts[run])
+        count = int(self.counts[run])
+        layout = self.answering.layout
+        before = self.seasons.get(run)
+        if not count or run not in self.renewed:
+            return [QuietAnswers(first, rows, layout, before, beliefs)] if count else []
+        last = first + count - 1
+        at = len(rows) // count * (count - 1)
+        own = beliefs or []
+        return [
+            QuietAnswers(position, part, layout, season, held or None)
+            for position, part, season, held in (
+                (first, rows[:at], before, own[:-1]),
+                (last, rows[at:], self.renewed[run], own[-1:]),
+            )
+            if part
+        ]
 
 
 def advance(table: Table, wave: Wave) -> Entered:
@@ -449,9 +479,15 @@ def advance(table: Table, wave: Wave) -> Entered:
         room = room[quiet] if wave.believed else room
         entering = wave.first(counts, quiet)
     numbers = np.empty((0, answering.layout.full))
+    renewed: dict[int, SeasonPeriods | None] = {}
+    anew: list[Stream] = []
     if len(entering.y):
         numbers = _enter(table, answering, entering, stepped)
-    return Entered(wave.firsts, counts, answering, numbers, steps, present, room)
+        runs = counts.nonzero()[0].tolist()
+        learned = _learn(entering)
+        renewed = {runs[i]: periods for i, (periods, _) in learned.items()}
+        anew = [entering.streams[i] for i, (_, moved) in learned.items() if moved]
+    return Entered(wave.firsts, counts, answering, numbers, steps, present, renewed, anew, room)
 
 
 def _step(stepped: Stepped, at: int) -> Step:
@@ -511,11 +547,6 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     timed = np.zeros(len(streams), dtype=bool)
     if wave.times is not None:
         timed = _enter_times(position, now, _seconds(wave.times), number)
-    for i in own["seasonal"].nonzero()[0].tolist():
-        state = streams[i].season_state
-        if state is not None:
-            end = wave.ends[i]
-            season.observe(state, wave.y[end - number[i] : end])
     days = _quiet_days(wave.envelopes)
     left = follow_all(position, own["own_rule"], own["stale"], now, timed, days)
     places = [stream.at for stream in streams]
@@ -529,6 +560,26 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
         seen = [Observation(float(wave.y[at, 0]), time=time)]
         alarm_period.follow(streams[i].live(), wave.envelopes[i], seen)
     return numbers
+
+
+def _learn(wave: Wave) -> dict[int, tuple[SeasonPeriods | None, bool]]:
+    """Take the labels of runs that were entered into the seasons of their streams.
+
+    Returns, by run, seasons that have changed, and whether they were found or given up.
+    """
+    changed = {}
+    for i in wave.own["seasonal"].nonzero()[0].tolist():
+        stream = wave.streams[i]
+        state = stream.season_state
+        if state is not None:
+            end = wave.ends[i]
+            labels = wave.y[end - wave.counts[i] : end]
+            seq = int(wave.firsts[i] + wave.counts[i])
+            periods, moved = seasons.learned(stream.season, state, labels, seq)
+            if periods != stream.season:
+                stream.live().season = periods
+                changed[i] = (periods, moved)
+    return changed
 
 
 def _encoded(

@@ -303,18 +303,15 @@ class RowsTask:
         self.firsts[places] = firsts
         self.numbers[places] = encoded.astype(object)
 
-    def answers_of(self, answering: Answering, place: int, first: int, numbers: bytes) -> Answers:
-        """Answers to observations from position `first` on of one row, as they are kept."""
-        own = QuietAnswers(first, numbers, answering.layout, self.seasons.get(place))
-        return Answers(answering.model, self.command.full, [own])
-
     def quiet_answers(self, row: int) -> Answers:
         """Answers to a row that was quiet."""
         place = row - self.first
         answering = self.answering[place]
         if answering is None:
             return self.answers[row]
-        return self.answers_of(answering, place, int(self.firsts[place]), self.numbers[place])
+        season = self.seasons.get(place)
+        own = QuietAnswers(int(self.firsts[place]), self.numbers[place], answering.layout, season)
+        return Answers(answering.model, self.command.full, [own])
 
     def finish(self) -> None:
         """Render the bodies, once the batch's predictives are filled in."""
