@@ -1,9 +1,10 @@
 """What is stored of a stream: its position, and records as rows of bytes, blocks, columns.
 
 Position and row: a kind (u8), then what it says. Ordinary ones, which nearly all are, have numbers
-alone, at places that a row's shape fixes; all others are the whole in msgpack. What a replay needs
-of a record is exact, and so is evidence, which may be 1e290; what else it was answered is float32,
-means and quantiles as their distance from the label, so that a series far from zero loses no more.
+alone, at places that a row's shape fixes; nan stands for a belief that a warm-up has not got. All
+others are the whole in msgpack. What a replay needs of a record is exact, and so is evidence, which
+may be 1e290; what else it was answered is float32, means and quantiles as their distance from the
+label, so that a series far from zero loses no more.
 A block is what one commit appends to a tail: the position of its first row (u48), how many there
 are (u8), and rows one after the other.
 """
@@ -56,6 +57,14 @@ _USUAL_RATES = tuple((1.0, None, None, rate) for rate in USUAL_OUTLIER_RATES)
 _USUAL_TABLE = np.array(_USUAL_RATES, np.float64)
 # Of a row by the place of its rates there; the last one of others.
 _KINDS = NUMBERS + np.array([*range(0, OUTLIERS * len(_USUAL_RATES), OUTLIERS), STATED])
+# What a stream that warms up answers without.
+_belief = attrgetter(
+    "map_run_length",
+    "evidence",
+    "changed_probability",
+    "changepoint_probability",
+    "recent_change_probability",
+)
 _rare = attrgetter(*RARE)
 _NOTHING = (None,) * len(RARE)
 # Of DETAILS those that a record has, too.
@@ -229,21 +238,22 @@ def encode_row(record: Record) -> bytes:
         more = _text(record.time)
     middle, covariance = predictive
     missing = [math.nan] * outputs
+    run_length, evidence, changed, starts, recent = _belief_of(record)
     answered = [
         *middle,
-        record.changed_probability,
-        math.nan if record.anomaly is None else record.anomaly,
+        changed,
+        _or_nan(record.anomaly),
         *covariance,
-        math.nan if record.log_score is None else record.log_score,
-        record.changepoint_probability,
-        record.recent_change_probability,
+        _or_nan(record.log_score),
+        starts,
+        recent,
     ]
     rates = _rates(record)
     stated = rates not in _USUAL_RATES or bool(record.offset)
     further: list[Any] = []
     if stated:
         kind |= STATED
-        further = [math.nan if rate is None else rate for rate in rates]
+        further = [*map(_or_nan, rates)]
         further += record.offset or [0.0] * outputs
     else:
         kind |= OUTLIERS * _USUAL_RATES.index(rates)
@@ -251,19 +261,25 @@ def encode_row(record: Record) -> bytes:
         row = _row(shape, stated).pack(
             kind,
             shape.encoded(),
-            record.map_run_length,
+            run_length,
             record.previous_start,
             *_halves(accepted_ms or 0),
             *y,
             *x,
             *(record.uncorrected or missing),
-            record.evidence,
+            evidence,
             *answered,
             *further,
         )
     except (StructError, OverflowError):  # one number is missing, or too large
         return _whole(record)
     return row + more
+
+
+def _belief_of(record: Record) -> tuple[Any, ...]:
+    """Its belief as a row has it."""
+    belief: tuple[Any, ...] = _belief(record)
+    return (0, *map(_or_nan, belief[1:])) if belief == (None,) * len(belief) else belief
 
 
 def _halves(number: Any) -> tuple[Any, Any]:
@@ -431,17 +447,18 @@ def _ordinary(
         hazard=hazard,
         outlier_rate=outlier_rate,
         log_score=_number(log_score),
-        changed_probability=changed,
-        evidence=evidence,
-        changepoint_probability=starts,
-        recent_change_probability=recent,
-        map_run_length=run_length,
         previous_start=previous_start,
         anomaly=_number(anomaly),
         offset=kept_season(offset),
         accepted_ms=accepted_ms if time is None else None,
         uncorrected=None if all(map(math.isnan, uncorrected)) else uncorrected,
     )
+    if not math.isnan(evidence):
+        record.map_run_length = run_length
+        record.evidence = evidence
+        record.changed_probability = changed
+        record.changepoint_probability = starts
+        record.recent_change_probability = recent
     if layout.classes:
         record.probabilities = middle
         return record
@@ -449,6 +466,10 @@ def _ordinary(
     record.quantiles = dict(zip(LEVELS, quantiles, strict=True))
     record.variance = _cut(covariance, outputs)
     return record
+
+
+def _or_nan(value: Any) -> Any:
+    return math.nan if value is None else value
 
 
 def _number(value: float) -> float | None:

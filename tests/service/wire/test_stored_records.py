@@ -87,6 +87,17 @@ def shaped(outputs, inputs):
 
 CLASSES = {"mean": None, "quantiles": None, "variance": None, "probabilities": [0.25, 0.75]}
 SHAPED = [{"x": [0.5, -1.0]}, CLASSES, {**CLASSES, "x": [1.0]}, shaped(2, 0), shaped(3, 2)]
+WARMING = dict.fromkeys(
+    (
+        "map_run_length",
+        "evidence",
+        "changed_probability",
+        "changepoint_probability",
+        "recent_change_probability",
+        "anomaly",
+        "uncorrected",
+    )
+)
 # What makes a record another than an ordinary one, each alone.
 UNUSUAL = [
     {"y": None},
@@ -108,6 +119,9 @@ UNUSUAL = [
     {"changepoint_probability": None},
     {"recent_change_probability": None},
     {"map_run_length": None},
+    {**WARMING, "map_run_length": 1},
+    {**WARMING, "evidence": 1.0},
+    {**WARMING, "mean": None},
     {"map_run_length": 2**32},
     {"mean": None},
     {"mean": [0.5, 1.0]},
@@ -144,6 +158,8 @@ STATED = [
     {"offset": [], "hazard": 0.5},
     {"anomaly": None},
     {"log_score": None, "anomaly": None},
+    WARMING,
+    {**WARMING, "log_score": None, "elapsed": 2.5},
 ]
 
 

@@ -98,16 +98,17 @@ def test_what_was_gathered_is_entered_when_nothing_waits_and_before_it_is_much(b
     assert entered() - before == 3
     bench.append(Observe("a", [Observation(y=1.0)]))
     bench.turn(maintain=False)
-    bench.turn(maintain=False)  # which ends a commit, as every other turn of a busy worker does
+    bench.append(Observe("a", [Observation(y=1.0)]))
+    bench.turn(maintain=False)  # which ends a commit, as every turn of a busy worker does
     assert entered() - before == 3
     bench.turn(maintain=False)
-    assert entered() - before == 4
+    assert entered() - before == 5
     monkeypatch.setattr(answers, "MOST_STEPS", 5)
     rows = np.ones((3, len(answers.GATHERED)))
     gathered.add_steps("gaussian", rows)
-    assert entered() - before == 4
+    assert entered() - before == 5
     gathered.add_steps("gaussian", rows)
-    assert entered() - before == 10
+    assert entered() - before == 11
 
 
 def test_the_last_commits_are_entered_before_a_worker_ends(bench):
