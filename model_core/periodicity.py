@@ -52,15 +52,19 @@ def found(y: Floats, shortest: int = SHORTEST) -> tuple[int, int]:
 
 def _best(y: Floats, shortest: int) -> tuple[float, int]:
     """Evidence of the period that has most of it in labels (T,), and that; 0, 0 where none has."""
+    from model_core.compiled import periods
+
     longest = len(y) // PERIODS
     size = float(np.abs(y).max(initial=0.0))
     if longest < shortest or size == 0:
         return 0.0, 0
     y = y / size
     peaks = {*_peaks(y, shortest, longest), *_peaks(np.diff(y), shortest, longest)}
-    candidates = sorted({_climbed(y, peak, shortest, longest) for peak in peaks})
+    climbed = {periods.climbed(y, peak, shortest, longest, RECENT_PERIODS) for peak in peaks}
     scored = [
-        (evidence(y, period), period) for period in candidates if _explained(y, period) >= PLAUSIBLE
+        (evidence(y, period), period)
+        for period in sorted(climbed)
+        if _explained(y, period) >= PLAUSIBLE
     ]
     return max(scored, default=(0.0, 0))
 
@@ -195,39 +199,17 @@ def without(y: Floats, period: int) -> Floats:
 
 def _peaks(y: Floats, shortest: int, longest: int) -> list[int]:
     """Lags of the highest local maxima of the autocorrelation."""
+    from model_core.compiled import periods
+
     count = len(y)
     y = y - y.mean()
     size = 1 << (2 * count - 1).bit_length()  # other ones may take several times as long
     products = np.fft.irfft(np.abs(np.fft.rfft(y, size)) ** 2)[:count]
     if products[0] <= 0:
         return []
-    correlation = products / products[0] * (count / (count - np.arange(count)))
-    lags = np.arange(shortest, min(longest, count - 2) + 1)
-    middle = correlation[lags]
-    high = (middle >= correlation[lags - 1]) & (middle >= correlation[lags + 1])
-    high &= middle > max(CORRELATED, ERRORS / math.sqrt(count))
-    highest = sorted(lags[high].tolist(), key=lambda lag: -correlation[lag])
-    return highest[:CANDIDATES]
-
-
-def _climbed(y: Floats, period: int, shortest: int, longest: int) -> int:
-    """Period near another one that explains most, by steps that are halved."""
-    shares: dict[int, float] = {}
-
-    def share(candidate: int) -> float:
-        if candidate not in shares:
-            shares[candidate] = (
-                _explained(y, candidate) if shortest <= candidate <= longest else -1.0
-            )
-        return shares[candidate]
-
-    step = max(1, period // 16)
-    while step:
-        best = max((period, period - step, period + step), key=share)
-        if best == period:
-            step //= 2
-        period = best
-    return period
+    least = max(CORRELATED, ERRORS / math.sqrt(count))
+    lags: list[int] = periods.highest(products, shortest, longest, least, CANDIDATES).tolist()
+    return lags
 
 
 def refined(y: Floats, period: int, apart: int) -> int:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from model_core.compiled.jit import Floats, allocating, compiled, locked
+from model_core.compiled.jit import Floats, Ints, allocating, compiled, locked
 
 HARMONICS = 32  # that evidence is taken from
 WEIGHINGS = 3  # of periods, each by the mean of the one before
@@ -78,6 +78,55 @@ def explained(y: Floats, period: int, most: int) -> float:
         return 0.0
     between = ((rows.sum(0) / count) ** 2).sum() / period
     return (between - (squares - between) / (count - 1)) / squares  # type: ignore[no-any-return]
+
+
+@allocating
+def highest(products: Floats, shortest: int, longest: int, least: float, most: int) -> Ints:
+    """Lags of the highest local maxima of an autocorrelation, `most` of them.
+
+    products: of labels so far apart, summed. least: correlation.
+    """
+    count = len(products)
+    lags = np.empty(most, np.int64)
+    heights = np.empty(most)
+    size = 0
+    last = 0.0
+    own = 0.0
+    for lag in range(shortest - 1, min(longest, count - 2) + 2):
+        coming = products[lag] / products[0] * (count / (count - lag))
+        if lag > shortest and own >= last and own >= coming and own > least:
+            at = size
+            while at > 0 and heights[at - 1] < own:
+                at -= 1
+            for k in range(min(size, most - 1), at, -1):
+                lags[k] = lags[k - 1]
+                heights[k] = heights[k - 1]
+            if at < most:
+                lags[at] = lag - 1
+                heights[at] = own
+                size = min(size + 1, most)
+        last = own
+        own = coming
+    return lags[:size]
+
+
+@allocating
+def climbed(y: Floats, period: int, shortest: int, longest: int, most: int) -> int:
+    """Period near another one that explains most, by steps that are halved."""
+    step = max(1, period // 16)
+    share = explained(y, period, most)
+    while step:
+        best = period
+        for candidate in (period - step, period + step):
+            if shortest <= candidate <= longest:
+                own = explained(y, candidate, most)
+                if own > share:
+                    share = own
+                    best = candidate
+        if best == period:
+            step //= 2
+        period = best
+    return period
 
 
 @allocating
@@ -208,6 +257,8 @@ def _compile() -> None:
     rows = folded(y, 2, False, 2)
     spread(y)
     explained(y, 2, 2)
+    highest(y, 1, 2, 0.0, 1)
+    climbed(y, 2, 1, 2, 2)
     correlation(rows)
     weights(rows)
     _, within, between, _ = variation(np.fft.rfft(rows)[:, 1:], y[:2])

@@ -491,3 +491,24 @@ def test_missing_labels_are_no_evidence_against_a_season():
     assert (season.periods(state), len(begun)) == ([DAY], 1)
     t = np.arange(34 * DAY, 35 * DAY)
     assert np.corrcoef(ahead(state), np.sin(2 * np.pi * t / DAY))[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_candidates_are_the_highest_local_maxima_and_climb_to_the_best_nearby(seed):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(12, 200))
+    products = np.round(rng.normal(size=count), 1)  # some are as high as others
+    products[0] = 4.0
+    correlation = products / products[0] * (count / (count - np.arange(count)))
+    last = min(int(rng.integers(4, count)), count - 2)
+    lags = np.arange(4, last + 1)
+    own = correlation[lags]
+    high = (own >= correlation[lags - 1]) & (own >= correlation[lags + 1]) & (own > 0.1)
+    expected = sorted(lags[high].tolist(), key=lambda lag: -correlation[lag])[:4]
+    assert periods.highest(products, 4, last, 0.1, 4).tolist() == expected
+    y = rng.normal(size=count) + np.sin(np.arange(count))
+    begin = int(rng.integers(4, count // 3 + 1))
+    found = periods.climbed(y, begin, 4, count // 3, 12)
+    shares = {near: periods.explained(y, near, 12) for near in range(4, count // 3 + 1)}
+    assert shares[found] >= shares[begin]
+    assert all(shares.get(near, -1.0) <= shares[found] for near in (found - 1, found + 1))
