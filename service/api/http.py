@@ -31,14 +31,13 @@ from fastapi import FastAPI, Header, Path
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
-from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.context import Context
-from service.api.gateway.load_shedding import Overload
-from service.api.parsing.bodies import ARROW, JSON, LIGHT_BYTES, NDJSON, field_errors
+from service.api.gateway.load_shedding import Overload, count_shed
+from service.api.parsing.bodies import ARROW, JSON, NDJSON, field_errors, wrong_media
 from service.api.parsing.observations import check_parameters
 from service.observability import metrics
 from service.observability.tracing import RequestTrace
@@ -53,7 +52,6 @@ from service.problems import (
     SlowBody,
     TooManyConnections,
     UnsupportedEncoding,
-    UnsupportedMediaType,
 )
 from service.schema import rendering
 from service.schema.observations import (
@@ -74,7 +72,8 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 SPARE_CONNECTIONS = 128  # over the limit, of which each is closed once it has an answer
 CLIENT_LEFT = 499
 BODY_TIMEOUT_S = 30.0  # the largest body, 8 MiB, at 2.2 Mbit/s
-LIGHT_VALUES = 600  # in a body that is read at once, without a thread: some milliseconds
+LIGHT_BYTES = 16_384  # of a body that is read at once, without a thread: some milliseconds
+LIGHT_VALUES = 600  # in such a body
 LIGHT_PACKED = 1024  # bytes that are unpacked at once
 LIGHT_COPY = 1 << 20
 MAX_MEMBERS = 64  # of a gzip body; each costs a copy of the rest
@@ -115,8 +114,8 @@ _other_types = {
 _observations = re.compile(r"/v1/(?:streams/([^/]+)/)?observations").fullmatch
 _acceptable_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
 _encode = msgspec.json.Encoder().encode
+_document = msgspec.json.Decoder(dict[str, Any]).decode
 # To find a metric costs more than to enter a value.
-load_shed = cache(metrics.LOAD_SHED.labels)
 request_duration = cache(metrics.REQUEST_DURATION.labels)
 _random_bits = Random().getrandbits  # ids are no secrets, and have to be cheap
 
@@ -271,7 +270,7 @@ def request_id_of(sent: bytes | None) -> bytes:
 
 
 def _refused(scope: Scope, error: Overloaded | TooManyConnections) -> Response:
-    load_shed(error.reason).inc()
+    count_shed(error)
     # A client that waits for 100 Continue never sends its body: nothing more can be read.
     waits = header(scope, b"expect") is not None
     return problem(error, {"Connection": "close"} if waits else None)
@@ -384,10 +383,10 @@ async def read_json(
             return body, other
     # This also blocks cross-origin posts of web pages: JSON needs a CORS preflight.
     accepted = " or ".join((JSON, *others))
-    detail = f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}"
+    advice = ""
     if ARROW in others and _other_types[NDJSON](kind):
-        detail += "; post the lines as a JSON list, or to /v1/observations, each with its `stream`"
-    raise UnsupportedMediaType(detail)
+        advice = "; post the lines as a JSON list, or to /v1/observations, each with its `stream`"
+    raise wrong_media(accepted, kind.decode("latin-1"), advice)
 
 
 def is_json(kind: bytes) -> bool:
@@ -399,8 +398,7 @@ async def read_kind(request: Request, expected: str, limit: int | None = None) -
     """Return a body that is not JSON; limit: of its bytes, default: of any body."""
     kind: bytes = header(request.scope, b"content-type") or b""
     if kind.partition(b";")[0].strip().lower() != expected.encode():
-        detail = f"Content-Type: expected {expected}, got {kind.decode('latin-1')!r}"
-        raise UnsupportedMediaType(detail)
+        raise wrong_media(expected, kind.decode("latin-1"))
     limit = context_of(request).settings.max_body_bytes if limit is None else limit
     return await read_body(request.scope, request.receive, limit)
 
@@ -557,10 +555,9 @@ async def submit_reruns(
                 outcome = await context.gateway.submit(command)
             except ServiceError as error:
                 return {**error.document(), "stream": command.stream}
-        body = outcome.body[-1] if outcome.body else b""
         if outcome.status >= 400:
-            return {**from_json(body), "stream": command.stream}
-        return body
+            return {**document_of(outcome), "stream": command.stream}
+        return outcome.body[-1] if outcome.body else b""
 
     return await asyncio.gather(*map(rerun, commands))
 
@@ -595,6 +592,11 @@ def outcome_response(outcome: Outcome) -> Response:
     if not content:
         return Response(status_code=outcome.status)
     return Rendered(content, outcome.status, JSON)
+
+
+def document_of(outcome: Outcome) -> dict[str, Any]:
+    """Return the problem document of a command that was refused."""
+    return _document(outcome.body[-1])
 
 
 def answer_response(command: Observe, outcome: Outcome) -> Response:

@@ -32,6 +32,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from service import wire
 from service.api.context import Context
 from service.api.gateway.gateway import PendingCommand
+from service.api.gateway.load_shedding import count_shed
 from service.api.http import (
     CLOSE,
     Admission,
@@ -41,7 +42,6 @@ from service.api.http import (
     defect_problem,
     is_json,
     is_light,
-    load_shed,
     problem,
     request_duration,
     request_id_of,
@@ -164,7 +164,7 @@ class PlainPosts:
         end = partial(self._end, route, began, request_id_of(head.request_id), send)
         refusal = self._admission.refusal("POST")
         if refusal is not None:
-            load_shed(refusal.reason).inc()
+            count_shed(refusal)
             end(refusal)
             return True
         body = data[beyond:]

@@ -23,6 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from moca_client.responses import MESSAGES
 from service import wire
 from service.api.auth import Authenticator
+from service.api.gateway.load_shedding import shed
 from service.api.gateway.pages import IncidentPages
 from service.observability import metrics
 from service.problems import CorruptState, RedisUnavailable, ServiceError, TooManyEventStreams
@@ -78,8 +79,7 @@ class Hub:
         if self.closing:
             raise RedisUnavailable("the service is stopping")
         if self._open >= self._limit:
-            metrics.LOAD_SHED.labels(TooManyEventStreams.reason).inc()
-            raise TooManyEventStreams(f"limit of {self._open} {self._kind} connections reached")
+            shed(TooManyEventStreams(f"limit of {self._open} {self._kind} connections reached"))
         self._count(1)
 
     def leave(self) -> None:

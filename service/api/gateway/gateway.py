@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import redis
 
 from service import wire
-from service.api.gateway.load_shedding import Overload, shed
+from service.api.gateway.load_shedding import Overload, count_shed, shed
 from service.api.gateway.store_monitor import StoreMonitor
 from service.models.catalogue import Catalogue, choose_version
 from service.observability import metrics, tracing
@@ -766,14 +766,14 @@ class PartitionQueue:
         kept = first.cut(room, error)
         if kept:
             accepted.append(first)
-        metrics.LOAD_SHED.labels(error.reason).inc(refused - kept)
+        count_shed(error, refused - kept)
         self._refuse(self._batch[fits + 1 :], error)
         self._batch = accepted
 
     def _refuse(
         self, refused: Sequence[PendingCommand], error: MemoryShort | PartitionFull
     ) -> None:
-        metrics.LOAD_SHED.labels(error.reason).inc(sum(pending.rows for pending in refused))
+        count_shed(error, sum(pending.rows for pending in refused))
         for pending in refused:
             pending.fail(error)
 

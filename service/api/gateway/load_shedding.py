@@ -17,10 +17,11 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import NoReturn
 
 from service.observability import metrics
-from service.problems import ApiBusy, Overloaded, WaitTooLong
+from service.problems import ApiBusy, Overloaded, TooManyConnections, WaitTooLong
 from service.settings import Settings
 
 ADMIT_SHARE = 0.4  # of max_wait_s: longer estimated waits are refused; the rest is for variance
@@ -43,6 +44,7 @@ PROMPT_S = 0.005  # lag that is kept to from then on: a refusal waits for one or
 FEWEST_IN_FLIGHT = 64  # never limited to fewer
 GROWTH = 1.05  # of the limit, with each tick in time
 RELEASE_S = 1.0  # without a refusal, the limit goes
+_shed = cache(metrics.LOAD_SHED.labels)  # to find a metric costs more than to count
 
 
 class Backlog:
@@ -261,5 +263,10 @@ class Overload:
 
 def shed(error: Overloaded) -> NoReturn:
     """Refuse a request, and count it."""
-    metrics.LOAD_SHED.labels(error.reason).inc()
+    count_shed(error)
     raise error
+
+
+def count_shed(error: Overloaded | TooManyConnections, requests: int = 1) -> None:
+    """Count refused requests."""
+    _shed(error.reason).inc(requests)

@@ -20,7 +20,13 @@ from pydantic_core import from_json
 from model_core import wording
 from model_core.stream_settings import one_rule
 from service import wire
-from service.problems import MAX_ERRORS, FieldError, InvalidField, MalformedBody
+from service.problems import (
+    MAX_ERRORS,
+    FieldError,
+    InvalidField,
+    MalformedBody,
+    UnsupportedMediaType,
+)
 from service.schema import commands as forms
 from service.schema.observations import STREAM_ID_RULE, UNKNOWN, StreamForm
 from service.settings import Settings
@@ -31,7 +37,6 @@ BYTES = "application/octet-stream"
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 CSV = "text/csv"
-LIGHT_BYTES = 16_384  # of a body that is read at once, without a thread
 MAX_BRACES = 20  # for each of the most parts of a list, which has 2
 MAX_QUOTES = 40  # likewise; it has 26
 FEW_VALUES = 250_000  # cut into parts in some 15 ms, whatever they are
@@ -120,6 +125,11 @@ def misfit(detail: str) -> InvalidField:
 def malformed(detail: str, loc: str) -> MalformedBody:
     """Return the error of a body, or a part of one, that is not JSON."""
     return MalformedBody(f"{loc}: {detail}", errors=[{"loc": loc, "detail": detail}])
+
+
+def wrong_media(expected: str, got: str, advice: str = "") -> UnsupportedMediaType:
+    """Return the error of a body of another type."""
+    return UnsupportedMediaType(f"Content-Type: expected {expected}, got {got[:200]!r}{advice}")
 
 
 def check_json(body: bytes, loc: str) -> None:

@@ -47,7 +47,6 @@ MEANT |= dict.fromkeys(("at", "date", "datetime", "t", "timestamp", "ts"), "time
 MEANT |= dict.fromkeys(("features", "input", "inputs"), "x")
 AT_ONCE = 64  # observations in one call of msgspec
 SHORT_BYTES = 65_536  # of a list of valid items that is read in a few milliseconds, whatever it has
-T = TypeVar("T")
 V = TypeVar("V")
 F = TypeVar("F", bound=ObservationForm)
 Decode = Callable[[bytes | msgspec.Raw], F]

@@ -16,7 +16,7 @@ import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from service.api.parsing.bodies import JSON, malformed
+from service.api.parsing.bodies import JSON, malformed, wrong_media
 from service.api.parsing.series import (
     Labels,
     RemoteWrite,
@@ -25,7 +25,7 @@ from service.api.parsing.series import (
     plain_texts,
     too_many_labels,
 )
-from service.problems import BodyTooLarge, MalformedBody, UnsupportedEncoding, UnsupportedMediaType
+from service.problems import BodyTooLarge, MalformedBody, UnsupportedEncoding
 from service.wire import tags
 
 PROTOBUF = "application/x-protobuf"
@@ -181,7 +181,7 @@ def version_of(content_type: str, encoding: str) -> Version:
     proto = named.get("proto", Version.V1.value).strip('"')
     if kind.lower() != PROTOBUF or proto not in {version.value for version in Version}:
         expected = " or ".join(f"{PROTOBUF};proto={version.value}" for version in Version)
-        raise UnsupportedMediaType(f"Content-Type: expected {expected}, got {content_type[:200]!r}")
+        raise wrong_media(expected, content_type)
     if encoding.strip().lower() != "snappy":
         raise UnsupportedEncoding(f"Content-Encoding: expected snappy, got {encoding[:100]!r}")
     return Version(proto)
@@ -343,9 +343,7 @@ def media_of(content_type: str) -> str:
     """Return the media type of a request; raises UnsupportedMediaType."""
     media = content_type.partition(";")[0].strip().lower()
     if media not in {PROTOBUF, JSON}:
-        raise UnsupportedMediaType(
-            f"Content-Type: expected {PROTOBUF} or {JSON}, got {content_type[:200]!r}"
-        )
+        raise wrong_media(f"{PROTOBUF} or {JSON}", content_type)
     return media
 
 

@@ -29,6 +29,7 @@ from service.api.http import (
     answer_response,
     checked_stream,
     context_of,
+    document_of,
     key_of,
     parse_body,
     read_json,
@@ -55,7 +56,6 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 ITEMS_AT_ONCE = 1000  # grouped by stream, or refused, before the event loop does something else
 SENT_AT_ONCE = 1024  # answers to items
 _encoder = msgspec.json.Encoder()
-_document = msgspec.json.Decoder(dict[str, Any]).decode
 _answer = msgspec.json.Decoder(ItemAnswer).decode
 calls = Calls("observations")
 T = TypeVar("T")
@@ -217,7 +217,7 @@ async def _observe_list(
         else:
             answers += rendering.answers(command, outcome)
         if outcome.status >= 400:
-            refusal = outcome.status, _document(outcome.body[-1]), NO_HEADERS
+            refusal = outcome.status, document_of(outcome), NO_HEADERS
             break
         await asyncio.sleep(0)
     columns = partial(tables.answer_columns, answers, template.full)
@@ -259,7 +259,7 @@ class Bulk:
         self._options = (template.full, template.belief, template.components, template.quantiles)
         # JSON of the answer or the problem document of each item.
         self.results = [b""] * len(items.streams)
-        self._refused: set[int] = set()  # places of those that have a document
+        self._refused: dict[int, Document] = {}  # by place
         # Places of a stream's items that are not answered, in groups, one row each, the first group
         # last: of streams with several items, or with one that is more than a number.
         self._groups: dict[str, list[Group]] = {}
@@ -302,7 +302,7 @@ class Bulk:
     def documents(self) -> list[Answer | Document]:
         """Return the answer or the problem document of each item."""
         return [
-            _document(text) if i in self._refused else _answer(text)
+            self._refused[i] if i in self._refused else _answer(text)
             for i, text in enumerate(self.results)
         ]
 
@@ -370,7 +370,7 @@ class Bulk:
         failed = group[len(texts) :]
         groups = self._groups.setdefault(stream, [])
         if len(group) == 1 or result.status >= 500:
-            document = msgspec.json.decode(result.body[-1])
+            document = document_of(result)
             document.pop("applied", None)  # of the command, not of the client's request
             self._put(failed[0], document)
             groups.append(failed[1:])
@@ -450,4 +450,4 @@ class Bulk:
         stream = self._items.streams[place]
         own = document if stream is None else {**document, "stream": stream}
         self.results[place] = _encoder.encode(own)
-        self._refused.add(place)
+        self._refused[place] = own

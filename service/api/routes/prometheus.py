@@ -23,7 +23,14 @@ from service.api import openapi
 from service.api.context import Context
 from service.api.gateway.gateway import Gateway, Result, RowsResult, submit_waves
 from service.api.gateway.pages import SelectedStream, select
-from service.api.http import Rendered, context_of, header_text, problem, read_body
+from service.api.http import (
+    Rendered,
+    context_of,
+    document_of,
+    header_text,
+    problem,
+    read_body,
+)
 from service.api.parsing.samples import (
     Version,
     media_of,
@@ -235,7 +242,7 @@ class SampleWrite:
         if isinstance(result, problems.ServiceError):
             document = result.document()
         else:
-            document = msgspec.json.decode(result.body[-1])
+            document = document_of(result)
         if result.status in AGAIN:  # by default Prometheus drops what is answered 429
             self._fail_all_left("deferred", stream, part, document["detail"])
         elif target.made and document["type"] == NO_STREAM:  # any more: this makes it again
