@@ -67,6 +67,7 @@ NEEDS_MEMORY = (
     wire.Import,
     wire.SegmentHistory,
 )  # refused when the store's memory is short
+OBSERVATIONS = (wire.Observe, wire.ObserveMany)
 LEAST_PATIENCE_S = 1.0  # per command, however long earlier commands of its request waited
 GRACE_S = 3.0  # waiting requests fail once Redis has been unreachable for this long
 LOOK_S = 3.0  # before a deadline outcomes are read for so long: a connection that hangs takes 2 s
@@ -412,7 +413,7 @@ class Gateway:
     ) -> CommandGroup:
         """Return a new group for commands of the kind of the first."""
         deadline_s = self._settings.request_deadline_s if patience is None else patience.left_s
-        observes = isinstance(first, wire.Observe | wire.ObserveMany)  # nearly always
+        observes = isinstance(first, OBSERVATIONS)  # nearly always
         read_only = not observes and isinstance(first, wire.READ_ONLY)
         # Background ones do not delay other commands.
         counted = observes or not isinstance(first, wire.BACKGROUND)
@@ -525,7 +526,7 @@ class Gateway:
     ) -> list[wire.PlannedSpan] | None:
         """Return the windows of the calendar that observations of a command are in, if any."""
         calendar = self._monitor.calendar
-        if not calendar.windows or not isinstance(command, wire.Observe | wire.ObserveMany):
+        if not calendar.windows or not isinstance(command, OBSERVATIONS):
             return None
         if isinstance(command, wire.ObserveMany):
             stated = command.times or [None]
