@@ -366,39 +366,45 @@ def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> F
 
 def followed(own: Rows, envelopes: Sequence[Envelope]) -> Bools:
     """Whether observations of commands count for the alarm periods of streams, or end them."""
-    paced = ~np.isnan(own["position"]["since"])
     days = _quiet_days(envelopes)
-    return np.where(np.isnan(days), paced | own["stale"], ~own["own_rule"])
+    ending = ~np.isnan(own["position"]["since"]) | own["stale"]
+    return np.asarray(
+        ending if days is None else np.where(np.isnan(days), ending, ~own["own_rule"])
+    )
 
 
-def _quiet_days(envelopes: Sequence[Envelope]) -> Floats:
+def _quiet_days(envelopes: Sequence[Envelope]) -> Floats | None:
+    """Those of commands; nan: it has none; None: nor has any other."""
     days = [envelope.quiet_days for envelope in envelopes]
-    return np.array([nan if own is None else own for own in days], dtype=np.float64)
+    if days.count(None) == len(days):  # as where the service states no rate of false alarms
+        return None
+    return np.array(days, dtype=np.float64)
 
 
 def follow_all(
-    position: Rows, own_rule: Bools, stale: Bools, now: Floats, timed: Bools, quiet_days: Floats
+    position: Rows, own_rule: Bools, stale: Bools, now: Floats, timed: Bools, days: Floats | None
 ) -> Bools:
     """Count one observation of each of several streams, as `alarm_period.follow` does of one.
 
     position: (B,) rows of `POSITION`, after them. now: (B,) when each was made, in seconds since
-    1970; timed: by its own time. quiet_days: (B,) of their commands; nan: none. Returns which of
-    them are left to it: their periods are to be fixed, or not followed any more.
+    1970; timed: by its own time. days: as of `_quiet_days`. Returns which of them are left to it:
+    their periods are to be fixed, or not followed any more.
     """
-    stated = ~np.isnan(quiet_days)
     since = position["since"]
-    if not np.count_nonzero(stated):  # as where the service states no rate of false alarms
-        return np.asarray(~np.isnan(since) | stale)
+    ending = ~np.isnan(since) | stale
+    if days is None:
+        return np.asarray(ending)
+    stated = ~np.isnan(days)
     counted = stated & ~own_rule
     begins = counted & ~((position["timed"] == timed) & (now >= since))  # not with since nan
     goes_on = counted & ~begins
     limit = np.where(np.isnan(position["per_day"]), alarm_period.FIRST_S, alarm_period.DAY_S)
-    fixed = goes_on & (now - since >= limit) & (quiet_days != 0)
+    fixed = goes_on & (now - since >= limit) & (days != 0)
     position["since"][begins] = now[begins]
     position["timed"][begins] = timed[begins]
     position["seen"][begins] = 0
     position["seen"][goes_on & ~fixed] += 1
-    return np.asarray(fixed | (~stated & (~np.isnan(since) | stale)))
+    return np.asarray(fixed | (~stated & ending))
 
 
 # --- steps ----------------------------------------------------------------------------------------
