@@ -207,7 +207,7 @@ def _evidence_at(shape: Shape) -> int:
 _LENGTH = Struct("<I")
 _SEQ_BYTES = 6
 _HEADER = _SEQ_BYTES + 1  # of a block
-_FEWEST = 8  # blocks that are read as a table
+_FEW = 640  # bytes of blocks: fewer are not worth a table
 _BLOCK = np.dtype([("first", "<u4"), ("above", "<u2"), ("count", "u1")])
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -827,10 +827,10 @@ def split_blocks(place: int, blobs: Sequence[bytes], sums: Sums) -> Iterator[tup
     their checksums, as of `checksummed_at`. Raises ValueError, or as damaged rows do.
     """
     at = 0
-    for _, group in groupby(map(len, blobs)):
+    for size, group in groupby(map(len, blobs)):
         alike = blobs[at : at + len(list(group))]
         at += len(alike)
-        rows = _table(place, alike, sums) if len(alike) >= _FEWEST else None
+        rows = _table(place, alike, sums) if size * len(alike) >= _FEW else None
         if rows is not None:
             yield begin_of(alike[0]), begin_of(alike[-1]), rows
             continue
@@ -877,14 +877,8 @@ def _rows_from(table: Table) -> list[bytes]:
 def split_block(body: bytes) -> list[bytes | Record]:
     """Return the rows of a block; raises ValueError."""
     at = _HEADER
-    count = body[_SEQ_BYTES]
-    # Nearly all are rows of one kind, which says how long each is.
-    if count > 1 and body[at] != WHOLE and not body[at] & (SHAPED | TIMED):
-        size = _length(body, at)
-        if body[at::size] == body[at : at + 1] * count and len(body) == at + count * size:
-            return [body[at : at + size] for at in range(at, len(body), size)]
     rows: list[bytes | Record] = []
-    for _ in range(count):
+    for _ in range(body[_SEQ_BYTES]):
         end = at + _length(body, at)
         rows.append(body[at:end])
         at = end
