@@ -293,6 +293,13 @@ class NumberItem(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     time: Timestamp | None = None
 
 
+class NumberForm(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """An `ObservationForm` that is a number, with its time at most: in lists nearly all are."""
+
+    y: float
+    time: Timestamp | None = None
+
+
 class DurationsForm(Form):
     """Negative-binomial regime durations, in observations."""
 

@@ -24,6 +24,7 @@ from service.schema.observations import (
     COMMAND_OBSERVATIONS,
     UNKNOWN,
     ItemForm,
+    NumberForm,
     NumberItem,
     ObservationForm,
     Position,
@@ -53,6 +54,7 @@ Decode = Callable[[bytes | msgspec.Raw], F]
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _observation = msgspec.json.Decoder(ObservationForm, dec_hook=read_value).decode
 _observations = msgspec.json.Decoder(list[ObservationForm], dec_hook=read_value).decode
+_numbers_alone = msgspec.json.Decoder(list[NumberForm], dec_hook=read_value).decode
 _item = msgspec.json.Decoder(ItemForm, dec_hook=read_value).decode
 _items = msgspec.json.Decoder(list[ItemForm], dec_hook=read_value).decode
 _number_items = msgspec.json.Decoder(list[NumberItem], dec_hook=read_value).decode
@@ -185,8 +187,12 @@ class ObservationParser:
         """
         if len(body) > SHORT_BYTES or body[:1] != b"[":
             return None
-        forms = _valid(_observations, body)
         try:
+            numbers = _valid(_numbers_alone, body)
+            if numbers is not None:
+                self._check_count(len(numbers))
+                return Observations([_of_number(form) for form in numbers], None, True)
+            forms = _valid(_observations, body)
             return None if forms is None else self._listed(forms)
         except InvalidField:
             return None
@@ -453,6 +459,10 @@ def _meant(error: FieldError, loc: str, names: Sequence[str]) -> FieldError:
         return error
     name = MEANT.get(name, name)
     return FieldError(error.loc, f"{UNKNOWN}{did_you_mean(name, names)}")
+
+
+def _of_number(form: NumberForm) -> wire.Observation:
+    return wire.Observation(form.y, None, None if form.time is None else str(form.time))
 
 
 def _numbers(observation: wire.Observation) -> int:

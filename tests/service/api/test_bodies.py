@@ -184,9 +184,17 @@ def test_a_short_list_of_valid_observations_is_read_at_once_and_as_any_other():
     assert found == FORMS.observations(body)
     assert (found.seq, len(found.observations)) == (3, 3)
     assert FORMS.valid_list(body.ljust(SHORT_BYTES)) == found
-    many = [{}] * (Settings().max_observations + 1)
-    for bad in ([*good, {"y": "1"}], [{"seq": 3}, {"seq": 5}], [{"y": 1, "pending": True}], many):
+    for plain in ([{"y": 1}, {"y": -0.5, "time": 1714521600}], [{"y": 1}, {"y": None}], []):
+        body = json.dumps(plain).encode()
+        assert FORMS.valid_list(body) == FORMS.observations(body)
+    most = Settings().max_observations
+    few = [{"y": 1}, {"y": 1, "pending": True}]
+    for bad in ([*good, {"y": "1"}], [{"seq": 3}, {"seq": 5}], few, [{}] * (most + 1)):
         assert FORMS.valid_list(json.dumps(bad).encode()) is None
+    settings = Settings(max_observations=2)
+    for count in (2, 3):
+        found = ObservationParser(settings).valid_list(json.dumps([{"y": 1}] * count).encode())
+        assert (found is None) == (count == 3)
     for other in (body.ljust(SHORT_BYTES + 1), body[:-1], b"\xff", b'{"y": 1}'):
         assert FORMS.valid_list(other) is None
 
