@@ -550,7 +550,8 @@ def labels_of(parts: Sequence[Part], outputs: int) -> tuple[Floats, Floats]:
         begin = end
         end += len(run)
         if isinstance(run, list):
-            y[begin:end] = [numbers(record.y) or missing for record in run]
+            labels = [numbers(record.y) or missing for record in run]
+            y[begin:end] = np.reshape(labels, (len(run), outputs))
             for at, record in enumerate(run, begin):
                 if record.offset:
                     offset[at] = record.offset

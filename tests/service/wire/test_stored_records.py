@@ -264,6 +264,14 @@ def test_labels_are_read_as_columns_whatever_their_records_are(outputs):
     assert [own.shape for own in rows.labels_of([], outputs)] == [(0, outputs)] * 2
 
 
+@pytest.mark.parametrize("fields", [{}, {"y": [1.0]}, shaped(3, 0)])
+def test_labels_of_another_size_are_refused(fields):
+    record = ordinary(5, random.Random(6), **fields)
+    for row in (record, rows.encode_row(record)):
+        with pytest.raises(ValueError, match="expected rows of 2 numbers|cannot reshape"):
+            rows.labels_of([[row]], 2)
+
+
 def test_a_block_that_was_cut_or_goes_on_is_refused():
     rng = random.Random(4)
     body = rows.block_of(3, [rows.encode_row(record) for record in mixed(rng, 3, 9)])
