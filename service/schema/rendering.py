@@ -269,16 +269,18 @@ class QuietColumns(NamedTuple):
             missing = lacking.nonzero()[0].tolist()
             for at in _WHOLE:
                 columns[at] = [b"%d" % number for number in table[:, at].tolist()]
-        columns.append([stream.encode() for stream in self.streams])
+        columns.append(list(map(str.encode, self.streams)))
         columns.append(_encode(list(self.seqs))[1:-1].split(b","))
         columns.append([time and _encode(time) for time in self.times])
         texts = [b""] * count
         for chosen, (timed, periods) in self._alike():
             form, pick = _form(kind, self.model, self.full, layout, self.duplicate, timed, periods)
-            own: Sequence[Sequence[Any]] = pick(columns)
-            if len(chosen) < count:
-                own = [[column[i] for i in chosen] for column in own]
-            for i, values in zip(chosen, zip(*own, strict=True), strict=True):
+            own = pick(columns)
+            if len(chosen) == count:  # nearly always
+                texts = list(map(form.__mod__, zip(*own, strict=True)))
+                continue
+            some = [[column[i] for i in chosen] for column in own]
+            for i, values in zip(chosen, zip(*some, strict=True), strict=True):
                 texts[i] = form % values
         for i in missing:
             texts[i] = _encode(self.answer(kind, i))
