@@ -642,8 +642,9 @@ class Lines:
     """Commands and reads of one worker, over a connection for each group of keys. Not thread-safe.
 
     Commands wait for the next read, and go out as one message with it. A blocking read outlasts
-    the calls that wait for it; nothing else goes over its connection meanwhile. One that is lost
-    raises, and so are all replies that were to come.
+    the calls that wait for it; nothing else goes over its connection meanwhile. Redis before 7.2
+    answers it with entries of one key alone, and the next read with the others. A connection that
+    is lost raises, and takes all replies with it that were to come.
     """
 
     def __init__(self, client: StoreClient) -> None:
