@@ -51,7 +51,7 @@ LONGEST_WAIT_S, HEALED_WITHIN_S = 10.0, 3.0
 PATIENCE_S = 120.0  # of the comparison, after the storm
 CALM_S = 6.0  # posts go on for so long after the last fault
 # Of an event, by labels of the history; of one that could not be read it stays as it was before.
-EXPLAINED = {"before", "after", "explanation", "start_time", "start_arrived"}
+EXPLAINED = {"before", "after", "explanation", "sentence", "start_time", "start_arrived"}
 TOLERANCE = 1e-9
 # Searches for quantiles end that close; torch serves until kernels are ready, which go other ways.
 QUANTILE_TOLERANCE = 1e-7
