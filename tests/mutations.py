@@ -269,9 +269,9 @@ MUTATIONS = [
     ),
     Mutation(
         "quiet: repeats of a held series are scored",
-        "service/worker/filtering/quiet.py",
-        "scored -= np.add.reduceat(unscored, ends - number, dtype=scored.dtype)",
-        "pass",
+        "model_core/compiled/plain.py",
+        "                scored[run] += 1\n",
+        "            scored[run] += 1\n",
         "tests/service/worker/filtering/test_quiet.py",
     ),
     Mutation(
@@ -389,8 +389,8 @@ MUTATIONS = [
     ),
     Mutation(
         "quiet: a label that is no whole number is a count",
-        "service/worker/filtering/quiet.py",
-        "allowed &= np.logical_not(whole) | (np.floor(y) == y)",
+        "model_core/compiled/plain.py",
+        "fits = fits and (not whole or math.floor(value) == value)",
         "pass",
         "tests/service/worker/filtering/test_quiet.py",
     ),
