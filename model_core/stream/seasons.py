@@ -109,8 +109,10 @@ def begin_anew(slab: Slab, series: Series, past: Past, tick: Callable[[], object
 
     The regimes that it finds among these are known, no events. The regime that the filter before
     believed in goes on where the new one begins. tick: is called while the work goes on. None:
-    the new filter takes no observations, and the series goes on with the one before.
+    there are none, or the new filter refuses one, and the series goes on with the one before.
     """
+    if not past.seen.rows:
+        return None
     state = series.state
     seasons = series.season_state
     row = series.row

@@ -87,6 +87,27 @@ def test_a_season_is_found_by_the_first_search_and_kept_from_then_on(bench):
     assert np.abs(means(answers[FIRST:]) - expected).max() < 0.6
 
 
+@pytest.mark.parametrize("part", [1, 32])
+def test_a_stream_that_retains_nothing_goes_on_with_its_filter_once_it_knows_a_season(
+    pair, close, part
+):
+    quiet, troubled = pair
+    for bench in pair:
+        made(bench, seasonal=True, history=0)
+    expected, answers = quiet.observe("a", day(290)), []
+    for i in range(0, 290, 58):
+        answers += troubled.observe("a", day(290)[i : i + 58], part=part)
+        troubled.crash()
+    close(answers, expected)
+    assert answers[-1]["season"] == {"periods": [24]}
+
+
+def test_a_vector_that_retains_nothing_goes_on_where_an_output_moves_for_the_first_time(bench):
+    made(bench, model="joint", history=0)
+    moving = [[y, 5.0 + y * (i >= 50)] for i, y in enumerate(noise(100))]
+    assert bench.observe("a", moving)[-1]["seq"] == 99
+
+
 @pytest.mark.parametrize("settings", [{"seasonal": True, "warmup": 100}, {"history": 120}], ids=str)
 def test_nothing_is_lost_with_a_worker(pair, close, settings):
     """Nor where the labels by which the season is found come late, in order."""
