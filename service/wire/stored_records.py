@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, groupby, islice, repeat
 from math import prod
-from operator import add, attrgetter
+from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
 from types import ModuleType
@@ -748,17 +748,6 @@ def _further(count: int) -> Struct:
     return Struct(f"<B{count}d")
 
 
-def stored_positions(places: Iterable[int], bodies: Sequence[bytes]) -> list[bytes]:
-    """Return encoded positions as elements of `packed`, each with its checksum; places: of each."""
-    table = np.empty(len(bodies), _STORED)
-    table["raw"] = _RAW
-    table["length"] = np.array(list(map(len, bodies))) + CHECKSUM_SIZE
-    table["mark"] = CHECKSUM_MARK[0]
-    table["crc"] = list(map(crc32, bodies, places))
-    heads: list[bytes] = table.view(f"V{table.itemsize}").tolist()
-    return list(map(add, heads, bodies))
-
-
 def decode_position(body: bytes) -> Position:
     """Decode what `encode_position` made; raises MsgspecError, IndexError or StructError."""
     if body[0] == WHOLE:
@@ -781,34 +770,42 @@ def block_of(first: int, rows: Sequence[bytes]) -> bytes:
     return first.to_bytes(_SEQ_BYTES, "little") + bytes([len(rows)]) + b"".join(rows)
 
 
-def stored_blocks(
-    places: Iterable[int],
-    firsts: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    rows: Sequence[bytes],
-) -> list[bytes]:
-    """Return one block for each of several tails, with its checksum, as elements of `packed`.
-
-    places: of the checksums. rows: those of each, joined. Each is two parts, of which these are the
-    second.
-    """
+def headers_of(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return how blocks (N,) begin, as bytes (N, ...)."""
     headers = np.empty(len(firsts), _BLOCK)
     headers["first"], headers["above"] = _halves(firsts)
     headers["count"] = counts
-    own: list[bytes] = headers.view(f"V{_HEADER}").tolist()
-    table = np.empty(len(firsts), _STORED_BLOCK)
-    table["raw"] = _RAW
-    table["length"] = np.array(list(map(len, rows))) + CHECKSUM_SIZE + _HEADER
-    table["mark"] = CHECKSUM_MARK[0]
-    table["crc"] = list(map(crc32, rows, map(crc32, own, places)))
-    table["header"] = headers.view(f"V{_HEADER}")
-    heads: list[bytes] = table.view(f"V{table.itemsize}").tolist()
-    return list(chain.from_iterable(zip(heads, rows, strict=True)))
+    return bytes_of(headers)
 
 
-def packed(count: int, *elements: bytes) -> bytes:
-    """Return the list in msgpack of so many elements, which are packed; joined or not."""
-    return b"".join((b"\xdd", count.to_bytes(4, "big"), *elements))
+def bytes_of(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return rows (N,) as bytes (N, ...)."""
+    return np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.itemsize)
+
+
+def elements(
+    places: NDArray[np.int64],
+    heads: NDArray[np.uint8],
+    more: Sequence[bytes],
+    enter_framed: Callable[..., None],
+) -> tuple[bytes, list[int]]:
+    """Return bodies with their checksums as elements of `packed`, joined; and where each ends.
+
+    places: (N,) of the checksums. heads: (N, ...) how the bodies begin. more: what follows in each.
+    enter_framed: of `model_core.compiled.checksums`, which API processes do not load.
+    """
+    sizes = np.fromiter(map(len, more), np.int64, len(more))
+    data = np.frombuffer(b"".join(more), np.uint8)
+    before = np.frombuffer(_BEFORE_ELEMENT, np.uint8)
+    out = np.empty(len(data) + len(more) * (heads.shape[1] + _ELEMENT), np.uint8)
+    ends = np.empty(len(more), np.int64)
+    enter_framed(heads, data, sizes, places, before, out, ends)
+    return out.tobytes(), ends.tolist()
+
+
+def packed(count: int, elements: bytes) -> bytes:
+    """Return the list in msgpack of so many elements, which are packed and joined."""
+    return b"".join((b"\xdd", count.to_bytes(4, "big"), elements))
 
 
 def begin_of(blob: bytes) -> int:
@@ -902,14 +899,13 @@ def split_block(body: bytes) -> list[bytes | Record]:
 CHECKSUM_MARK = b"\xc1"
 CHECKSUM_SIZE = 5  # of what precedes the body
 _SUM = [("mark", "u1"), ("crc", "<u4")]
-# Strings of a list in msgpack, as the server's scripts read them: it has to be raw 32.
-_RAW = 0xDB
-_ELEMENT = [("raw", "u1"), ("length", ">u4"), *_SUM]
-_STORED = np.dtype(_ELEMENT)
 # What is stored of a block before its rows.
 _BEFORE = np.dtype([*_SUM, *_BLOCK.descr])
 BEFORE_ROWS = _BEFORE.itemsize
-_STORED_BLOCK = np.dtype([*_ELEMENT, ("header", f"V{_HEADER}")])
+# Strings of a list in msgpack, as the server's scripts read them, which has to be raw 32: a byte
+# before the length, of four, and then the mark.
+_BEFORE_ELEMENT = b"\xdb" + CHECKSUM_MARK
+_ELEMENT = 1 + 4 + CHECKSUM_SIZE  # bytes before a body
 
 
 class Damaged(ValueError):

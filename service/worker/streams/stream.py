@@ -820,31 +820,40 @@ def _checkpoints(moved: Asleep) -> dict[int, list[Effect]]:
 def _pushed(moved: Asleep) -> dict[int, Pushed]:
     """Tails and positions of streams of which only these move, by partition."""
     # Made at once: a call of numpy takes as long for one as for a hundred.
+    from model_core.compiled.checksums import enter_framed  # numba: half a second
+
     asleep = moved.streams
     rows = moved.rows
     position = rows["position"]
     counts = rows["moved"]
-    bodies: list[bytes] = position.view(f"V{position.itemsize}").tolist()
+    further = [b""] * len(asleep)
     for i, own in moved.further.items():
-        bodies[i] += stored_records.further_bytes(own)
-    positions = stored_records.stored_positions(rows["position_place"].tolist(), bodies)
-    tails = stored_records.stored_blocks(
-        rows["tail_place"].tolist(),
-        position["seq"] - counts,
-        counts,
+        further[i] = stored_records.further_bytes(own)
+    positions, ends_of_positions = stored_records.elements(
+        rows["position_place"].astype(np.int64),
+        stored_records.bytes_of(position),
+        further,
+        enter_framed,
+    )
+    tails, ends_of_tails = stored_records.elements(
+        rows["tail_place"].astype(np.int64),
+        stored_records.headers_of(position["seq"] - counts, counts),
         list(map(b"".join, moved.new)),
+        enter_framed,
     )
     pushed = {}
-    first = 0
+    end = 0
+    of_tails = of_positions = slice(0, 0)
     for partition, streams in groupby(asleep, attrgetter("partition")):
         names = [stream.name for stream in streams]
-        end = first + len(names)
+        end += len(names)
+        of_tails = slice(of_tails.stop, ends_of_tails[end - 1])
+        of_positions = slice(of_positions.stop, ends_of_positions[end - 1])
         pushed[partition] = Pushed(
             names,
-            stored_records.packed(len(names), *tails[2 * first : 2 * end]),
-            stored_records.packed(len(names), *positions[first:end]),
+            stored_records.packed(len(names), tails[of_tails]),
+            stored_records.packed(len(names), positions[of_positions]),
         )
-        first = end
     return pushed
 
 

@@ -425,7 +425,7 @@ def pushed_to(**elements):
 def strings(elements):
     """A list of them in msgpack, each as raw 32."""
     listed = [b"\xdb" + len(element).to_bytes(4, "big") + element for element in elements]
-    return packed(len(listed), *listed)
+    return packed(len(listed), b"".join(listed))
 
 
 @pytest.mark.parametrize("most", [1, 2, 4096], ids=["each alone", "in pairs", "at once"])

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from model_core.compiled.checksums import enter_framed
 from model_core.stream.state import KnownRegime
 from model_core.stream_settings import DEFAULTS
 from service.store.streams import UNREADABLE
@@ -13,13 +14,14 @@ from service.wire.stored_records import (
     POSITION,
     TOO_MANY,
     block_of,
+    bytes_of,
     checksummed_at,
+    elements,
     enter_numbers,
     further_bytes,
+    headers_of,
     numbers_of,
     packed,
-    stored_blocks,
-    stored_positions,
 )
 
 
@@ -86,13 +88,11 @@ def test_many_at_once_are_encoded_as_each_alone():
     labels = [[1.5], [0.5, -0.0, 2.0]]
     heads = [ordinary(rng, last_label=rng.choice(labels)) for _ in range(200)]
     rows = np.array([numbers_of(head) for head in heads], POSITION)
-    bodies = [
-        row + further_bytes(head.last_label[1:])
-        for row, head in zip(rows.view(f"V{rows.itemsize}").tolist(), heads, strict=True)
-    ]
-    stored = stored_positions(range(200), bodies)
+    further = [further_bytes(head.last_label[1:]) for head in heads]
+    stored, ends = elements(np.arange(200), bytes_of(rows), further, enter_framed)
     each = [checksummed_at(at, encode_position(head)) for at, head in enumerate(heads)]
-    assert strings_of(packed(200, *stored)) == each
+    assert strings_of(packed(200, stored)) == each
+    assert strings_of(packed(7, stored[: ends[6]])) == each[:7]
 
 
 def test_many_blocks_are_stored_as_each_alone():
@@ -101,11 +101,12 @@ def test_many_blocks_are_stored_as_each_alone():
     rows = [[rng.randbytes(rng.randrange(300)) for _ in range(rng.randrange(1, 4))] for _ in firsts]
     joined = [b"".join(own) for own in rows]
     counts = np.array([*map(len, rows)])
-    stored = packed(50, *stored_blocks(range(50), np.array(firsts), counts, joined))
+    headers = headers_of(np.array(firsts), counts)
+    stored, _ = elements(np.arange(50), headers, joined, enter_framed)
     each = [
         checksummed_at(n, block_of(*own)) for n, own in enumerate(zip(firsts, rows, strict=True))
     ]
-    assert strings_of(stored) == each
+    assert strings_of(packed(50, stored)) == each
 
 
 def test_numbers_are_entered_as_they_were_read():
