@@ -718,6 +718,13 @@ def test_read_waits_for_the_first_entry(redis_url, log, add):
     assert time.monotonic() - began >= 0.04
 
 
+def test_a_wait_from_elsewhere_is_given_up(log, add):
+    assert log.read({P: START}, count=10, block_ms=20) == {}  # it goes on
+    first, second = add(2)
+    found = log.read({P: Offset(first, DONE)}, count=10, block_ms=1000)
+    assert [entry.id for entry in found[P]] == [second]
+
+
 def test_a_wait_that_a_server_closed_is_lost_and_the_next_begins_anew(redis_client, log, add):
     assert log.read({P: START, 0: START}, count=10, block_ms=20) == {}  # it goes on
     redis_client.client_kill_filter(_type="normal", skipme=True)
