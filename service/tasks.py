@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -55,11 +54,12 @@ def described(task: asyncio.Task[Any]) -> str:
 
 
 async def happened(event: asyncio.Event, timeout_s: float) -> bool:
-    """Wait for an event, at most this long; whether it came."""
-    with contextlib.suppress(TimeoutError):
+    """Wait for an event, at most this long; whether it came, though it be cleared since."""
+    try:
         async with asyncio.timeout(timeout_s):
-            await event.wait()
-    return event.is_set()
+            return await event.wait()
+    except TimeoutError:
+        return event.is_set()
 
 
 async def apart(executor: Executor, work: Callable[..., T], *args: Any) -> T:

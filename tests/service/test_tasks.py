@@ -27,6 +27,15 @@ async def begun(*runs):
     return tasks_begun
 
 
+async def test_an_event_came_though_it_is_cleared_before_its_waiter_goes_on():
+    event = asyncio.Event()
+    (waiting,) = await begun(happened(event, PATIENCE_S))
+    event.set()
+    event.clear()
+    assert await waiting is True
+    assert await happened(event, 0.0) is False
+
+
 def logged(caplog):
     return [record for record in caplog.records if record.name == "service.tasks"]
 
