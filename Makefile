@@ -43,7 +43,7 @@ $(KERNELS_STAMP): $(RUN_STAMP) $(KERNEL_SOURCES)
 
 $(DEMO_KERNELS_STAMP): $(RUN_STAMP) $(KERNEL_SOURCES)
 	@echo 'kernels of the two models of the demo and of the default one, compiled for this processor'
-	$(BIN)/python -m model_core.compiled step beside explaining periods checksums gaussian averaged poisson
+	$(BIN)/python -m model_core.compiled step beside explaining periods checksums plain gaussian averaged poisson
 	@touch $@
 
 $(TEST_STAMP): $(RUN_STAMP)

@@ -623,7 +623,7 @@ class Reply:
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """A connection, and what is to come over it: replies, then entries."""
+    """A connection with the replies, then the entries, that a server still has to send."""
 
     pool: Any
     connection: Any

@@ -330,7 +330,7 @@ class Engine:
             model = self.catalogue.of(head)
             metrics.know_model(settings.model)
             with self._ticking():  # kernels may have to be compiled
-                for name in ("checksums", "explaining", "periods"):
+                for name in ("checksums", "explaining", "periods", "plain"):
                     import_module(f"model_core.compiled.{name}")
                 room = SlabMemory(
                     min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part), self._make_room

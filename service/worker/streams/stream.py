@@ -819,9 +819,9 @@ def _checkpoints(moved: Asleep) -> dict[int, list[Effect]]:
 
 def _pushed(moved: Asleep) -> dict[int, Pushed]:
     """Tails and positions of streams of which only these move, by partition."""
-    # Made at once: a call of numpy takes as long for one as for a hundred.
     from model_core.compiled.checksums import enter_framed  # numba: half a second
 
+    # Made at once: a call of numpy takes as long for one as for a hundred.
     asleep = moved.streams
     rows = moved.rows
     position = rows["position"]
@@ -843,7 +843,8 @@ def _pushed(moved: Asleep) -> dict[int, Pushed]:
     )
     pushed = {}
     end = 0
-    of_tails = of_positions = slice(0, 0)
+    of_tails = slice(0, 0)
+    of_positions = slice(0, 0)
     for partition, streams in groupby(asleep, attrgetter("partition")):
         names = [stream.name for stream in streams]
         end += len(names)
