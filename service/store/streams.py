@@ -18,7 +18,7 @@ from service import wire
 from service.store import keys
 from service.store.shards import Argument, StoreClient, Words, script
 from service.wire import stored_records
-from service.wire.stored_records import Part, Sums
+from service.wire.stored_records import Part, Sums, begin_of
 
 BLOCK = 64  # rows in a block of a tail, at most
 END = 1 << 48  # after all positions
@@ -68,7 +68,7 @@ def rows_of(
     Blocks follow on each other. One that begins within the one before stands for its last rows.
     Those that end before `start` are not looked at, though they be damaged. Raises UnreadablePart.
     """
-    before = max(0, bisect_right(blobs, start, key=stored_records.begin_of) - 1)
+    before = max(0, bisect_right(blobs, start, key=begin_of) - 1)
     place = wire.place_of("tail", stream)
     parts: list[Part] = []
     first = end = start
@@ -168,10 +168,31 @@ class Stored(NamedTuple):
     wrong: str | None = None  # why it cannot be read
 
 
+class Span(NamedTuple):
+    """Rows of a stream from the position `first` to before `end`.
+
+    thin: whether blocks of a tail that ends there are likely to have few rows each.
+    """
+
+    partition: int
+    stream: str
+    first: int
+    end: int
+    thin: bool = False
+
+
 def reading_span(partition: int, stream: str, first: int, end: int, *fields: str) -> Words:
     """Return what reads blocks with the rows from `first` to `end`, and fields of the heads."""
     names = [keys.heads(partition), keys.tail(partition, stream)]
     return script("rows", names, [first, end, *fields])
+
+
+def _reading(span: Span) -> Words:
+    if not span.thin:
+        return reading_span(span.partition, span.stream, span.first, span.end)
+    # Each block has a row of its own, at least, so that so many hold the span. A script takes four
+    # times as long.
+    return ("LRANGE", keys.tail(span.partition, span.stream), span.first - span.end, -1)
 
 
 class Store:
@@ -210,22 +231,31 @@ class Store:
         for stream, own in zip(streams, loaded, strict=True):
             # Of one that is new the last rows, to see that nothing is left of another.
             first, end = (END - 1, END) if own.head is None else (own.head.checkpoint, own.head.seq)
-            spans.append((partition, stream, first, end))
+            spans.append(Span(partition, stream, first, end))
         tails = self.tails(spans)
         return [own._replace(tail=tail) for own, tail in zip(loaded, tails, strict=True)]
 
-    def tails(self, spans: Sequence[tuple[int, str, int, int]]) -> list[list[bytes]]:
+    def tails(self, spans: Sequence[Span]) -> list[list[bytes]]:
         """Read blocks of streams that have rows in spans, as `blocks` made them, in one round trip.
 
-        spans: partition, stream, position of the first row and after the last row, of each.
+        Where a tail does not end with its span, or has a gap, it takes a second one.
         """
-        commands = [
-            reading_span(partition, stream, first, end)
-            for partition, stream, first, end in spans
-            if first < end
-        ]
-        stored = iter(self._client.all(commands) if commands else ())
-        return [next(stored)[0] if first < end else [] for _, _, first, end in spans]
+        wanted = [i for i, span in enumerate(spans) if span.first < span.end]
+        commands = [_reading(spans[i]) for i in wanted]
+        found: list[list[bytes]] = [[] for _ in spans]
+        again = []
+        for i, reply in zip(wanted, self._client.all(commands) if commands else (), strict=True):
+            if not spans[i].thin:
+                found[i] = reply[0]
+            elif reply and begin_of(reply[0]) <= spans[i].first:
+                found[i] = reply
+            else:
+                again.append(i)
+        if again:
+            others = self.tails([spans[i]._replace(thin=False) for i in again])
+            for i, blobs in zip(again, others, strict=True):
+                found[i] = blobs
+        return found
 
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
         """Read the committed changes of a stream, by id; raises UnreadablePart."""

@@ -10,13 +10,22 @@ from model_core.stream.state import SeenLabels
 from service import wire
 from service.store import keys
 from service.store.log import Effect
-from service.store.streams import Store, UnreadablePart, blocks, reading, rows_of
+from service.store.streams import (
+    BLOCK,
+    Span,
+    Store,
+    UnreadablePart,
+    blocks,
+    reading,
+    rows_of,
+)
 from service.wire import Head, Record, stored_records
-from service.wire.stored_records import Part, decoded_row
+from service.wire.stored_records import Part, begin_of, decoded_row
 
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
+FEW = 2  # rows in a block, of a tail whose last blocks are read by their number
 
 
 class Tail:
@@ -24,10 +33,10 @@ class Tail:
 
     new: by position, up to the stream's own, rows, and records, which are encoded when their
     answers are complete. stored: position after the last row in the store; new rows may stand for
-    stored ones.
+    stored ones. thin: whether blocks that were read last, and written since, have few rows each.
     """
 
-    __slots__ = ("new", "partition", "place", "stored", "stream")
+    __slots__ = ("new", "partition", "place", "stored", "stream", "thin")
 
     def __init__(self, partition: int, stream: str) -> None:
         self.partition = partition
@@ -39,6 +48,7 @@ class Tail:
         """Have nothing that is new, and nothing in the store."""
         self.new: dict[int, Record | bytes] = NOTHING
         self.stored = 0
+        self.thin = False
 
     def put(self, record: Record) -> None:
         """Keep a record that is new or was changed."""
@@ -60,9 +70,9 @@ class Tail:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def missing(self, head: Head, most: int) -> tuple[int, str, int, int]:
-        """The span of those of the last `most` records that are stored, as of `Store.tails`."""
-        return self.partition, self.stream, _first(head, most), self.stored
+    def missing(self, head: Head, most: int) -> Span:
+        """The span of those of the last `most` records that are stored."""
+        return Span(self.partition, self.stream, _first(head, most), self.stored, self.thin)
 
     def retained(self, head: Head, store: Store, most: int) -> list[Record]:
         """The last `most` records that are retained; ascending.
@@ -108,6 +118,9 @@ class Tail:
                 raise UnreadablePart(
                     f"observations {first}-{begin - 1} of {self.stream!r} are missing"
                 )
+            rows = self.stored - begin_of(stored[0])
+            if rows >= BLOCK:
+                self.thin = rows <= FEW * len(stored)
         new = list(map(self.new.__getitem__, range(max(first, begin), head.seq)))
         return [*parts, new] if new else parts
 
@@ -129,6 +142,7 @@ class Tail:
             effects.append(("CUT", key, first))
         effects.append(("RPUSH", key, *blocks(self.place, first, rows)))
         self.stored = end
+        self.thin = self.thin and len(rows) <= FEW
         self.new = NOTHING
         return effects
 

@@ -43,7 +43,7 @@ from service.wire import (
 )
 from service.wire.records import Position
 from service.wire.stored_records import POSITION, decoded_row, enter_numbers, field_at
-from service.worker.streams.history import NOTHING, Tail, encoded_row
+from service.worker.streams.history import FEW, NOTHING, Tail, encoded_row
 from service.worker.streams.step_inputs import label_of
 
 FEWEST_ROWS = 64  # room for so many at first
@@ -841,6 +841,8 @@ def _pushed(moved: Asleep) -> dict[int, Pushed]:
         list(map(b"".join, moved.new)),
         enter_framed,
     )
+    for i in (counts > FEW).nonzero()[0].tolist():
+        asleep[i].tail.thin = False
     pushed = {}
     end = 0
     of_tails = slice(0, 0)

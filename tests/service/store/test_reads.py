@@ -13,6 +13,7 @@ from service.store.connection import connect, connect_async
 from service.store.reads import AsyncStore, Health
 from service.store.streams import (
     END,
+    Span,
     Store,
     Stored,
     UnreadablePart,
@@ -86,10 +87,40 @@ def test_the_last_rows_of_several_streams(redis_client, store):
     redis_client.rpush(keys.tail(P, "lists"), *blocks(wire.place_of("tail", "lists"), 0, rows))
     spans = [("a", 130, 200), ("a", 200, 200), ("b", 0, 3), ("c", 0, 1), ("a", 9, 4)]
     spans += [("a", END - 1, END), ("lists", 130, 200)]
-    found = store.tails([(P, *span) for span in spans])
+    found = store.tails([Span(P, *span) for span in spans])
     assert list(map(len, found)) == [70, 0, 3, 0, 0, 1, 2]
     assert seqs(records_of("a", found[0])) == [*range(130, 200)]
     assert seqs(records_of("lists", found[-1], 130)) == [*range(130, 200)]
+    thin = store.tails([Span(P, *span, thin=True) for span in spans])
+    assert thin[:-1] == found[:-1]
+    assert len(thin[-1]) == 4
+
+
+def readable(blobs, first, end):
+    """Positions of the rows in a span, or that it cannot be read."""
+    try:
+        return seqs(records_of("a", blobs, first, end))
+    except UnreadablePart:
+        return None
+
+
+def test_thin_tails_that_are_not_as_expected_are_read_as_any(redis_client, store):
+    """They go on after the span, or end before it, or lack a block."""
+    place = wire.place_of("tail", "a")
+    rows = [wire.encode_row(record(at)) for at in range(12)]
+    alone = (blob for at in range(4, 12) for blob in blocks(place, at, [rows[at]]))
+    whole = [*blocks(place, 0, rows[:4]), *alone]
+    every = [(first, end) for first in range(13) for end in range(first + 1, 15)]
+    spans = [Span(P, "a", *span) for span in every]
+    for blobs in (whole, whole[:-2], whole[1:], [*whole[:5], *whole[6:]], []):
+        redis_client.delete(keys.tail(P, "a"))
+        if blobs:
+            redis_client.rpush(keys.tail(P, "a"), *blobs)
+        found = store.tails(spans)
+        thin = store.tails([span._replace(thin=True) for span in spans])
+        for span, blobs_of_any, blobs_of_thin in zip(every, found, thin, strict=True):
+            assert readable(blobs_of_thin, *span) == readable(blobs_of_any, *span)
+        assert readable(thin[0], *every[0]) == ([0] if blobs[:1] == whole[:1] else [])
 
 
 # --- the API's side ---------------------------------------------------------------------------

@@ -183,37 +183,43 @@ def test_a_corrected_record_stands_for_the_stored_one():
     assert [r.y for r in records_of("a", stored)][-2:] == [6.0, -2.0]
 
 
-def test_what_is_read_is_what_is_stored_and_what_is_new():
+@pytest.mark.parametrize(("often", "expected_thin"), [(0.1, {False}), (0.02, {False, True})])
+def test_what_is_read_is_what_is_stored_and_what_is_new(often, expected_thin):
     """However many blocks there are, and rows that stand for stored ones."""
     rng = random.Random(2)
     stream = Stream(0, "a")
-    settings = wire.StreamSettings("gaussian", history=50)
+    settings = wire.StreamSettings("gaussian", history=100)
     stream.create(wire.Head(1, settings, warm=True, y_dim=1))
     head = stream.live()
     stored = []
     labels = []
+    thins = set()
     for _ in range(300):
-        if head.seq > 20 and rng.random() < 0.1:
+        if head.seq > 20 and rng.random() < often:
             first = head.seq - rng.randrange(1, 20)
             labels[first:] = [-1.0 - label for label in labels[first:]]
             for seq in range(first, head.seq):
                 stream.tail.put(record(seq, labels[seq], accepted_ms=seq))
-        count = rng.choice((1, 1, 3))
+        count = rng.choice((1, 1, 3)) if often > 0.05 else 1
         labels += map(float, range(head.seq, head.seq + count))
         observe(stream, count)
         for most in (1, 7, 1000):
-            *_, first, end = stream.tail.missing(head, most)
+            *_, first, end, thin = stream.tail.missing(head, most)
             at = bisect_right(stored, first, key=stored_records.begin_of) - 1
             blobs = stored[max(at, 0) :] if first < end else []
+            if thin and blobs:
+                blobs = stored[first - end :]
+            thins.add(thin)
             found = stream.tail.labels(head, blobs, most)
-            expected = labels[-min(most, 50, len(labels)) :]
+            expected = labels[-min(most, 100, len(labels)) :]
             assert found.y[:, 0].tolist() == expected
             number = rng.randrange(len(expected))
             assert found.moment(number) == (None, head.seq - len(expected) + number)
         if rng.random() < 0.7:
             head.checkpoint = head.seq
             stored = applied(stored, tail_effects(stream))
-    assert head.oldest > 200
+    assert head.oldest > 150
+    assert thins == expected_thin
 
 
 def test_blocks_that_do_not_follow_on_each_other_are_refused():
