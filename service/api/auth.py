@@ -69,28 +69,35 @@ class Authenticator:
         if needs == OPEN:
             return
         sent = scope["state"]["headers"].get(b"authorization")
-        if self.stale and (self._required or sent is not None):
+        if self._stale and (self._required or sent is not None):
             await self._renew()
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        key = self.check(sent, hosts, needs)
+        key = self._check(sent, hosts, needs)
         if key is None:
             return
         scope["state"]["key"] = key.id
-        rate = self.rate_of(key)
+        rate = self._rate_of(key)
         if rate is not None and (wait_s := await from_store(self._spent(key, rate))):
             detail = f"key {key.name!r}: rate limit of {rate} exceeded"
             raise RateExceeded(detail, rate.amount, rate.window_s, wait_s)
 
+    def admits(self, sent: bytes | None, hosts: Iterable[bytes], needs: str) -> bool:
+        """Whether a request is admitted without a look into the store; raises as `admit`.
+
+        sent: header Authorization.
+        """
+        if self._stale:
+            return False
+        key = self._check(sent, hosts, needs)
+        return key is None or self._rate_of(key) is None
+
     @property
-    def stale(self) -> bool:
+    def _stale(self) -> bool:
         """Whether the key table is to be read again before it is used."""
         return time.monotonic() > self._fresh_until
 
-    def check(self, sent: bytes | None, hosts: Iterable[bytes], needs: str) -> Key | None:
-        """Return the key that is sent, if any, without its rate; raises as `admit`.
-
-        To be called with a table that is not stale. sent: header Authorization.
-        """
+    def _check(self, sent: bytes | None, hosts: Iterable[bytes], needs: str) -> Key | None:
+        """Return the key that is sent, if any, without its rate; raises as `admit`."""
         if sent is None and not self._required:
             for host in hosts:
                 if not is_own_name(host, self._names):
@@ -157,7 +164,7 @@ class Authenticator:
                 self._required = True  # and stays so, even if the keys are lost
         self._fresh_until = started + self._cache_s
 
-    def rate_of(self, key: Key) -> Rate | None:
+    def _rate_of(self, key: Key) -> Rate | None:
         """Return a key's rate; None without one, so that such a key costs no round trip."""
         return _parsed_rate(key.rate or self._key_rate)
 

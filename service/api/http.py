@@ -3,7 +3,7 @@
 `RequestMiddleware` gives a request its id, refuses it before its body is read if this process has
 no room for it, and measures it. `Route` admits its key and turns errors into problem documents.
 Endpoints read bodies, bounded in size and time, and build their answers by the functions below.
-Nearly all posts of one observation pass nothing of this: see `server.PlainPosts`.
+Nearly all posts of observations and samples pass nothing of this: see `server.PlainPosts`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -71,6 +72,8 @@ CLOSE = (b"connection", b"close")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 SPARE_CONNECTIONS = 128  # over the limit, of which each is closed once it has an answer
 CLIENT_LEFT = 499
+# A list takes as long as it has observations: it must not hide what a single one takes.
+LIST = " (list)"  # after the route, in the label of its duration
 BODY_TIMEOUT_S = 30.0  # the largest body, 8 MiB, at 2.2 Mbit/s
 LIGHT_BYTES = 16_384  # of a body that is read at once, without a thread: some milliseconds
 LIGHT_VALUES = 600  # in such a body
@@ -255,8 +258,7 @@ class RequestMiddleware:
         # Streaming responses are measured to the first byte.
         seconds = (scope["state"].get("answered_s") or time.perf_counter()) - began
         route: str = getattr(scope.get("route"), "path", "unmatched")
-        # A list takes as long as it has observations: it must not hide what a single one takes.
-        label = route + " (list)" if "list" in scope["state"] else route
+        label = route + LIST if "list" in scope["state"] else route
         self._gathered.add(request_duration(label, method, status), seconds)
         if trace is not None:
             trace.end(route, status)
@@ -525,14 +527,19 @@ class ListResponse(Response):
         """Send the answers, with time for others in between."""
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
+        for part in self.parts():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b""})
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the body in the parts that are sent."""
         before, between, after = self._around
         pieces = self._pieces or [b""]
         for piece in pieces[:-1]:
-            await send({"type": "http.response.body", "body": before + piece, "more_body": True})
-            await asyncio.sleep(0)
+            yield before + piece
             before = between
-        last = b"".join((before, pieces[-1], after))
-        await send({"type": "http.response.body", "body": last})
+        yield b"".join((before, pieces[-1], after))
 
 
 async def submit(request: Request, command: Command) -> Response:

@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn, and plain posts of one observation, which pass nothing else of it.
+"""The HTTP server: uvicorn, and plain posts of observations, which pass nothing else of it.
 
 Its start is cancelled by a signal, its stop drains streams.
 
@@ -14,7 +14,7 @@ import re
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import lru_cache, partial
 from math import ceil
 from types import FrameType
@@ -35,7 +35,9 @@ from service.api.gateway.gateway import PendingCommand
 from service.api.gateway.load_shedding import count_shed
 from service.api.http import (
     CLOSE,
+    LIST,
     Admission,
+    ListResponse,
     Route,
     answer_response,
     checked_key,
@@ -46,11 +48,19 @@ from service.api.http import (
     request_duration,
     request_id_of,
 )
+from service.api.parsing.bodies import JSON
 from service.api.parsing.observations import digest
-from service.api.routes.observations import template_of
+from service.api.parsing.samples import version_of
+from service.api.routes.observations import (
+    apply_items,
+    apply_observations,
+    refuse_key,
+    template_of,
+)
+from service.api.routes.prometheus import apply_write
 from service.observability import metrics
 from service.observability.metrics import Gathered
-from service.problems import ServiceError
+from service.problems import Overloaded, ServiceError, TooManyConnections
 from service.runtime.process import BACKLOG, STOP_WAIT_S, limit_stop
 from service.schema.observations import STREAM_CHARACTERS
 from service.settings import Settings
@@ -66,10 +76,10 @@ RESERVED_FILES = 256  # the store's connections, logs, and connections being ref
 
 LONGEST_HEAD = 4096  # bytes
 HEADS = 1024  # that are kept: those of one client hardly differ
+PIECES_S = 1.0  # a body that takes longer is read by the parser
 # Headers that change how a request is read or answered.
 OTHERS = frozenset(
     {
-        b"content-encoding",
         b"expect",
         b"origin",
         b"proxy-connection",  # by which the parser ends connections
@@ -78,21 +88,21 @@ OTHERS = frozenset(
     }
 )
 _line = re.compile(
-    rb"POST /v1/(?:streams/((?!\.\.?/)[%b]{1,200})/)?observations(?:\?([\w=&.,-]*))? HTTP/1\.1"
+    rb"POST /v1/(?:(prometheus/write)|"
+    rb"(?:streams/((?!\.\.?/)[%b]{1,200})/)?observations(?:\?([\w=&.,-]*))?) HTTP/1\.1"
     % STREAM_CHARACTERS.encode()
 ).fullmatch
 _header = re.compile(rb"([A-Za-z0-9-]+): ([\x20-\x7e]*)").fullmatch
 _length = re.compile(rb"\d{1,7}").fullmatch
-Sender = Callable[[Response], None]  # of the answer to a plain post
 
 
 # --- plain posts ----------------------------------------------------------------------------------
 
-# Nearly all requests are a post of one observation, whole in one piece, with headers that change
-# nothing about how it is read or answered. Parser, scope, middleware, route and task would cost
-# more than all that is done for the observation. So those go from the bytes on the connection to
-# those of the answer. What is not plain, and what has to wait for anything but its outcome, is left
-# to the route `observe`, which answers the same.
+# Nearly all requests are posts of observations or remote writes, with headers that change nothing
+# about how they are read or answered. Parser, scope, middleware and route would cost more than all
+# that is done for an observation. So those go from the bytes on the connection to those of the
+# answer: one observation without even a task. What is not plain, and what has to wait for anything
+# but its body and its outcome, is left to the routes, which answer the same by the same functions.
 
 
 class PlainHead(NamedTuple):
@@ -103,6 +113,9 @@ class PlainHead(NamedTuple):
     authorization: bytes | None
     key: bytes | None  # for idempotency
     request_id: bytes | None
+    kind: str  # of the body
+    encoding: str  # of the body; empty: none
+    json: bool  # whether the body is JSON as it is
 
 
 @lru_cache(HEADS)
@@ -118,15 +131,32 @@ def plain_head(lines: bytes) -> PlainHead | None:
     ends = headers.get(b"connection", b"keep-alive").lower() != b"keep-alive"
     if ends or not OTHERS.isdisjoint(headers) or not _length(length):
         return None
-    if not is_json(headers.get(b"content-type", b"")):
-        return None
+    kind = headers.get(b"content-type", b"")
+    encoding = headers.get(b"content-encoding", b"")
     return PlainHead(
         int(length),
         [headers[b"host"]] if b"host" in headers else [],
         headers.get(b"authorization"),
         headers.get(b"idempotency-key"),
         headers.get(b"x-request-id"),
+        kind.decode("latin-1"),
+        encoding.decode("latin-1"),
+        not encoding and is_json(kind),
     )
+
+
+class PlainPost(NamedTuple):
+    """A plain post, of which the head has come."""
+
+    route: Route
+    stream: str  # empty: of none, or of many
+    query: bytes
+    head: PlainHead
+    start: int  # of the body
+    size: int  # bytes of head and body
+    refusal: ServiceError | None  # by its head alone
+    request_id: bytes
+    began: float
 
 
 class PlainPosts:
@@ -140,64 +170,82 @@ class PlainPosts:
         routes = {route.name: route for route in app.routes if isinstance(route, Route)}
         self._one = routes["observe"]
         self._many = routes["observe_many"]
+        self._write = routes["write_samples"]
         # As the layer of CORS has it, where there is one: answers are other ones for other origins.
         self._added = [(b"vary", b"Origin")] if app.user_middleware else []
 
-    def take(self, data: bytes, send: Sender) -> bool:
-        """Answer a plain post, now or later; whether this is one.
+    def begun(self, data: bytes) -> PlainPost | None:
+        """Return the post that data begins with, whole or in part; None: it is to be parsed.
 
-        Under overload, lists and posts of many streams are refused here as well: to parse a request
-        costs three times what it takes to refuse it.
+        Under overload it is refused here as well: to parse a request costs three times what it
+        takes to refuse it.
         """
         last = data.find(b"\r\n\r\n", 0, LONGEST_HEAD)
         first = data.find(b"\r\n")
         line = _line(data[:first])
         if line is None or last < 0:
-            return False
+            return None
         head = plain_head(data[first + 2 : last])
-        beyond = last + 4
-        if head is None or len(data) != beyond + head.length or self._admission.crowded:
-            return False
+        if head is None or head.length > self._longest or self._admission.crowded:
+            return None
+        start = last + 4
+        size = start + head.length
+        writes, stream, query = line.groups()
+        route = self._write if writes else self._many if stream is None else self._one
+        if len(data) > size or not (writes or head.json):
+            return None
         began = time.perf_counter()
-        stream, query = line.groups()
-        route = self._many if stream is None else self._one
-        end = partial(self._end, route, began, request_id_of(head.request_id), send)
-        refusal = self._admission.refusal("POST")
-        if refusal is not None:
-            count_shed(refusal)
-            end(refusal)
-            return True
-        body = data[beyond:]
-        if stream is None or body[:1] != b"{" or head.length > self._longest or not is_light(body):
-            return False
+        refusal: ServiceError | None = None if writes else self._admission.refusal("POST")
+        admits = self._context.authenticator.admits
         try:
-            pending = self._submit(stream.decode(), query or b"", head, body)
-        except Exception as error:  # noqa: BLE001, a defect is answered as well
-            end(error)
-            return True
-        if pending is None:
-            return False
-        self._admission.plain_posts += 1
-        pending.group.future.add_done_callback(partial(self._done, pending, end))
-        return True
+            if refusal is None and not admits(head.authorization, head.hosts, route.needs):
+                return None
+        except ServiceError as error:
+            refusal = error
+        if refusal is not None and len(data) < size:
+            return None  # answered before its body is there
+        request_id = request_id_of(head.request_id)
+        return PlainPost(
+            route,
+            (stream or b"").decode(),
+            query or b"",
+            head,
+            start,
+            size,
+            refusal,
+            request_id,
+            began,
+        )
 
-    def _submit(
-        self, stream: str, query: bytes, head: PlainHead, body: bytes
-    ) -> PendingCommand | None:
-        """Submit an observation; None where its post is not plain after all."""
+    def answer(self, post: PlainPost, body: bytes, connection: HttpProtocol) -> None:
+        """Answer a post whose body is there, now or later."""
+        if post.refusal is not None:
+            if isinstance(post.refusal, Overloaded | TooManyConnections):
+                count_shed(post.refusal)
+            self._end(post, connection, post.refusal)
+            return
+        if post.route is self._one and body[:1] == b"{" and is_light(body):
+            try:
+                pending = self._submit(post, body)
+            except Exception as error:  # noqa: BLE001, a defect is answered as well
+                self._end(post, connection, error)
+                return
+            if pending is not None:
+                self._admission.plain_posts += 1
+                done = partial(self._done, post, connection, pending)
+                pending.group.future.add_done_callback(done)
+                return
+        connection.run(self._run(post, body, connection))
+
+    def _submit(self, post: PlainPost, body: bytes) -> PendingCommand | None:
+        """Submit an observation; None where its answer is other than one object."""
         context = self._context
-        authenticator = context.authenticator
-        if authenticator.stale:
-            return None
-        key = authenticator.check(head.authorization, head.hosts, self._one.needs)
-        if key is not None and authenticator.rate_of(key) is not None:  # the store counts them
-            return None
-        command = wire.Observe(stream, [])
-        if query:
-            command, layout = template_of(query, stream)
+        command = wire.Observe(post.stream, [])
+        if post.query:
+            command, layout = template_of(post.query, post.stream)
             if layout != "objects":
                 return None
-        command.key = checked_key(head.key)
+        command.key = checked_key(post.head.key)
         form = context.observation_parser.observations(body)
         command.seq = form.seq
         command.observations = form.observations
@@ -207,8 +255,9 @@ class PlainPosts:
 
     def _done(
         self,
+        post: PlainPost,
+        connection: HttpProtocol,
         pending: PendingCommand,
-        end: Callable[[Response | Exception], None],
         _: asyncio.Future[None],
     ) -> None:
         """Answer with the outcome of an observation."""
@@ -220,25 +269,60 @@ class PlainPosts:
             result = answer_response(command, self._context.gateway.end(pending))
         except Exception as error:  # noqa: BLE001
             result = error
-        end(result)
+        self._end(post, connection, result)
+
+    async def _run(self, post: PlainPost, body: bytes, connection: HttpProtocol) -> None:
+        """Answer any post."""
+        state: dict[str, Any] = {}
+        result: Response | Exception
+        try:
+            result = await self._response(post, body, state)
+        except Exception as error:  # noqa: BLE001
+            result = error
+        if isinstance(result, ListResponse):
+            result.raw_headers += self._headers(post)
+            await connection.stream(result)
+            self._record(post, result.status_code, "list" in state)
+        else:
+            self._end(post, connection, result, "list" in state)
+
+    async def _response(self, post: PlainPost, body: bytes, state: dict[str, Any]) -> Response:
+        """Return the answer as the post's route does, or raise its error."""
+        context = self._context
+        head = post.head
+        if post.route is self._write:
+            return await apply_write(context, version_of(head.kind, head.encoding), body)
+        command, layout = template_of(post.query, post.stream)
+        key = checked_key(head.key)
+        if post.route is self._many:
+            refuse_key(key)
+            return await apply_items(context, command, layout, body, JSON)
+        command.key = key
+        return await apply_observations(context, command, layout, body, JSON, state)
 
     def _end(
         self,
-        route: Route,
-        began: float,
-        request_id: bytes,
-        send: Sender,
+        post: PlainPost,
+        connection: HttpProtocol,
         result: Response | Exception,
+        is_list: bool = False,
     ) -> None:
         """Send an answer, or that to an error, and record it."""
         if isinstance(result, ServiceError):
             result = problem(result)
         elif isinstance(result, Exception):
-            result = defect_problem(result, request_id.decode())
-        result.raw_headers += [*self._added, (b"x-request-id", request_id)]
-        send(result)
-        seconds = time.perf_counter() - began
-        self._gathered.add(request_duration(route.path, "POST", result.status_code), seconds)
+            result = defect_problem(result, post.request_id.decode())
+        result.raw_headers += self._headers(post)
+        connection.answer(result)
+        self._record(post, result.status_code, is_list)
+
+    def _headers(self, post: PlainPost) -> list[tuple[bytes, bytes]]:
+        return [*self._added, (b"x-request-id", post.request_id)]
+
+    def _record(self, post: PlainPost, status: int, is_list: bool) -> None:
+        label = post.route.path + LIST if is_list else post.route.path
+        seconds = time.perf_counter() - post.began
+        self._gathered.add(request_duration(label, "POST", status), seconds)
 
 
 # --- connections ----------------------------------------------------------------------------------
@@ -254,6 +338,10 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, *arguments)
         self._posts = posts
         self._between = True  # no part of a request is parsed
+        self._post: PlainPost | None = None  # whose body has not come whole
+        self._pieces: list[bytes] = []  # of it
+        self._missing = 0  # its bytes that have not come
+        self._slow: asyncio.TimerHandle | None = None
         self._answering = False  # a plain post
         self._answered_s = 0.0  # when the last one was, by the loop's clock
         self._ending = False  # the connection is to end with its answer
@@ -265,20 +353,79 @@ class HttpProtocol(HttpToolsProtocol):
             self._held += data
             self.flow.pause_reading()
             return
+        if self._post is not None:
+            self._collect(self._post, data)
+            return
         # A client that does not read its answers waits with its next request: only a task can.
         writes = not self.flow.write_paused
         idle = self._between and (self.cycle is None or self.cycle.response_complete)
-        if self._posts is not None and idle and writes:
-            self._answering = True
-            if self._posts.take(data, self._answer):
-                return
-            self._answering = False
-        super().data_received(data)
+        post = self._posts.begun(data) if self._posts is not None and idle and writes else None
+        if post is None:
+            super().data_received(data)
+            return
+        if len(data) == post.size:
+            self._take(post, data)
+            return
+        self._post = post
+        self._missing = post.size
+        self._slow = self.loop.call_later(PIECES_S, self._parse)
+        self._collect(post, data)
 
-    def _answer(self, response: Response) -> None:
+    def _collect(self, post: PlainPost, data: bytes) -> None:
+        """Keep a piece of a plain post, or have it answered with the last one."""
+        self._pieces.append(data)
+        self._missing -= len(data)
+        if self._missing > 0:
+            return
+        if self._missing < 0:  # another request follows
+            self._parse()
+        else:
+            self._take(post, self._collected())
+
+    def _collected(self) -> bytes:
+        """Return what has come of a plain post, which is kept no more."""
+        data = b"".join(self._pieces)
+        self._post = None
+        self._pieces = []
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+        return data
+
+    def _parse(self) -> None:
+        """Have what has come of a plain post parsed after all."""
+        super().data_received(self._collected())
+
+    def _take(self, post: PlainPost, data: bytes) -> None:
+        assert self._posts is not None
+        self._answering = True
+        self._posts.answer(post, data[post.start :], self)
+
+    def run(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Have a plain post answered by a task."""
+        task = self.loop.create_task(answering)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def answer(self, response: Response) -> None:
         """Send the answer to a plain post, unless its client has left."""
-        self._answering = False
-        self._answered_s = self.loop.time()
+        self._write_head(response, response.body)
+        self._end()
+
+    async def stream(self, response: ListResponse) -> None:
+        """Send an answer in parts, with time for others in between."""
+        parts = response.parts()
+        self._write_head(response, next(parts))
+        for part in parts:
+            await self.flow.drain()
+            await asyncio.sleep(0)
+            if self.transport.is_closing():
+                break
+            self.transport.write(part)
+        self._end()
+
+    def _write_head(self, response: Response, body: bytes | memoryview) -> None:
+        """Send the head of an answer, and its body or the first part of it."""
         if self.transport.is_closing():
             return
         if self._ending:
@@ -286,7 +433,14 @@ class HttpProtocol(HttpToolsProtocol):
         lines = [STATUS_LINE[response.status_code]]
         for name, value in (*self.server_state.default_headers, *response.raw_headers):
             lines += (name, b": ", value, b"\r\n")
-        self.transport.write(b"".join((*lines, b"\r\n", response.body)))
+        self.transport.write(b"".join((*lines, b"\r\n", body)))
+
+    def _end(self) -> None:
+        """Go on with the next request once an answer is sent."""
+        self._answering = False
+        self._answered_s = self.loop.time()
+        if self.transport.is_closing():
+            return
         if self._ending:  # what came meanwhile would have no answer
             self.transport.close()
             return
@@ -305,7 +459,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """End the connection after its time without a request; plain posts leave the timer be."""
-        idle_s = 0.0 if self._answering else self.loop.time() - self._answered_s
+        busy = self._answering or self._post is not None
+        idle_s = 0.0 if busy else self.loop.time() - self._answered_s
         if idle_s < self.timeout_keep_alive and not self.transport.is_closing():
             self._rest(self.timeout_keep_alive - idle_s)
         else:
@@ -313,10 +468,17 @@ class HttpProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """End the connection, once it has no answer to come."""
+        if self._post is not None:
+            self._parse()
         if self._answering:
             self._ending = True
         else:
             super().shutdown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Drop what has come of a plain post."""
+        self._collected()
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """Begin to parse a request."""

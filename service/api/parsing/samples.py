@@ -175,14 +175,17 @@ class Version(Enum):
 
 
 def version_of(content_type: str, encoding: str) -> Version:
-    """Return the version of a request; raises UnsupportedMediaType and UnsupportedEncoding."""
+    """Return the version of a request; raises UnsupportedMediaType and UnsupportedEncoding.
+
+    encoding: of the body; empty: it is not named.
+    """
     kind, *parameters = (part.strip() for part in content_type.split(";"))
     named = dict(part.partition("=")[::2] for part in parameters)
     proto = named.get("proto", Version.V1.value).strip('"')
     if kind.lower() != PROTOBUF or proto not in {version.value for version in Version}:
         expected = " or ".join(f"{PROTOBUF};proto={version.value}" for version in Version)
         raise wrong_media(expected, content_type)
-    if encoding.strip().lower() != "snappy":
+    if (encoding or "snappy").strip().lower() != "snappy":
         raise UnsupportedEncoding(f"Content-Encoding: expected snappy, got {encoding[:100]!r}")
     return Version(proto)
 

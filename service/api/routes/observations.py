@@ -82,12 +82,25 @@ T = TypeVar("T")
 async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
     scope = request.scope
-    context = context_of(request)
     command, layout = template_of(
         scope["query_string"], checked_stream(scope["path_params"]["stream"])
     )
     command.key = key_of(scope)
     body, kind = await read_json(scope, request.receive, others=(ARROW,))
+    return await apply_observations(
+        context_of(request), command, layout, body, kind, scope["state"]
+    )
+
+
+async def apply_observations(
+    context: Context,
+    command: wire.Observe,
+    layout: str,
+    body: bytes,
+    kind: str,
+    state: dict[str, Any],
+) -> Response:
+    """Apply the body of a post to one stream; state: of the request, gets `list` for a list."""
     if kind == ARROW:
         body = await _forms(context, body, OWN)
     parser = context.observation_parser
@@ -96,7 +109,7 @@ async def observe(request: Request) -> Response:
         form = await parse_body(context, parser.observations, body)
     command.seq = form.seq
     if form.many:
-        scope["state"]["list"] = True
+        state["list"] = True
         return await _observe_list(context, command, form, body, layout)
     command.observations = form.observations
     if command.key is not None:
@@ -119,13 +132,25 @@ async def observe(request: Request) -> Response:
 )
 async def observe_many(request: Request) -> Response:
     """Post observations of many streams; each item gets its own status."""
-    context = context_of(request)
-    if key_of(request.scope) is not None:
+    scope = request.scope
+    refuse_key(key_of(scope))
+    template, layout = template_of(scope["query_string"])
+    body, kind = await read_json(scope, request.receive, others=(NDJSON, ARROW))
+    return await apply_items(context_of(request), template, layout, body, kind)
+
+
+def refuse_key(key: str | None) -> None:
+    """Raise InvalidField for the key of a request of many streams."""
+    if key is not None:
         # Ignored, it would promise a safe retry that is none.
         detail = "not allowed for many streams: give each item its own `key`"
         raise problems.InvalidField.at("header.idempotency-key", detail)
-    template, layout = template_of(request.scope["query_string"])
-    body, kind = await read_json(request.scope, request.receive, others=(NDJSON, ARROW))
+
+
+async def apply_items(
+    context: Context, template: wire.Observe, layout: str, body: bytes, kind: str
+) -> Response:
+    """Apply the body of a post to many streams."""
     lines = kind == NDJSON
     if kind == ARROW:
         body = await _forms(context, body, (*OWN, "stream", "key"))

@@ -87,13 +87,18 @@ async def write_samples(request: Request) -> Response:
     again.
     """
     context = context_of(request)
-    settings = context.settings
     kind, encoding = (
         header_text(request.scope, name) for name in (b"content-type", b"content-encoding")
     )
-    version = version_of(kind, encoding or "snappy")
-    body = await read_body(request.scope, request.receive, settings.max_body_bytes, as_sent=True)
+    version = version_of(kind, encoding)
+    limit = context.settings.max_body_bytes
+    body = await read_body(request.scope, request.receive, limit, as_sent=True)
+    return await apply_write(context, version, body)
 
+
+async def apply_write(context: Context, version: Version, body: bytes) -> Response:
+    """Apply the body of a remote write."""
+    settings = context.settings
     tally = await apply_samples(
         context,
         partial(parse_write, body, version, settings.max_body_bytes, settings.max_observations),

@@ -381,7 +381,7 @@ class Served:
     def metric(self, name):
         with self.client() as client:
             lines = client.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.split(" ")[0] == name)
+        return sum(float(line.split()[-1]) for line in lines if line.rpartition(" ")[0] == name)
 
     def stop(self):
         """Stop as on a signal."""

@@ -28,6 +28,7 @@ from service.observability import metrics
 from service.problems import StartupError, WaitTooLong
 from service.store.api_keys import Keyring
 from service.store.connection import connect
+from tests.remote_write import V1, V2, version_1, version_2
 from tests.service.api.conftest import make_key, slug
 from tests.waiting import PATIENCE_S, until
 
@@ -77,7 +78,8 @@ class Connection:
         while line := self._file.readline().strip():
             name, _, value = line.decode().lower().partition(": ")
             headers[name] = value
-        return status, headers, json.loads(self._file.read(int(headers["content-length"])))
+        body = self._file.read(int(headers.get("content-length", 0)))
+        return status, headers, json.loads(body or b"null")
 
     def rest(self):
         """Read until the server closes."""
@@ -203,11 +205,15 @@ def parsed(monkeypatch):
     return requests
 
 
-def sent(stream, body, *headers, query=b""):
+MANY = b"/v1/observations"
+WRITE = b"/v1/prometheus/write"
+
+
+def sent(stream, body, *headers, query=b"", path=b"", kind=b"application/json"):
     """Bytes of a plain post."""
-    lines = (b"Host: localhost", b"Content-Type: application/json", *headers)
+    lines = (b"Host: localhost", b"Content-Type: " + kind, *headers)
     head = b"".join(line + b"\r\n" for line in lines)
-    line = b"POST /v1/streams/%s/observations%s HTTP/1.1\r\n" % (stream, query)
+    line = b"POST %s%s HTTP/1.1\r\n" % (path or b"/v1/streams/%s/observations" % stream, query)
     return line + head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -215,6 +221,11 @@ def test_a_plain_post_has_the_answer_that_it_has_when_it_is_parsed(served, setti
     api = served()
     key = b"Idempotency-Key: a"
     one = b'{"y": 1}'
+    item = b'{"stream": "plain:many", "y": 1}'
+    other = b'{"stream": "plain:more", "y": [1], "seq": 7}'
+    samples = version_1(({"a": "plain"}, [(1e200, 1000)]))
+    samples_2 = version_2(({"a": "plain"}, [(1e200, 1000)]))
+    write = {"path": WRITE, "kind": V1["Content-Type"].encode()}
     cases = [  # and whether they are plain
         (True, [one, one]),
         (True, [b'{"y": 1, "time": "2024-05-01T15:00:00Z", "seq": 0}', b'{"y": 2, "seq": 7}']),
@@ -230,8 +241,24 @@ def test_a_plain_post_has_the_answer_that_it_has_when_it_is_parsed(served, setti
         (True, [b'{"y": 666}', b'{"y": 777}', b'{"y": null}', b'{"y": [1, null], "x": [2]}']),
         (True, [b'{"y": NaN}', b'{"value": 1}', b'{"y": "no"}', b"{", b"{}", b'{"y": 1}}']),
         (True, [b'{"x": [%s]}' % b",".join([b"1"] * 500)]),
-        (False, [b"[%s]" % one, b" " + one, b'{"x": [%s]}' % b",".join([b"1"] * 700), b""]),
-        (False, [one], {"query": b"?format=columns"}),
+        (True, [b"[%s]" % one, b" " + one, b'{"x": [%s]}' % b",".join([b"1"] * 700), b""]),
+        (True, [b"[%s]" % b",".join([one] * 700), b'[{"y": 1}, {"y": "no"}]', b"[", b"[]"]),
+        (True, [b'[{"y": 1}, {"y": 2, "seq": 7}]', b'[{"y": 1}, {"y": 666}]'], {"headers": [key]}),
+        (True, [one, b"[%s]" % one], {"query": b"?format=columns"}),
+        (True, [b"[%s, %s]" % (item, item), b"[%s, 7, %s]" % (item, other)], {"path": MANY}),
+        (True, [b"[%s]" % b",".join([item] * 1200), b"[", b"[]", b"{}"], {"path": MANY}),
+        (True, [b"[%s]" % item], {"path": MANY, "query": b"?detail=full&quantiles=.1"}),
+        (True, [b"[%s]" % item], {"path": MANY, "query": b"?format=columns"}),
+        (True, [b"[%s]" % item], {"path": MANY, "query": b"?quantiles=7"}),
+        (True, [b"[%s]" % item], {"path": MANY, "headers": [key]}),
+        (False, [item], {"path": MANY, "kind": b"application/x-ndjson"}),
+        (False, [item], {"path": MANY, "kind": b"text/plain"}),
+        (True, [samples, b"no", version_1()], write),
+        (True, [samples], write | {"headers": [b"Content-Encoding: snappy"]}),
+        (True, [samples], write | {"headers": [b"Content-Encoding: gzip"]}),
+        (True, [samples], write | {"kind": JSON.encode()}),
+        (True, [samples_2], write | {"kind": V2["Content-Type"].encode()}),
+        (False, [samples], write | {"query": b"?a=b"}),
         (False, [one], {"query": b"?quantiles=0%2E1"}),
         (False, [gzip.compress(one)], {"headers": [b"Content-Encoding: gzip"]}),
         (False, [one], {"headers": [b"Content-Encoding: br"]}),
@@ -243,16 +270,19 @@ def test_a_plain_post_has_the_answer_that_it_has_when_it_is_parsed(served, setti
 
     def answers(post, stream, *more):
         bodies, options = post[1], post[2] if len(post) > 2 else {}
+        own = {name: value for name, value in options.items() if name != "headers"}
         found = []
         for body in bodies:
             headers = [*options.get("headers", ()), *more]
+            named = body.replace(b"plain", b"other") if more else body
             with Connection(api) as connection:
-                connection.write(sent(stream, body, *headers, query=options.get("query", b"")))
+                connection.write(sent(stream, named, *headers, **own))
                 status, headers, document = connection.answer()
             mine = b"X-Request-Id: mine" in options.get("headers", ())
             assert (headers.pop("x-request-id") == "mine") == mine
             assert headers.pop("date")
-            found.append((status, headers, json.dumps(document).replace(stream.decode(), "")))
+            text = json.dumps(document).replace("other", "plain")
+            found.append((status, headers, text))
         return found
 
     statuses = set()
@@ -266,7 +296,111 @@ def test_a_plain_post_has_the_answer_that_it_has_when_it_is_parsed(served, setti
         parsed.clear()
         assert plain == answers(post, stream, b"X-Parsed:yes"), post
         assert len(parsed) == len(post[1])
-    assert statuses == {200, 400, 401, 409, 415, 422}
+    assert statuses == {200, 204, 400, 401, 409, 415, 422}
+
+
+@pytest.mark.parametrize("body", [b'{"y": 1}', b'[{"y": 1}]'])
+def test_a_plain_post_comes_in_pieces(served, parsed, body):
+    post = sent(b"s", body)
+    with Connection(served()) as connection:
+        for seq in range(3):
+            for piece in (post[:-8], post[-8:-4], post[-4:]):
+                connection.write(piece)
+                time.sleep(0.02)
+            status, _, document = connection.answer()
+            (answer,) = document if body[:1] == b"[" else [document]
+            assert (status, answer["seq"]) == (200, seq)
+    assert not parsed
+
+
+def test_a_plain_post_in_pieces_is_parsed_if_it_takes_long_or_another_request_follows(
+    served, parsed, monkeypatch
+):
+    monkeypatch.setattr(server, "PIECES_S", 0.1)
+    post = sent(b"s", b'{"y": 1}')
+    with Connection(served()) as connection:
+        connection.write(post[:-4])
+        until(lambda: parsed)
+        connection.write(post[-4:])
+        assert connection.answer()[2]["seq"] == 0
+        connection.write(post[:-4])
+        time.sleep(0.02)
+        connection.write(post[-4:] + post)
+        assert [connection.answer()[2]["seq"] for _ in range(2)] == [1, 2]
+        assert len(parsed) == 3
+        connection.write(post)
+        assert connection.answer()[2]["seq"] == 3
+        assert len(parsed) == 3
+
+
+def test_the_keep_alive_does_not_end_a_plain_post_in_pieces(served, parsed):
+    post = sent(b"s", b'{"y": 1}')
+    with Connection(served(keep_alive_s=1)) as connection:
+        connection.write(post)
+        assert connection.answer()[0] == 200
+        time.sleep(0.6)
+        connection.write(post[:-4])
+        time.sleep(0.6)  # beyond the time of an idle connection
+        connection.write(post[-4:])
+        assert connection.answer()[2]["seq"] == 1
+    assert not parsed
+
+
+def test_the_stop_waits_for_a_plain_post_of_which_a_piece_has_come(served, parsed):
+    api = served()
+    post = sent(b"s", b'{"y": 1}')
+    with Connection(api) as connection:
+        connection.write(post[:-4])
+        until(lambda: [one for one in api.server.server_state.connections if one._post])
+        stopping = threading.Thread(target=api.stop)
+        stopping.start()
+        until(lambda: parsed)
+        connection.write(post[-4:])
+        assert connection.answer()[2]["seq"] == 0
+        assert connection.rest() == b""
+        stopping.join()
+
+
+def test_the_parts_of_a_long_answer_wait_for_their_client(served, parsed):
+    api = served()
+    body = b"[%s]" % b",".join([b'{"stream": "s%d", "y": 1}' % i for i in range(3000)])
+    with Connection(api) as connection:
+        connection.write(sent(b"", body[:-1], path=MANY))
+        assert connection.answer()[0] == 400
+        (protocol,) = api.server.server_state.connections
+        written = []
+        write = protocol._write_head
+
+        def first(response, part):
+            """Send the first part, after which too much is unsent."""
+            write(response, part)
+            protocol.pause_writing()
+            written.append(part)
+
+        protocol._write_head = first
+        connection.write(sent(b"", body, path=MANY))
+        until(lambda: written)
+        time.sleep(0.05)
+        assert protocol._answering
+        protocol.loop.call_soon_threadsafe(protocol.resume_writing)
+        _, _, document = connection.answer()
+        assert [answer["stream"] for answer in document] == [f"s{i}" for i in range(3000)]
+    assert not parsed
+
+
+def test_a_list_has_its_own_duration_and_posts_of_many_streams_have_theirs(served, parsed):
+    api = served()
+    posts = [sent(b"s", b'[{"y": 1}]'), sent(b"", b'[{"stream": "s", "y": 1}]', path=MANY)]
+    posts.append(sent(b"", version_1(), path=WRITE, kind=V1["Content-Type"].encode()))
+    routes = ["/v1/streams/{stream}/observations (list)", MANY.decode(), WRITE.decode()]
+    for post, route, status in zip(posts, routes, (200, 200, 204), strict=True):
+        labels = f'method="POST",route="{route}",status="{status}"'
+        counted = f"moca_http_request_duration_seconds_count{{{labels}}}"
+        before = api.metric(counted)
+        with Connection(api) as connection:
+            connection.write(post)
+            assert connection.answer()[0] == status
+        until(lambda counted=counted, before=before: api.metric(counted) == before + 1)
 
 
 def test_a_plain_post_needs_a_key_as_any_other_and_one_with_a_rate_is_parsed(
