@@ -168,7 +168,7 @@ def observation(value: Observed) -> dict[str, Any]:
 def observations(values: Iterable[Observed]) -> list[dict[str, Any]]:
     """Return a list of observations as objects."""
     if isinstance(values, str | bytes):
-        raise InvalidRequest("expected observations, got a string")
+        raise InvalidRequest(f"expected numbers or objects of observations, got {values[:40]!r}")
     if hasattr(values, "columns"):
         raise InvalidRequest("expected observations, got a frame: use `observe_frame`")
     rows = values.tolist() if hasattr(values, "tolist") else values
@@ -193,7 +193,11 @@ def times_of(index: Any) -> list[str | None]:
 def items(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return items of many streams, each with a key; one without a stream is refused."""
     keyed = []
+    if isinstance(rows, Mapping):
+        raise InvalidRequest("expected a list of items, got one object")
     for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InvalidRequest(f"items[{i}]: expected an object with a `stream`, got {row!r:.40}")
         if not isinstance(row.get("stream"), str):
             raise InvalidRequest(f"items[{i}]: expected a `stream`, got {row.get('stream')!r}")
         keyed.append({**row, "key": row.get("key") or new_key()})
@@ -233,6 +237,8 @@ def _plain(value: Any) -> Any:
     """Numbers and arrays of numpy and its like, as Python has them; None for pandas' NA."""
     if _is_missing(value):
         return None
+    if isinstance(value, datetime):  # pandas' Timestamp
+        return value.isoformat()
     if hasattr(value, "tolist"):
         plain = value.tolist()
         if type(plain) is not type(value):
@@ -260,7 +266,7 @@ def named_path(kind: str, name: str, expected: str) -> str:
 
     In a path `.` and `..` would stand for other resources.
     """
-    if name in ("", ".", ".."):
+    if not isinstance(name, str) or name in ("", ".", ".."):
         raise InvalidRequest(f"expected {expected}, got {name!r}")
     return f"/v1/{kind}/{quote(name, safe='')}"
 

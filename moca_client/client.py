@@ -40,7 +40,7 @@ from httpx_sse import EventSource
 
 from moca_client import DEFAULT_URL, calls, retry
 from moca_client.calls import Observed, Result, path_of
-from moca_client.errors import ClientError
+from moca_client.errors import ClientError, InvalidRequest
 from moca_client.responses import (
     Action,
     Answer,
@@ -169,7 +169,10 @@ class Methods:
         self, stream: str, settings: Mapping[str, Any] | None = None
     ) -> Call[StreamSummary]:
         """Create the stream, or change the named settings of an existing one."""
-        return calls.change("PUT", path_of(stream), StreamSummary, dict(settings or {}))
+        body = {} if settings is None else settings
+        if not isinstance(body, Mapping):
+            raise InvalidRequest(f'expected settings such as {{"model": "gaussian"}}, got {body!r}')
+        return calls.change("PUT", path_of(stream), StreamSummary, dict(body))
 
     @Answered
     def stream(self, stream: str) -> Call[StreamSummary]:
@@ -479,6 +482,11 @@ class Methods:
 
         Not retried: that could undo later changes.
         """
+        if not isinstance(snapshot, Snapshot):
+            got = type(snapshot).__name__
+            raise InvalidRequest(
+                f"expected a Snapshot as `snapshot` returns it, or Snapshot(content), got {got}"
+            )
         query = {"replace": replace}
         path = path_of(stream, "/snapshot")
         call = calls.change("PUT", path, StreamSummary, None, Repeat.UNSAFE, query=query)
@@ -640,7 +648,8 @@ class Client(Methods):
 
     def call(self, call: Call[T], retry_for_s: float | None = None) -> T:
         """Carry out one described call, with retries."""
-        plan = retry.plan(call, self._retry_for_s if retry_for_s is None else retry_for_s)
+        limit_s = self._retry_for_s if retry_for_s is None else retry_for_s
+        plan = retry.plan(call, self.url, limit_s)
         return self._carry_out(plan, self._request, httpx.TransportError)
 
     def run(self, plan: Calls[T]) -> T:
@@ -790,7 +799,8 @@ class AsyncClient(Methods):
 
     async def call(self, call: Call[T], retry_for_s: float | None = None) -> T:
         """Carry out one described call, with retries."""
-        plan = retry.plan(call, self._retry_for_s if retry_for_s is None else retry_for_s)
+        limit_s = self._retry_for_s if retry_for_s is None else retry_for_s
+        plan = retry.plan(call, self.url, limit_s)
         return await self._carry_out(plan, self._request, httpx.TransportError)
 
     async def run(self, plan: Calls[T]) -> T:

@@ -113,16 +113,19 @@ class Backoff:
         return wait_s
 
 
-def plan(call: Call[T], retry_for_s: float) -> Plan[T]:
+def plan(call: Call[T], url: str, retry_for_s: float) -> Plan[T]:
     """Send a call until it is answered, as often as is safe.
 
-    No try begins after so many seconds.
+    No try begins after so many seconds. url: address of the service, for messages.
     """
     keyed = call.repeat is Repeat.KEYED
-    end = time.monotonic() + (min(retry_for_s, KEY_MEMORY_S) if keyed else retry_for_s)
+    begin = time.monotonic()
+    end = begin + (min(retry_for_s, KEY_MEMORY_S) if keyed else retry_for_s)
+    tries = 0
     backoff = Backoff()
     doubtful = False
     while True:
+        tries += 1
         try:
             response: httpx.Response = yield call.request
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
@@ -146,8 +149,9 @@ def plan(call: Call[T], retry_for_s: float) -> Plan[T]:
                 continue
         unknown = doubtful and call.changes
         kind = OutcomeUnknown if unknown else Unavailable
-        note = "; it may or may not have been applied" if unknown else ""
-        raise kind(f"{call.request.method} {call.request.path}: {reason}{note}", problem)
+        note = f"; {tries} tries in {time.monotonic() - begin:.0f} s" if tries > 1 else ""
+        note += "; it may or may not have been applied" if unknown else ""
+        raise kind(f"{call.request.method} {url}{call.request.path}: {reason}{note}", problem)
 
 
 def _answer(call: Call[T], response: httpx.Response, repeated: bool) -> T:

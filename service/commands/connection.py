@@ -88,7 +88,7 @@ def connected(url: str, api_key: str | None, retry_for_s: float) -> Iterator[Cli
         hint = (
             ""
             if error.problem
-            else f". Is `moca serve` running at {url}? Use --url for another address"
+            else ". Is `moca serve` running there? Use --url for another address"
         )
         fail(f"{error}{hint}", 1)
     except UnknownStream as error:

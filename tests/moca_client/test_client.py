@@ -171,7 +171,7 @@ def test_retries_are_bounded(ask):
             )
         assert len(caught.value.outcome.requests) == retries + 1
         assert caught.value.status == 503
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match=r"^GET http.*//.*/readyz: ConnectError.*; \d tries in 0"):
         ask([REFUSED], lambda c: c.wait_ready(0.2))
 
 
@@ -399,6 +399,16 @@ def test_what_is_no_document_and_no_address(ask):
     for name in ("", ".", ".."):  # the last would be another resource
         with pytest.raises(InvalidRequest, match=f"expected a stream id, got '{name}'"):
             ask([], lambda c, name=name: c.observe(name, 1.0))
+    for call, message in (
+        (lambda c: c.observe(7, 1.0), "expected a stream id, got 7"),
+        (lambda c: c.observe("s", "high"), "expected numbers or objects of observations, got 'h"),
+        (lambda c: c.observe_many([("s", 1.0)]), r"items\[0\]: expected an object with a `stream`"),
+        (lambda c: c.observe_many({"stream": "s", "y": 1.0}), "expected a list of items"),
+        (lambda c: c.put_stream("s", "gaussian"), 'expected settings such as {"model": "gauss'),
+        (lambda c: c.put_snapshot("s", b"x"), "expected a Snapshot .* got bytes"),
+    ):
+        with pytest.raises(InvalidRequest, match=message):
+            ask([], call)
     with pytest.raises(InvalidRequest, match=r"with http:// or https://, got 'localhost:8000'"):
         Client("localhost:8000")
     with Client("ftp://localhost") as client, pytest.raises(InvalidRequest):

@@ -203,6 +203,7 @@ def test_numbers_of_numpy_pandas_and_polars_are_labels(client, stream):
         (pandas.Series([3.0, None], dtype="Float64"), [3.0, None]),
         (polars.Series([4.0, 5.0]), [4.0, 5.0]),
         ((6.0, 7.0), [6.0, 7.0]),
+        ({"y": 8.0, "time": pandas.Timestamp("2024-05-01", tz="Europe/Berlin")}, [8.0]),
     ):
         answers = client.observe(stream, given)
         count = len(answers) if isinstance(answers, list) else 1
