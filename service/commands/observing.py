@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import chain, islice
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from moca_client.console import table
+from moca_client.errors import Invalid
 from moca_client.responses import (
     Answer,
     ChangesPage,
@@ -57,6 +60,7 @@ PAGE = 200  # changes of one request
 EVER = "all"
 FILE_BATCH = 500
 MISSING = frozenset({"null", "none", "nan", "na"})  # labels, or outputs, in words
+_index = re.compile(r"(?:body|observations)\[(\d+)\]").match
 _LINE = "{:>8}  {:>12}  {:>10}  {:>9}  {:>8}  {}"
 _HEAD = _LINE.format("seq", "expected", "changed", "evidence", "anomaly", "event")
 
@@ -96,11 +100,11 @@ def observe(
 ) -> None:
     """Post observations and print one answer per line; with --json all of it.
 
-    Safe to retry: each line is applied exactly once.
+    Each line is applied exactly once, whichever answers are lost; a second run posts them again.
     """
     if values:
-        observations: Iterator[dict[str, Any]] = (
-            _observation(_labels(text, f"LABEL: {text!r}", 2), f"LABEL {text!r}", x)
+        observations: Iterator[tuple[str, dict[str, Any]]] = (
+            (f"LABEL {text!r}", _observation(_labels(text, "LABEL", 2), f"LABEL {text!r}", x))
             for text in values
         )
         size = batch or len(values)
@@ -111,8 +115,15 @@ def observe(
         size = batch or (FILE_BATCH if _is_file(sys.stdin) else 1)
     headed = as_json
     while some := list(islice(observations, size)):
-        with noticed(f"no answer yet from {client.url}: trying on, see --retry-for"):
-            answers = client.observe(stream, some, detail="full" if as_json else "summary")
+        rows = [row for _, row in some]
+        try:
+            with noticed(f"no answer yet from {client.url}: trying on, see --retry-for"):
+                answers = client.observe(stream, rows, detail="full" if as_json else "summary")
+        except Invalid as problem:
+            found = _index(problem.detail)
+            if found is None and len(some) > 1:
+                raise
+            fail(f"{some[int(found[1]) if found else 0][0]}: {problem}", 1)
         for answer in answers:
             if not headed:
                 typer.echo(_HEAD)
@@ -162,7 +173,9 @@ def predict(
     horizon: Annotated[
         int | None,
         option(
-            "Forecast horizon in steps, for a model without inputs.", min=1, default="the next one"
+            "Forecast horizon in steps, at most 100, for a model without inputs.",
+            min=1,
+            default="the next one",
         ),
     ] = None,
 ) -> Predictions:
@@ -227,6 +240,8 @@ def changepoints(
     kinds = [] if kind is None else [kind]
     states = state or []
     if follow:
+        with noticed(f"no answer yet from {client.url}: trying on, see --url"):
+            client.wait_ready(inf)
         messages = client.events(
             stream=stream,
             states=states,
@@ -343,14 +358,18 @@ def _quantile_cells(quantiles: dict[float, float | None]) -> dict[str, str]:
     return cells
 
 
-def _lines(source: Iterable[str], x: str | None) -> Iterator[dict[str, Any]]:
+def _lines(source: Iterable[str], x: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read observations, each with its place."""
     for place, line in enumerate(source, 1):
         if line.strip():
+            where = f"line {place}"
             try:
                 value = json.loads(line, parse_constant=_constant)
             except ValueError as error:
-                value = _labels(line, f"line {place}: not JSON: {error}", 1)
-            yield _observation(value, f"line {place}", x)
+                if line.lstrip()[0] in "{[":
+                    fail(f"{where}: not JSON: {getattr(error, 'msg', error)}", 1)
+                value = _labels(line, where, 1)
+            yield where, _observation(value, where, x)
 
 
 def _constant(name: str) -> None:
@@ -365,7 +384,8 @@ def _labels(text: str, where: str, status: int) -> Any:
     try:
         outputs = [None if word in MISSING else float(word) for word in words]
     except ValueError:
-        fail(f"{where}: expected comma-separated numbers, or null", status)
+        got = text.strip()[:40]
+        fail(f"{where}: expected a number, comma-separated numbers or null, got {got!r}", status)
     return outputs[0] if len(outputs) == 1 else outputs
 
 

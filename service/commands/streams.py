@@ -195,7 +195,14 @@ def import_(
     replace: Annotated[bool, option("Replace an existing stream.", "--replace")] = False,
 ) -> StreamSummary:
     """Create a stream from a snapshot."""
-    return client.put_snapshot(stream, Snapshot(file.read_bytes()), replace=replace)
+    from moca_client.errors import Conflict
+
+    try:
+        return client.put_snapshot(stream, Snapshot(file.read_bytes()), replace=replace)
+    except Conflict as problem:
+        if problem.type != "stream-exists":
+            raise
+        fail(f"stream {stream!r} already exists: choose another name, or --replace it", 1)
 
 
 # --- planned windows: streams learn nothing in them, and confirm nothing -------------------------

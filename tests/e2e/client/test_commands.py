@@ -58,7 +58,7 @@ def shifted(client, stream):
     return stream
 
 
-def test_a_stream_from_its_making_to_its_end(moca, stream):
+def test_a_stream_from_its_making_to_its_end(moca, stream, tmp_path):
     made = moca("streams", "create", stream, "--model", "gaussian", "--set", "hazard=0.05")
     assert "gaussian" in made.stdout
     assert "hazard=0.05" in made.stdout
@@ -74,6 +74,10 @@ def test_a_stream_from_its_making_to_its_end(moca, stream):
     assert (moved["model"].partition("@")[0], moved["seq"]) == ("averaged", 2)
     alone = moca("streams", "set", stream, "model=poisson", "hazard=0.1", status=1).stderr
     assert f"moca streams set {stream} model=poisson" in alone
+    moca("snapshot", "export", stream, "--out", str(tmp_path / "state"))
+    refused = moca("snapshot", "import", stream, str(tmp_path / "state"), status=1).stderr
+    assert "already exists: choose another name, or --replace it" in refused
+    moca("snapshot", "import", stream, str(tmp_path / "state"), "--replace")
     moca("streams", "delete", stream, stdin="n\n", status=1)
     moca("streams", "delete", stream, "--yes")
     assert "404" in moca("streams", "show", stream, status=1).stderr
@@ -87,7 +91,16 @@ def test_observing_words_lines_and_missing_outputs(moca, client, prefix):
     lines = "".join(f"{json.dumps(value)}\n" for value in (1, [2.0], {"y": 3}, None)) + "\n"
     answers = moca("observe", one, "--json", stdin=lines).stdout.splitlines()
     assert [json.loads(line)["seq"] for line in answers] == [3, 4, 5, 6]
-    assert "line 2" in moca("observe", one, stdin="1\noops\n", status=1).stderr
+    for text, said in (
+        ("1\noops\n", "line 2: expected a number, comma-separated numbers or null, got 'oops'"),
+        ('1\n{"y": 2\n', "line 2: not JSON: Expecting ',' delimiter"),
+        ('1\n\n{"yy": 2}\n', "line 3: 422 Invalid field: body[0].yy: unknown field"),
+        ("1\n2,3\n", "line 2: 422 Dimension mismatch: y: expected 1 number, got 2"),
+    ):
+        assert said in moca("observe", one, "--batch", "1", stdin=text, status=1).stderr
+    several = moca("observe", one, "--batch", "9", stdin="1\n\n2,3\n4\n", status=1).stderr
+    assert "line 3: 422 Dimension mismatch: observations[1].y" in several
+    assert "LABEL '2,3': 422 Dimension" in moca("observe", one, "2,3", status=1).stderr
     assert moca("observe", one, "tall", status=2).stdout == ""  # no heading over nothing
     moca("streams", "create", two, "--model", "joint")
     moca("observe", two, "1,null", "nan,2.5", "null,null", "1.5,2")
@@ -97,7 +110,7 @@ def test_observing_words_lines_and_missing_outputs(moca, client, prefix):
         [1.0, None], [None, 2.5], None, [1.5, 2.0], [None, 3.0], [4.0, None], [None, 5.0],
         [1.5, 2.0], [3.0, None], [None, 5.0],
     ]  # fmt: skip
-    assert client.stream(one).seq == 8
+    assert client.stream(one).seq == 11
 
 
 def without_nulls(said, answered):
