@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -286,10 +287,7 @@ class Detectors:
         """Summaries of the next labels, and paths of them; raises as `forecast`."""
         pipeline, row, offsets = self._ahead(stream, horizon)
         most = forecasts.MAX_DRAWN // (horizon * pipeline.model.y_dim)
-        if not 1 <= count <= most:
-            raise BadInput(
-                f"count: expected 1 to {most:,} paths of {horizon:,} labels, got {count:,}"
-            )
+        _check_count("count", count, most, f"paths of {horizon:,} labels")
         coming = pipeline.coming()
         return forecasts.drawn(pipeline.slab, row, coming, offsets, self._levels, count, seed)
 
@@ -546,10 +544,7 @@ class Detectors:
     def _ahead(self, stream: int | str, horizon: int) -> tuple[LocalPipeline, int, Floats]:
         """The pipeline, if it can look ahead, a row of its slab, and the seasons to come."""
         series = self._series(stream)
-        if not 1 <= horizon <= forecasts.MAX_HORIZON:
-            raise BadInput(
-                f"horizon: expected 1 to {forecasts.MAX_HORIZON:,} labels, got {horizon:,}"
-            )
+        _check_count("horizon", horizon, forecasts.MAX_HORIZON, "labels")
         if self._pipeline is None or series is None or not series.warm:
             raise WarmingUp(
                 f"horizon: still warming up after {self.seq(stream)} observations; a forecast "
@@ -566,3 +561,10 @@ class Detectors:
     def pipeline(self) -> LocalPipeline | None:
         """What runs inside; None before the first label."""
         return self._pipeline
+
+
+def _check_count(name: str, value: int, most: int, unit: str) -> None:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= most:
+        got = f"{value:,}" if whole else repr(value)
+        raise BadInput(f"{name}: expected 1 to {most:,} {unit}, got {got}")

@@ -115,6 +115,8 @@ def chosen(model: str | os.PathLike[str] | UnderlyingModel | None) -> Chosen | N
         return None
     if isinstance(model, UnderlyingModel):
         return Chosen(None, None, model)
+    if not isinstance(model, str | os.PathLike):
+        raise BadInput(f"model: expected a name, a folder or a model of one's own, got {model!r}")
     name = os.fspath(model)
     if name in BUILTIN:
         return Chosen(name, None, None)

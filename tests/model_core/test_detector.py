@@ -365,6 +365,7 @@ def test_labels_and_inputs_that_are_mappings_are_taken_by_name():
         ({"seasonal": 1}, "seasonal"),
         ({"quantiles": [0.5, 2]}, "quantiles"),
         ({"model": "gausian"}, "gaussian"),
+        ({"model": [1.0, 2.0]}, r"^model: expected a name.*got \[1.0, 2.0\]"),
         ({"model": "categorical"}, "classes"),
         (
             {"order": 3},
@@ -661,6 +662,12 @@ def test_how_far_a_forecast_looks_is_bounded():
             detector.forecast(horizon)
     with pytest.raises(BadInput, match="expected 1 to 10,000 paths of 1,000 labels, got 10,001"):
         detector.paths(1000, 10_001)
+    for count in (2.5, "3", None, True):
+        with pytest.raises(BadInput, match=f"^horizon: expected 1 to .*got {count!r}$"):
+            detector.forecast(count)
+        with pytest.raises(BadInput, match=f"^count: expected 1 to .*got {count!r}$"):
+            detector.paths(3, count)
+    assert len(detector.forecast(np.int64(3))) == 3
 
 
 def test_bounds_of_a_forecast_are_steadier_than_its_paths():
