@@ -27,6 +27,7 @@ from service.wire import tags
 MAX_QUANTILES = 99
 LEVEL = Field(ge=1e-6, le=0.999999)  # of a quantile: one far out takes a thousand times as long
 MAX_BELIEFS = 500
+MAX_HORIZON = 100  # labels to come in one call, such as four days of hours
 MAX_NAME = 64  # characters of a regime's name
 BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
 SinceLast = Annotated[Elapsed, Field(description="time from the last observation to this one")]
@@ -54,7 +55,7 @@ class PredictionForm(
     seed: Seed | None = Field(None, description="seed of the samples; default: a new one")
     components: StrictBool = Field(False, description="whether to return the mixture components")
     elapsed: SinceLast = 1.0
-    horizon: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(
+    horizon: Annotated[StrictInt, Field(ge=1, le=MAX_HORIZON), WHOLE] | None = Field(
         None,
         description="forecast horizon in steps, for models without an input",
     )

@@ -24,7 +24,7 @@ def parse(text: str) -> tuple[datetime, float]:
     try:
         return datetime.fromisoformat(stem + offset), float(match[1] or 0.0)
     except ValueError as error:
-        raise ValueError(f"invalid time: {error}") from None
+        raise ValueError(f"expected a valid time, got {text[:40]!r}: {error}") from None
 
 
 def from_date(text: str) -> str:
@@ -39,7 +39,7 @@ def from_number(number: float) -> str:
     """
     unit_s = unit_of([number])
     if unit_s is None:
-        raise ValueError(f"{EXPECTED}, a date, or seconds since 1970 from 1e8 on")
+        raise ValueError(f"{EXPECTED}, a date, or seconds since 1970 from 1e8 on, got {number:g}")
     return rfc3339(EPOCH + timedelta(microseconds=round(number * unit_s * 1e6)))
 
 

@@ -45,7 +45,6 @@ SENT_BYTES = 8
 VALUE_BYTES = 4
 MAX_POINTS = 1000  # inputs or candidates in one call: as many as a page of the history has
 MAX_SAMPLES = 1000  # draws at an input: a probability has a standard error of 0.016 at most
-MAX_HORIZON = 100  # labels to come in one call, such as four days of hours
 MAX_DRAWS = 100_000  # samples times inputs in one call
 MORE = 500  # fields and lists without a limit of their own, and those within strings
 # Types of errors of the branches of a union that do not apply.
@@ -54,6 +53,7 @@ JSON_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boo
 _strings = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|NaN|Infinity', re.DOTALL)
 _msgspec_text = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL).fullmatch
 _field = re.compile(r"Object (?:contains (unknown)|missing required) field `(.*)`", re.DOTALL).match
+_label = re.compile(r".*\.y(\[\d+\])?", re.DOTALL).fullmatch
 _quoted = re.compile(r"`([^`]*)`")
 _branch = re.compile(
     r"float|constrained-.*|list\[.*|function-.*|nullable.*|DurationsForm"
@@ -209,7 +209,8 @@ def field_error(error: msgspec.ValidationError, root: str) -> FieldError:
         detail = UNKNOWN if field[1] else "required"
         return FieldError(f"{loc}.{field[2][:100]}", detail)
     if text == "Number out of range":
-        return FieldError(loc, "expected a finite number")
+        missing = ", or null where the label is missing" if _label(loc) else ""
+        return FieldError(loc, f"expected a finite number{missing}")
     plain = _quoted.sub(
         lambda types: " or ".join(JSON_TYPES.get(name, name) for name in types[1].split(" | ")),
         text,
@@ -242,8 +243,9 @@ class CommandParser:
             ("max_hypotheses", self._settings.max_hypotheses),
             ("history", self._settings.max_history),
         ):
-            if getattr(form, name) > limit:
-                errors.append(FieldError(f"{loc}.{name}", f"expected at most {limit}"))
+            value = getattr(form, name)
+            if value > limit:
+                errors.append(FieldError(f"{loc}.{name}", f"expected at most {limit}, got {value}"))
         for name in ("location", "scale"):
             errors += too_long(getattr(form, name), self._settings.max_dimension, f"{loc}.{name}")
         if "false_alarm_every" in form.model_fields_set and None not in (
@@ -263,7 +265,6 @@ class CommandParser:
         if form.horizon is not None:
             others = [name for name in ("x", "components") if getattr(form, name)]
             wrong = [f"not allowed together with {name}" for name in others]
-            wrong += [f"expected at most {MAX_HORIZON}"] if form.horizon > MAX_HORIZON else []
             errors += [FieldError("body.horizon", detail) for detail in wrong]
         errors += self._draws(form.samples, max(len(points), form.horizon or 1))
         _raise(errors)
@@ -283,8 +284,10 @@ class CommandParser:
         """Return an override of the run-length belief."""
         if form.belief is None and form.changepoint is None:
             _raise([FieldError("body", "expected `belief`, `changepoint` or both")])
-        if form.belief is not None and len(form.belief) > self._settings.max_hypotheses:
-            _raise([FieldError("body.belief", f"expected at most {self._settings.max_hypotheses}")])
+        most = self._settings.max_hypotheses
+        if form.belief is not None and len(form.belief) > most:
+            detail = f"expected at most {most} run lengths, got {len(form.belief)}"
+            _raise([FieldError("body.belief", detail)])
         pairs = None
         if form.belief is not None:
             pairs = [(hypothesis.run_length, hypothesis.probability) for hypothesis in form.belief]
@@ -313,7 +316,8 @@ class CommandParser:
         limit = min(MAX_SAMPLES, MAX_DRAWS // max(1, points))
         if samples <= limit:
             return []
-        return [FieldError("body.samples", f"expected at most {limit} with this many inputs")]
+        detail = f"expected at most {limit} with this many inputs, got {samples}"
+        return [FieldError("body.samples", detail)]
 
 
 def _seed(seed: int | None) -> int:

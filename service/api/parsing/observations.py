@@ -453,7 +453,13 @@ def _valid(decode: Callable[[Any], V], body: bytes | msgspec.Raw) -> V | None:
 
 
 def _meant(error: FieldError, loc: str, names: Sequence[str]) -> FieldError:
-    """Return the error of a field; of an unknown one with the name that was probably meant."""
+    """Return the error of a field; of an unknown one with the name that was probably meant.
+
+    Of what is no object, such as a bare number, with an example of one.
+    """
+    if error.loc == loc and error.detail.startswith("expected object"):
+        example = '{"stream": "pump-7", "y": 1.5}' if "stream" in names else '{"y": 1.5}'
+        return FieldError(loc, f"{error.detail}; post objects such as {example}")
     name = error.loc.removeprefix(f"{loc}.").lower()
     if error.detail != UNKNOWN or "." in name:
         return error

@@ -113,7 +113,10 @@ def _forecast(engine: Engine, stream: Stream, command: Predict) -> Predictions:
         )
     StoredPipeline(engine).wake([stream])
     if stream.slab is None:
-        detail = f"horizon: the stream is still warming up at seq {head.seq}"
+        detail = (
+            f"horizon: the stream is still warming up at seq {head.seq}; a forecast needs "
+            f"{head.settings.warmup} labels, or the settings `location` and `scale`"
+        )
         raise WarmingUp(detail, seq=head.seq)
     count = max(command.samples, 0 if model.exchangeable else forecasts.PATHS)
     validation.check_predictions(stream, command, command.horizon)

@@ -141,6 +141,7 @@ WRONG = {
         "body.quantiles": [[0.5] * 100],
         "body.quantiles[0]": [[0], [9e-7], [0.9999991]],
         "body.samples": [1001, -1],
+        "body.horizon": [0, 101],
         "body.components": [1],
         "body.seed": [2**63],
         "body.elapsed": [0],

@@ -170,6 +170,26 @@ def test_dates_and_numbers_are_times_and_other_names_of_fields_are_known():
         assert found == ("invalid-field", f"body.{field}", unknown)
     inner = outcome(lambda: PARSER.observations(b'{"supervision": {"changepoint": 1, "value": 3}}'))
     assert inner == ("invalid-field", "body.supervision.value", "unknown field")
+    for body, loc, detail in (
+        (b"5", "body", 'expected object, got integer; post objects such as {"y": 1.5}'),
+        (b"[[1]]", "body[0]", 'expected object, got array; post objects such as {"y": 1.5}'),
+        (b'{"y": NaN}', "body.y", "expected a finite number, or null where the label is missing"),
+        (
+            b'[{"y": [1, 1e999]}]',
+            "body[0].y[1]",
+            "expected a finite number, or null where the label is missing",
+        ),
+        (b'{"x": [1e999]}', "body.x[0]", "expected a finite number"),
+        (
+            b'{"time": "2024-13-01T00:00:00Z"}',
+            "body.time",
+            "expected a valid time, got '2024-13-01T00:00:00Z': month must be in 1..12",
+        ),
+    ):
+        found = outcome(lambda body=body: PARSER.observations(body))
+        assert found == ("invalid-field", loc, detail)
+    (bad,) = PARSER.items(b"[1]", lines=False).others.values()
+    assert '{"stream": "pump-7", "y": 1.5}' in bad.error.errors[0].detail
 
 
 @given_settings(max_examples=80)
