@@ -203,7 +203,9 @@ def _peaks(y: Floats, shortest: int, longest: int) -> list[int]:
 
     count = len(y)
     y = y - y.mean()
-    size = 1 << (2 * count - 1).bit_length()  # other ones may take several times as long
+    # Lags that are looked at wrap around on none of each other. Other sizes may take longer.
+    size = 1 << (count + longest + 1).bit_length()
+    size = 3 * size // 4 if 3 * size // 4 > count + longest else size
     products = np.fft.irfft(np.abs(np.fft.rfft(y, size)) ** 2)[:count]
     if products[0] <= 0:
         return []

@@ -396,9 +396,9 @@ MUTATIONS = [
     ),
     Mutation(
         "quiet: a filter does not begin anew for a season",
-        "service/worker/batch.py",
-        "for stream in entered.anew:",
-        "for stream in ():",
+        "service/worker/filtering/quiet.py",
+        "looking = sorted({*due, *(i for i, moved in learned.items() if moved)})",
+        "looking = due",
         "tests/service/worker/filtering/test_quiet.py",
     ),
     Mutation(

@@ -77,6 +77,11 @@ class LocalSeries:
         return self
 
     @property
+    def units(self) -> tuple[list[float] | None, list[float] | None, list[float] | None]:
+        """Location, scale and resolution."""
+        return self.location, self.scale, self.resolution
+
+    @property
     def watch(self) -> Watch:
         """What the next step is to be read for."""
         return self.track.watch(self.settings.threshold)

@@ -286,24 +286,43 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         state = series.state
         for own in taken[:-1]:
             own.season = state.season
-        look = state.seq >= series.next_look
-        found = False
-        if series.season_state is not None:
-            found = seasons.learn(state, series.season_state, y)
-        elif look and seasons.next_search(slab.model, series, state.seq - 1) == state.seq:
-            labels = yield series, min(season.CAPACITY, state.settings.history)
+        anew = series.season_state is not None and seasons.learn(state, series.season_state, y)
+        anew |= may_leave(slab.model, state) and bool(_left(slab, state, np.array(y[-1:]))[0])
+        anew = yield from self._look(slab, series, anew)
+        taken[-1].season = state.season
+        return anew
+
+    def look(self, looking: Sequence[tuple[Slab, S, bool]]) -> list[bool]:
+        """Look at series after an observation, as of `_look`, and begin filters anew.
+
+        Returns which have begun anew; the others may sleep on: nothing of their state has moved.
+        """
+        return self._together([self._looked(*own) for own in looking])
+
+    def _looked(self, slab: Slab, series: S, anew: bool) -> Asking[S, bool]:
+        anew = yield from self._look(slab, series, anew)
+        if anew:
+            self._begin_anew(slab, series)
+        return anew
+
+    def _look(self, slab: Slab, series: S, anew: bool) -> Asking[S, bool]:
+        """Search for seasons and look at the scale, where they are due.
+
+        anew: whether the filter is to begin anew already. Returns whether it is now.
+        """
+        seq = series.seq
+        due = seq >= series.next_look
+        if due and seasons.next_search(slab.model, series, seq - 1) == seq:
+            labels = yield series, min(season.CAPACITY, series.settings.history)
             searched = None if labels is None else season.searched(labels.y)
             if searched is not None:
                 series.season_state = searched
-                state.season = SeasonPeriods(season.periods(searched), state.seq)
-            found = searched is not None
-        taken[-1].season = state.season
-        moved = may_leave(slab.model, state) and bool(_left(slab, state, np.array(y[-1:]))[0])
-        if not (look or found or moved):
-            return False
-        # Of a model that has neither it is the next observation: another model may be next.
-        series.next_look = seasons.next_look(slab.model, series, state.seq) or state.seq + 1
-        return found or moved or (yield from self._misjudged(slab, series))
+                series.state.season = SeasonPeriods(season.periods(searched), seq)
+                anew = True
+        if due or anew:
+            # Of a model that has neither it is the next observation: another model may be next.
+            series.next_look = seasons.next_look(slab.model, series, seq) or seq + 1
+        return anew or (due and (yield from self._misjudged(slab, series)))
 
     def _misjudged(self, slab: Slab, series: S) -> Asking[S, bool]:
         """Whether labels are of another order than the scale, or on a grid that was not known.
@@ -311,25 +330,26 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         Or on none that was. It is looked at now and then, of models of real numbers without inputs,
         whose scale is not stated.
         """
-        state = series.state
-        if not slab.model.rescaled or state.settings.scale is not None:
+        settings = series.settings
+        if not slab.model.rescaled or settings.scale is not None:
             return False
-        if warmup.next_look(state.seq - 1, slab.model.y_dim) != state.seq:
+        if warmup.next_look(series.seq - 1, slab.model.y_dim) != series.seq:
             return False
-        if state.scale is None or state.location is None:
+        location, scale, resolution = series.units
+        if scale is None or location is None:
             return False
         most = season.CAPACITY if slab.model.y_dim == 1 else season.REPLAYED
-        labels = yield series, min(most, state.settings.history)
+        labels = yield series, min(most, settings.history)
         if labels is None:
             return False
         last = labels.y[-season.REPLAYED :]  # what a filter begins anew with
         if slab.model.y_dim > 1:
-            return any(warmup.outlived(last, state.location, state.scale, state.resolution))
-        since = last[-(state.seq // 2) :, 0]  # the look before
-        outgrown = warmup.outgrown(labels.y[:, 0], state.location[0], state.scale[0])
-        if outgrown or warmup.shrunk(since, state.scale[0]):
+            return any(warmup.outlived(last, location, scale, resolution))
+        since = last[-(series.seq // 2) :, 0]  # the look before
+        outgrown = warmup.outgrown(labels.y[:, 0], location[0], scale[0])
+        if outgrown or warmup.shrunk(since, scale[0]):
             return True
-        return renewed(slab.model, last, state.scale, state.resolution) != state.resolution
+        return renewed(slab.model, last, scale, resolution) != resolution
 
     def _begin_anew(self, slab: Slab, series: S) -> None:
         """Begin the filter anew with the last labels less the seasons of now."""

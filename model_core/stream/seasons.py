@@ -42,7 +42,7 @@ def next_search(model: UnderlyingModel, series: Series, seq: int) -> int | None:
     It looks where its settings say nothing of seasons. With `seasonal` on it learns them from its
     first label, and searches for none.
     """
-    searching = series.season_state is None and series.state.settings.seasonal is None
+    searching = series.season_state is None and series.settings.seasonal is None
     return season.next_search(seq, series.search_phase) if searching and model.seasonal else None
 
 

@@ -56,6 +56,18 @@ class Series(Protocol):
     next_look: int  # observations before which neither season nor scale is looked at
 
     @property
+    def seq(self) -> int:
+        """Observations so far."""
+
+    @property
+    def settings(self) -> StreamSettings:
+        """Those of its state."""
+
+    @property
+    def units(self) -> tuple[list[float] | None, list[float] | None, list[float] | None]:
+        """Location, scale and resolution of its state, which no ordinary observation moves."""
+
+    @property
     def state(self) -> State:
         """Its numbers and events."""
 

@@ -197,8 +197,8 @@ class CommandBatch:
         task.answer_all(
             rows[alone], answering, entered.firsts[quiet_runs], entered.numbers[starts[quiet_runs]]
         )
-        if entered.seasons:
-            known = {**entered.seasons, **entered.renewed}
+        known = {**entered.seasons, **entered.renewed}
+        if known:
             present = [known.get(run) for run in quiet_runs.tolist()]
             task.seasons.update(zip((rows[alone] - task.first).tolist(), present, strict=True))
         others = (column[~alone].tolist() for column in (rows, runs, whole))
@@ -332,10 +332,8 @@ class CommandBatch:
         """Step runs of streams of a slab; returns what was entered of them."""
         self.engine.tick()
         gathered.add(metrics.BATCH_SIZE, len(wave.streams))
-        entered = quiet.advance(self.engine.table, wave)
+        entered = quiet.advance(self.engine.table, wave, self.pipeline.look)
         self.filling.count += int(entered.counts.sum())
-        for stream in entered.anew:
-            self.pipeline.renew(stream)
         return entered
 
     def _awaken(self, queue: StreamQueue, command: Observe, step: Step) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from model_core.labels import LARGEST
 from model_core.readout import Readout
-from model_core.stream import seasons, warmup
+from model_core.stream import warmup
 from model_core.stream.columns import Columns, Floats
 from model_core.stream.events import Event
 from model_core.stream.pipeline import Pipeline
@@ -106,14 +106,6 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         refusals = _refusals(work, taken)
         return [refusals.get(id(answer)) for _, answer in work]
 
-    def renew(self, stream: Stream) -> None:
-        """Begin a filter anew after an observation at which seasons were found or given up."""
-        slab = stream.slab
-        assert slab is not None
-        seq = stream.live().seq
-        stream.next_look = seasons.next_look(slab.model, stream, seq) or seq + 1
-        self._begin_anew(slab, stream)
-
     def waiting(self, stream: Stream) -> int:
         """One, too, where no warm-up is needed: the stream wakes with it."""
         head = stream.live()
@@ -207,13 +199,12 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
     def labels(self, asked: Sequence[tuple[Stream, int]]) -> list[SeenLabels | None]:
         """Those of the last records, fewer where `history` is shorter."""
         self._engine.tick()
-        stored = self._engine.store.tails(
-            [stream.tail.missing(stream.live(), most) for stream, most in asked]
-        )
+        rows = [stream.last(most) for stream, most in asked]
+        stored = self._engine.store.tails([last.span for last in rows])
         found: list[SeenLabels | None] = []
-        for (stream, most), blobs in zip(asked, stored, strict=True):
+        for (stream, _), last, blobs in zip(asked, rows, stored, strict=True):
             try:
-                found.append(stream.tail.labels(stream.live(), blobs, most))
+                found.append(stream.tail.labels(last, blobs, stream.outputs))
             except UnreadablePart as error:
                 self._engine.note(stream, f"{error}; going on without it")
                 found.append(None)

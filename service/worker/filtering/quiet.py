@@ -1,15 +1,16 @@
 """Quiet observations: plain labels of streams at rest, stepped and entered as columns.
 
-A stream is at rest while nothing is awaited or stated, and until its scale or the start of its last
-change is looked at again. Nearly all observations find it so and leave it so: they move
-no event and raise no alarm. One that does is entered as any other, by the step that was made.
+A stream is at rest while nothing is awaited or stated, and until the start of its last change is
+looked at again. Nearly all observations find it so and leave it so: they move no event and raise no
+alarm. One that does is entered as any other, by the step that was made. After the last of a run
+seasons and scale are looked at, which wakes those alone whose filters begin anew.
 
 A stream at rest sleeps: what quiet observations move are the columns of its `Table`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, nan
@@ -64,6 +65,10 @@ _LENGTHS = np.array([_COLUMN[name] for name in ("map_run_length", "best_start")]
 _READ = np.array([_COLUMN[name] for name in ("changed_probability", "evidence", "pruned_mass")])
 
 
+# Looks at streams, as of `Pipeline.look`.
+Look = Callable[[Sequence[tuple[Slab, Stream, bool]]], list[bool]]
+
+
 # --- rest -----------------------------------------------------------------------------------------
 
 
@@ -80,9 +85,9 @@ def rest_of(
     if slab is None or head is None or position is None or not _resting(stream, slab, head):
         return None
     track = head.track
-    until: float = stream.next_look - 1 if slab.model.rescaled else TOO_MANY - 1
+    until = TOO_MANY - 1
     if track.last_event is not None:
-        until = min(until, next_due(track.last_event, head.seq))
+        until = int(min(until, next_due(track.last_event, head.seq)))
     hazard, outlier_rate = effective_rates(slab.model, head.settings)
     alarm = head.settings.anomaly_alarm
     values = (
@@ -93,8 +98,9 @@ def rest_of(
         *head.watch,
         hazard if isinstance(hazard, float) else nan,
         -1 if track.event is None else track.event.start,
-        min(int(until), TOO_MANY - 1),
+        until,
         inf if alarm is None else alarm,
+        stream.next_look if slab.model.rescaled else TOO_MANY,
         nan if head.settings.interval is None else head.settings.interval,
         stream.season_state is not None or head.season is not None,
         head.own_rule,
@@ -297,7 +303,7 @@ def waves_of(table: Table, coming: Coming, allowed: Bools) -> list[tuple[Ints, W
 def _wave_of(table: Table, slab: Slab, coming: Coming) -> tuple[Ints, Wave]:
     """The runs that may be quiet, of streams that are asleep, as far as they may; their wave.
 
-    A stream sleeps through all but the last of these, which may have to be looked at. Of several
+    The last of these may have to be looked at; after it season or scale may. Of several
     observations none may, where the alarm period is followed: it is fixed after all of them.
     """
     streams, envelopes, given, counts, begun, timed, believed = coming
@@ -308,7 +314,9 @@ def _wave_of(table: Table, slab: Slab, coming: Coming) -> tuple[Ints, Wave]:
         usable = np.where(timed, counts == 1, usable)
     if np.count_nonzero(counts > 1):
         usable &= (counts == 1) | ~followed(own, envelopes)
-    left = np.where(usable, own["until"] - own["position"]["seq"] + 1, 0).astype(np.int64)
+    seq = own["position"]["seq"].astype(np.int64)
+    left = np.minimum(own["until"] + 1, np.maximum(own["look"], seq + 1)).astype(np.int64) - seq
+    left[~usable] = 0
     for i in own["seasonal"].nonzero()[0].tolist():  # as far as its season is known
         state = streams[i].season_state
         if state is not None:
@@ -417,7 +425,7 @@ class Entered(NamedTuple):
     answering: by what all are answered. numbers: (N, ...) of these, run after run. steps: of the
     observations after them, by run. seasons: by run, of those of streams that look for seasons.
     renewed: the same after the last of these observations, where that has changed it. anew: streams
-    whose filters have to begin anew for that. room: the beliefs after these observations, as of
+    whose filters have begun anew after it. room: the beliefs after these observations, as of
     `Slab.stepped`, where they are wanted.
     """
 
@@ -459,7 +467,7 @@ class Entered(NamedTuple):
         ]
 
 
-def advance(table: Table, wave: Wave) -> Entered:
+def advance(table: Table, wave: Wave, look: Look) -> Entered:
     """Step distinct streams by their runs; enter the quiet observations of each.
 
     The row of a run that is not quiet to its end is left behind the first that is not.
@@ -491,8 +499,10 @@ def advance(table: Table, wave: Wave) -> Entered:
         numbers = _enter(table, answering, entering, stepped)
         runs = counts.nonzero()[0].tolist()
         learned = _learn(entering)
-        renewed = {runs[i]: periods for i, (periods, _) in learned.items()}
-        anew = [entering.streams[i] for i, (_, moved) in learned.items() if moved]
+        begun = _look(table, entering, learned, look)
+        anew = [entering.streams[i] for i in begun]
+        changed = {*learned, *(i for i, found in begun.items() if found)}
+        renewed = {runs[i]: entering.streams[i].season for i in changed}
     return Entered(wave.firsts, counts, answering, numbers, steps, present, renewed, anew, room)
 
 
@@ -568,10 +578,10 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     return numbers
 
 
-def _learn(wave: Wave) -> dict[int, tuple[SeasonPeriods | None, bool]]:
+def _learn(wave: Wave) -> dict[int, bool]:
     """Take the labels of runs that were entered into the seasons of their streams.
 
-    Returns, by run, seasons that have changed, and whether they were found or given up.
+    Returns, by run whose seasons have changed, whether they were found or given up.
     """
     changed = {}
     for i in wave.own["seasonal"].nonzero()[0].tolist():
@@ -584,8 +594,30 @@ def _learn(wave: Wave) -> dict[int, tuple[SeasonPeriods | None, bool]]:
             periods, moved = seasons.learned(stream.season, state, labels, seq)
             if periods != stream.season:
                 stream.live().season = periods
-                changed[i] = (periods, moved)
+                changed[i] = moved
     return changed
+
+
+def _look(table: Table, wave: Wave, learned: Mapping[int, bool], look: Look) -> dict[int, bool]:
+    """Look at the streams of runs that were entered, where that is due; learned: as of `_learn`.
+
+    Returns, by run whose filter has begun anew, whether a first season was found.
+    """
+    due = (wave.firsts + wave.counts >= wave.own["look"]).nonzero()[0].tolist()
+    looking = sorted({*due, *(i for i, moved in learned.items() if moved)})
+    if not looking:
+        return {}
+    streams = [wave.streams[i] for i in looking]
+    before = [stream.season_state is None for stream in streams]
+    begun = look([(wave.slab, wave.streams[i], learned.get(i, False)) for i in looking])
+    for stream in streams:
+        if stream.at >= 0:
+            table.rows["look"][stream.at] = stream.next_look
+    return {
+        i: unknown and stream.season_state is not None
+        for i, stream, unknown, anew in zip(looking, streams, before, begun, strict=True)
+        if anew
+    }
 
 
 def _encoded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from model_core.stream.state import SeenLabels
 from service import wire
@@ -26,6 +26,18 @@ from service.wire.stored_records import Part, begin_of, decoded_row
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
 FEW = 2  # rows in a block, of a tail whose last blocks are read by their number
+
+
+class LastRows(NamedTuple):
+    """The last rows of a stream.
+
+    span: of those that are stored, of which no others count than those before `begin`. new: those
+    from there on.
+    """
+
+    span: Span
+    begin: int
+    new: list[Record | bytes]
 
 
 class Tail:
@@ -70,47 +82,58 @@ class Tail:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def missing(self, head: Head, most: int) -> Span:
-        """The span of those of the last `most` records that are stored."""
-        return Span(self.partition, self.stream, _first(head, most), self.stored, self.thin)
+    def last(self, first: int, end: int, slept: Sequence[bytes] = ()) -> LastRows:
+        """Those of positions from `first` to before `end`, that of the stream.
+
+        slept: the last of them, which the stream slept through since the last commit.
+        """
+        awake = end - len(slept)
+        begin = min(self.new, default=awake)
+        new = list(map(self.new.__getitem__, range(max(first, begin), awake)))
+        new += slept[max(first - awake, 0) :]
+        # Commits that a stream sleeps through move its tail on: see `parted`.
+        stored = self.stored if self.new else awake
+        return LastRows(Span(self.partition, self.stream, first, stored, self.thin), begin, new)
 
     def retained(self, head: Head, store: Store, most: int) -> list[Record]:
         """The last `most` records that are retained; ascending.
 
         Raises UnreadablePart where one of them cannot be read, or is gone.
         """
-        (stored,) = store.tails([self.missing(head, most)])
-        rows = stored_records.singly(self._parts(head, stored, most))
+        first = max(head.retained_from, head.seq - most)
+        last = self.last(first, head.seq)
+        (stored,) = store.tails([last.span])
+        rows = stored_records.singly(self._parts(last, stored))
         with reading("tail", self.stream):
-            return [decoded_row(seq, row) for seq, row in enumerate(rows, _first(head, most))]
+            return [decoded_row(seq, row) for seq, row in enumerate(rows, first)]
 
     def recent(self, head: Head) -> list[Record]:
         """Records that no commit has written; ascending."""
         first = min(self.new, default=head.seq)
         return [decoded_row(seq, self.new[seq]) for seq in range(first, head.seq)]
 
-    def labels(self, head: Head, stored: Sequence[bytes], most: int) -> SeenLabels:
-        """Labels of the last `most` records at most; raises UnreadablePart as `retained` does.
+    def labels(self, last: LastRows, stored: Sequence[bytes], outputs: int) -> SeenLabels:
+        """Labels of the last rows; raises UnreadablePart as `retained` does.
 
-        stored: the blocks that are `missing`.
+        stored: the blocks of their span. outputs: numbers of a label.
         """
-        parts = self._parts(head, stored, most)
-        first = _first(head, most)
+        parts = self._parts(last, stored)
 
         def moment(number: int) -> tuple[str | None, int | None]:
             with reading("tail", self.stream):
-                record = decoded_row(first + number, stored_records.singly(parts)[number])
+                row = stored_records.singly(parts)[number]
+                record = decoded_row(last.span.first + number, row)
             return record.time, record.accepted_ms
 
         with reading("tail", self.stream):
-            return SeenLabels(*stored_records.labels_of(parts, head.y_dim or 1), moment)
+            return SeenLabels(*stored_records.labels_of(parts, outputs), moment)
 
-    def _parts(self, head: Head, stored: Sequence[bytes], most: int) -> list[Part]:
+    def _parts(self, last: LastRows, stored: Sequence[bytes]) -> list[Part]:
         """The last rows, of blocks and of what is new."""
         from model_core.compiled import checksums  # numba: half a second
 
-        first = _first(head, most)
-        begin = min(self.new, default=head.seq)
+        first = last.span.first
+        begin = last.begin
         parts: list[Part] = []
         if first < begin:
             at, parts = rows_of(self.stream, stored, first, begin, checksums.of_rows)
@@ -118,11 +141,10 @@ class Tail:
                 raise UnreadablePart(
                     f"observations {first}-{begin - 1} of {self.stream!r} are missing"
                 )
-            rows = self.stored - begin_of(stored[0])
+            rows = last.span.end - begin_of(stored[0])
             if rows >= BLOCK:
                 self.thin = rows <= FEW * len(stored)
-        new = list(map(self.new.__getitem__, range(max(first, begin), head.seq)))
-        return [*parts, new] if new else parts
+        return [*parts, last.new] if last.new else parts
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -145,11 +167,6 @@ class Tail:
         self.thin = self.thin and len(rows) <= FEW
         self.new = NOTHING
         return effects
-
-
-def _first(head: Head, most: int) -> int:
-    """Position of the first of the last `most` records, or of the first that is retained."""
-    return max(head.retained_from, head.seq - most)
 
 
 def encoded_row(row: bytes | Record) -> bytes:

@@ -43,7 +43,7 @@ from service.wire import (
 )
 from service.wire.records import Position
 from service.wire.stored_records import POSITION, decoded_row, enter_numbers, field_at
-from service.worker.streams.history import FEW, NOTHING, Tail, encoded_row
+from service.worker.streams.history import FEW, NOTHING, LastRows, Tail, encoded_row
 from service.worker.streams.step_inputs import label_of
 
 FEWEST_ROWS = 64  # room for so many at first
@@ -63,6 +63,7 @@ ROW = np.dtype(
         ("suspected", "<f8"),  # this and the next two: as of `compiled.REST`
         ("until", "<f8"),
         ("alarm", "<f8"),
+        ("look", "<i8"),  # observations after which season or scale are looked at
         ("interval", "<f8"),  # as of `StreamSettings`; nan: times do not count
         ("seasonal", "?"),  # whether seasons are looked for in each label, or were found
         ("own_rule", "?"),  # as of `Head`
@@ -344,6 +345,18 @@ class Stream:
         return self._head.season
 
     @property
+    def outputs(self) -> int:
+        """Numbers of a label of a stream that exists: it may sleep on."""
+        assert self._head is not None
+        return self._head.y_dim or 1
+
+    @property
+    def units(self) -> tuple[list[float] | None, list[float] | None, list[float] | None]:
+        """Location, scale and resolution of a stream that exists: it may sleep on."""
+        assert self._head is not None
+        return self._head.location, self._head.scale, self._head.resolution
+
+    @property
     def alive(self) -> bool:
         """Whether the stream exists now."""
         return self._head is not None and not self._head.deleted
@@ -364,6 +377,17 @@ class Stream:
     def state(self) -> Head:
         """As the pipeline has it."""
         return self.live()
+
+    def last(self, most: int) -> LastRows:
+        """The last `most` records, as far as they are retained, of one that may sleep on."""
+        head = self._head
+        assert head is not None
+        first = self.seq - min(most, head.settings.history)
+        table = self._table
+        if table is None:
+            return self.tail.last(max(head.oldest, first), head.seq)
+        oldest = int(table.rows["position"]["oldest"][self.at])
+        return self.tail.last(max(oldest, first), self.seq, table.new.get(self.at, ()))
 
     def growth(self) -> int:
         """Count what it takes on the host; returns how much that is more than in the total."""

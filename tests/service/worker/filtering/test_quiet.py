@@ -126,8 +126,8 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, model, len
     believed = []
     advance = quiet.advance
 
-    def counting(table, wave):
-        done = advance(table, wave)
+    def counting(table, wave, look):
+        done = advance(table, wave, look)
         entered.append(done.counts.sum())
         for run, season in done.seasons.items():
             if season is not None and season.periods:

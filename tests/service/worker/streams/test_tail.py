@@ -204,13 +204,14 @@ def test_what_is_read_is_what_is_stored_and_what_is_new(often, expected_thin):
         labels += map(float, range(head.seq, head.seq + count))
         observe(stream, count)
         for most in (1, 7, 1000):
-            *_, first, end, thin = stream.tail.missing(head, most)
+            last = stream.last(most)
+            *_, first, end, thin = last.span
             at = bisect_right(stored, first, key=stored_records.begin_of) - 1
             blobs = stored[max(at, 0) :] if first < end else []
             if thin and blobs:
                 blobs = stored[first - end :]
             thins.add(thin)
-            found = stream.tail.labels(head, blobs, most)
+            found = stream.tail.labels(last, blobs, 1)
             expected = labels[-min(most, 100, len(labels)) :]
             assert found.y[:, 0].tolist() == expected
             number = rng.randrange(len(expected))
