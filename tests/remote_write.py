@@ -24,12 +24,13 @@ def version_1(*series):
     """Body of a request; series: (labels, [(value, ms)...])."""
     request = CLASS["Request1"]()
     for labels, samples in series:
-        each = request.timeseries.add()
+        each = CLASS["Series1"]()
         for name, value in labels.items():
             label = CLASS["Label"](name=name, value=value)
             each.labels.append(label.SerializeToString())
         for value, ms in samples:
             each.samples.add(value=value, timestamp=ms)
+        request.timeseries.append(each.SerializeToString())
     return packed(request)
 
 

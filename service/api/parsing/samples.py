@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
+from struct import Struct
 from typing import Any, NamedTuple
 
 import cramjam
@@ -18,6 +20,8 @@ from google.protobuf.message import DecodeError
 
 from service.api.parsing.bodies import JSON, malformed, wrong_media
 from service.api.parsing.series import (
+    MAX_KEY,
+    MAX_REMEMBERED,
     Labels,
     RemoteWrite,
     Samples,
@@ -136,19 +140,21 @@ def _classes(package: str, messages: Mapping[str, Sequence[Field]]) -> dict[str,
 
 # --- remote write ---------------------------------------------------------------------------------
 
-# A series that is known is known by the bytes of its labels, which are not read then. Histograms
-# and exemplars are counted, not read.
+# A series that is known is known by the bytes of its labels, which are not read then. Nor is the
+# message of one that has a single sample, as Prometheus sends them. Histograms and exemplars are
+# counted, not read.
 
 _remote_write = Schema(
     "moca.remote_write",
     {
-        "Request1": [Field("timeseries", 1, "Series1")],
+        "Request1": [Field("timeseries", 1, BYTES)],  # a `Series1` each
         "Series1": [
             Field("labels", 1, BYTES),  # a `Label` each
             Field("samples", 2, "Sample"),
             Field("exemplars", 3, BYTES),
             Field("histograms", 4, BYTES),
         ],
+        "Labels": [Field("labels", 1, "Label")],
         "Label": [Field("name", 1, TEXT, once=True), Field("value", 2, TEXT, once=True)],
         "Request2": [Field("symbols", 4, TEXT), Field("timeseries", 5, "Series2")],
         "Series2": [
@@ -164,7 +170,13 @@ _remote_write = Schema(
     },
     "set max_samples_per_send of the sender's queue_config",
 )
-_label = _remote_write.classes["Label"].FromString
+_series = _remote_write.classes["Series1"]
+_labels = _remote_write.classes["Labels"].FromString
+LABEL = 1 << 3 | LENGTH  # begins a label of a series
+# A sample of a value and a time in this century, which has 6 bytes, each after its tag.
+_sample = Struct("<3sdc6s")
+SAMPLE = bytes([2 << 3 | LENGTH, 16, 1 << 3 | 1])
+TIME = bytes([2 << 3])
 
 
 class Version(Enum):
@@ -197,19 +209,15 @@ def parse_write(body: bytes, version: Version, max_bytes: int, max_samples: int)
     labels that no stream can have are refused one by one.
     """
     plain = version is Version.V1
+    content = _decompressed(body, max_bytes)
     root = "Request1" if plain else "Request2"
-    try:
-        size = cramjam.snappy.decompress_raw_len(body)
-        if size > max_bytes:  # as declared, before anything is decompressed
-            raise BodyTooLarge(f"the unpacked body has {size} bytes; at most {max_bytes}")
-        content = bytes(cramjam.snappy.decompress_raw(body))
-    except cramjam.DecompressionError as error:
-        raise MalformedBody(f"body: expected snappy's block format: {error}") from None
     request = _remote_write.read(content, root, max_samples, version.value)
-    count = len(request.timeseries)
-    if count > max_samples:
-        raise _remote_write.too_large(max_samples, "timeseries", count)
-    samples = sum([len(one.samples) for one in request.timeseries])
+    parts = request.timeseries
+    if len(parts) > max_samples:
+        raise _remote_write.too_large(max_samples, "timeseries", len(parts))
+    if plain:
+        parts = [_of_one_sample(part) or _series_of(part) for part in parts]
+    samples = sum([1 if isinstance(part, tuple) else len(part.samples) for part in parts])
     if samples > max_samples:
         raise _remote_write.too_large(max_samples, "samples", samples)
     symbols = [] if plain else list(request.symbols)  # once, so that series share each string
@@ -217,25 +225,91 @@ def parse_write(body: bytes, version: Version, max_bytes: int, max_samples: int)
     refusals: list[tuple[int, str]] = []
     histograms = 0
     exemplars = 0
-    for one in request.timeseries:
-        labels = one.labels if plain else one.labels_refs
-        histograms += len(one.histograms)
-        exemplars += len(one.exemplars)
+    for part in parts:
+        if isinstance(part, tuple):
+            series.append(part)
+            continue
+        labels = part.labels if plain else part.labels_refs
+        histograms += len(part.histograms)
+        exemplars += len(part.exemplars)
         labelled = len(labels) if plain else len(labels) / 2
         if labelled > tags.MAX_TAGS:  # none of them is looked at
             reason = too_many_labels(labelled)
-            refusals.append((len(one.samples), f"a series: {reason}"))
+            refusals.append((len(part.samples), f"a series: {reason}"))
             continue
-        own = tuple(labels) if plain else _referred(symbols, labels)
-        series.append((own, [(finite(each.value), each.timestamp) for each in one.samples]))
+        own = _series(labels=labels).SerializeToString() if plain else _referred(symbols, labels)
+        series.append((own, [(finite(each.value), each.timestamp) for each in part.samples]))
     texts = _label_texts if plain else plain_texts
     return RemoteWrite(series, refusals, samples, histograms, exemplars, texts)
+
+
+def _decompressed(body: bytes, max_bytes: int) -> bytes:
+    try:
+        size = cramjam.snappy.decompress_raw_len(body)
+        if size > max_bytes:  # as declared, before anything is decompressed
+            raise BodyTooLarge(f"the unpacked body has {size} bytes; at most {max_bytes}")
+        return bytes(cramjam.snappy.decompress_raw(body))
+    except cramjam.DecompressionError as error:
+        raise MalformedBody(f"body: expected snappy's block format: {error}") from None
+
+
+def _series_of(content: bytes) -> Any:
+    try:
+        return _series.FromString(content)
+    except DecodeError:
+        detail = f"body: expected a protobuf message {Version.V1.value}"
+        raise MalformedBody(detail) from None
+
+
+def _of_one_sample(content: bytes) -> tuple[bytes, Samples] | None:
+    """Return a series of labels and one sample; None: it is another, or its message is to be read.
+
+    This takes a fifth of the time of the message.
+    """
+    if not _sample.size < len(content) <= MAX_KEY:
+        return None
+    begin, value, tag, time = _sample.unpack_from(content, len(content) - _sample.size)
+    if begin != SAMPLE or tag != TIME:
+        return None
+    labels = content[: -_sample.size]
+    ms = _ms_of(time)
+    if ms is None or not _are_labels(labels):
+        return None
+    return labels, [(finite(value), ms)]
+
+
+@lru_cache(256)
+def _ms_of(number: bytes) -> int | None:
+    """Return a number that is these bytes; None: they are no number, or more than one."""
+    if number[-1] & MORE or not all(byte & MORE for byte in number[:-1]):
+        return None
+    return sum((byte & ~MORE) << 7 * i for i, byte in enumerate(number))
+
+
+@lru_cache(MAX_REMEMBERED)
+def _are_labels(content: bytes) -> bool:
+    """Whether bytes are the labels of a series and nothing else, in plain encoding."""
+    at = 0
+    for _ in range(tags.MAX_TAGS):
+        if content[at] != LABEL or len(content) < at + 3:
+            return False
+        length = content[at + 1]
+        at += 2
+        if length & MORE:
+            if content[at] & MORE:  # longer than any
+                return False
+            length += (content[at] << 7) - MORE
+            at += 1
+        at += length
+        if at >= len(content):
+            break
+    return at == len(content)
 
 
 def _label_texts(labels: Labels) -> tuple[str, ...]:
     """Read labels; raises MalformedBody."""
     try:
-        read = [_label(label) for label in labels]
+        read = _labels(labels).labels
     except DecodeError:
         detail = "body: expected a protobuf message prometheus.Label, of text in UTF-8"
         raise MalformedBody(detail) from None

@@ -41,7 +41,7 @@ SHOWN = 100  # characters of a label's name or value in an error
 _reference = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
 _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
-Labels = tuple[bytes, ...] | tuple[str, ...]  # as sent: it depends on the protocol
+Labels = bytes | tuple[str, ...]  # as sent: it depends on the protocol
 Samples = list[tuple[float | None, int]]  # value, None where it is missing, and ms since 1970
 Texts = Callable[[Labels], tuple[str, ...]]  # of labels: name, value, name, value ...
 
@@ -150,7 +150,8 @@ class SeriesRules:
 
     def target(self, labels: Labels, texts: Texts = plain_texts) -> Target | None:
         """Return where a series goes, None: nowhere; raises ValueError for one that cannot."""
-        find = self._found if sum(map(len, labels)) <= MAX_KEY else self._find
+        size = len(labels) if isinstance(labels, bytes) else sum(map(len, labels))
+        find = self._found if size <= MAX_KEY else self._find
         return find(labels, texts)
 
     def _find(self, own: Labels, texts: Texts) -> Target | None:

@@ -200,8 +200,10 @@ class SampleWrite:
     async def submit(self, gateway: Gateway) -> None:
         """Submit all samples."""
         waves: dict[int, list[wire.Ingest]] = {}
-        for command in self._commands():
-            waves.setdefault(gateway.partition(command.stream), []).append(command)
+        commands = list(self._commands())
+        partitions = gateway.partitions([command.stream for command in commands])
+        for command, partition in zip(commands, partitions, strict=True):
+            waves.setdefault(partition, []).append(command)
         await submit_waves(gateway, waves, rows.pack, self._following)
 
     def _commands(self) -> Iterator[wire.Ingest]:
@@ -222,28 +224,38 @@ class SampleWrite:
 
     def _following(self, wave: Sequence[wire.Ingest], results: RowsResult) -> list[wire.Ingest]:
         """Count what some commands came to; return the next ones of their streams."""
+        commands = [wave[place] for place in results.places]
+        result = results.result
+        if isinstance(result, wire.Outcome) and result.status < 400:
+            self._count(commands, _ingested(result.body[-1]))
+        else:
+            for command in commands:
+                self._fail(command.stream, command.observations, result)
         later: list[wire.Ingest] = []
-        for place in results.places:
-            command = wave[place]
-            self._enter(command.stream, command.observations, results.result)
+        for command in commands if self._left else ():
             left = self._left.get(command.stream)
             if left:
                 later.append(self._command(command.stream, left.pop(0)))
         return later
 
-    def _enter(self, stream: str, part: list[wire.Observation], result: Result) -> None:
-        target = self._streams[stream].target
-        if isinstance(result, wire.Outcome) and result.status < 400:
-            target.made = True
-            done = _ingested(result.body[-1])
-            repeated = min(self._repeats.get(stream, 0), done.skipped)
-            if repeated:
-                self._repeats[stream] -= repeated
-            self._tally.add("applied", done.applied)
-            self._tally.add("skipped", done.skipped - repeated)
+    def _count(self, commands: Sequence[wire.Ingest], done: Ingested) -> None:
+        """Count what each of some commands came to."""
+        self._tally.add("applied", done.applied * len(commands))
+        self._tally.add("skipped", done.skipped * len(commands))
+        for command in commands:
+            if command.settings is not wire.AS_IT_IS:
+                self._streams[command.stream].target.made = True
             if done.rejected:
-                self._tally.add("rejected", done.rejected, _reason(stream, done.reason))
-            return
+                reason = _reason(command.stream, done.reason)
+                self._tally.add("rejected", done.rejected, reason)
+            if done.skipped and self._repeats:
+                repeated = min(self._repeats.get(command.stream, 0), done.skipped)
+                self._repeats[command.stream] -= repeated
+                self._tally.add("skipped", -repeated)
+
+    def _fail(self, stream: str, part: list[wire.Observation], result: Result) -> None:
+        """Count what a command came to that was refused, or have a part of it tried again."""
+        target = self._streams[stream].target
         if isinstance(result, problems.ServiceError):
             document = result.document()
         else:

@@ -1,7 +1,10 @@
 """Remote writes: from bodies to series, from series to streams, and what is sent again."""
 
 import json
+import math
+import random
 import time
+from unittest.mock import Mock
 
 import cramjam
 import msgspec
@@ -92,7 +95,7 @@ async def test_what_is_refused_in_part_is_to_be_sent_again(write):
 
 async def test_only_streams_that_are_not_admitted_are_deferred(api, write, monkeypatch):
     gateway, streams = api.app.state.context.gateway, []
-    monkeypatch.setattr(gateway, "partition", lambda s: int(s.startswith("x@b")))
+    monkeypatch.setattr(gateway, "partitions", lambda names: [int(s[:3] == "x@b") for s in names])
 
     def admit(partition, command, begun=False):
         if partition:
@@ -148,8 +151,8 @@ class NonNegativeWorker:
         self.last, self.commands, self._refusal = "", 0, refusal
         self.submit_rows = each_by(self._submit)
 
-    def partition(self, stream):
-        return 0
+    def partitions(self, streams):
+        return [0] * len(streams)
 
     def patience(self):
         return None
@@ -264,14 +267,19 @@ def test_symbols_are_shared():
 
 def filled(version, part, count):
     """Message of a request with so many of a part."""
-    request = CLASS["Request1" if version is Version.V1 else "Request2"]()
-    owner = request if part in ("timeseries", "symbols") else request.timeseries.add()
+    plain = version is Version.V1
+    request = CLASS["Request1" if plain else "Request2"]()
+    owner = request
+    if part not in ("timeseries", "symbols"):
+        owner = CLASS["Series1"]() if plain else request.timeseries.add()
     parts = getattr(owner, part)
     for _ in range(count):
-        if part in ("symbols", "labels", "histograms", "exemplars"):
+        if part in ("symbols", "labels", "histograms", "exemplars") or (plain and owner is request):
             parts.append("" if part == "symbols" else b"")
         else:
             parts.add()
+    if plain and owner is not request:
+        request.timeseries.append(owner.SerializeToString())
     return request
 
 
@@ -322,6 +330,42 @@ def test_bytes_that_are_cut_short_or_no_message_are_refused():
         with pytest.raises(MalformedBody):
             parse_write(bytes(cramjam.snappy.compress_raw(content)), Version.V1, 8 << 20, 10)
     assert parse_write(version_1(({"a": "b"}, [(1.0, 2)])), Version.V1, len(good), 1).samples == 1
+
+
+def test_a_series_of_one_sample_is_read_as_its_message_is(monkeypatch):
+    rng = random.Random(1)
+    now = 1_767_225_600_000
+    labels = [{"a": "b", "__name__": "x" * size} for size in (0, 1, 127, 128, 200, 2000, 20_000)]
+    labels += [{}, {f"l{i}": "v" for i in range(tags.MAX_TAGS)}]
+    labels += [{f"l{i}": "v" for i in range(tags.MAX_TAGS + 1)}]
+    values = (0.0, -0.0, 1.5, math.nan, math.inf, 1e300)
+    times = (now, 0, 1, -1, 2**35, 2**42 - 1, 2**42, 2**63 - 1)
+    known = [version_1((own, [(value, now)])) for own in labels for value in values]
+    known += [version_1((labels[1], [(1.0, ms)])) for ms in times]
+    known += [version_1((labels[1], [(1.0, now + i) for i in range(n)])) for n in range(4)]
+    contents = [cramjam.snappy.decompress_raw(body).read() for body in known]
+    for content in rng.sample(contents, 10) * 100:
+        changed = bytearray(content)
+        changed[rng.randrange(min(len(content), 60)) - rng.randrange(2) * 30] = rng.randrange(256)
+        contents.append(bytes(changed))
+
+    def outcomes():
+        for content in contents:
+            try:
+                body = bytes(cramjam.snappy.compress_raw(content))
+                parsed = parse_write(body, Version.V1, *LIMITS)
+                yield repr(parsed), [parsed.texts(labels) for labels, _ in parsed.series]
+            except MalformedBody as error:
+                yield str(error)
+
+    quick = list(outcomes())
+    read = Mock(side_effect=samples._series_of)
+    monkeypatch.setattr(samples, "_series_of", read)
+    assert list(outcomes()) == quick
+    assert read.call_count < len(contents) / 2
+    monkeypatch.setattr(samples, "_of_one_sample", lambda content: None)
+    assert list(outcomes()) == quick
+    assert read.call_count > len(contents)
 
 
 # --- from series to streams ---------------------------------------------------------------------
@@ -470,12 +514,12 @@ def test_labels_of_a_series_that_is_known_are_not_read(monkeypatch):
         ).streams
 
     first = assigned()
-    monkeypatch.setattr(samples, "_label", None)
+    monkeypatch.setattr(samples, "_labels", None)
     assert assigned() == first
     monkeypatch.undo()
     whole = parse_write(body, Version.V1, *LIMITS)
     with pytest.raises(MalformedBody, match=r"prometheus\.Label"):
-        rules.target((b"\x0a\xff",), whole.texts)
+        rules.target(b"\x0a\x02\x0a\xff", whole.texts)
 
 
 def test_the_rules_remember_so_many_series_and_none_of_endless_labels(monkeypatch):
