@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import functools
 import hashlib
-import math
 import time
 from collections.abc import (
     Awaitable,
@@ -32,6 +31,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 import redis
 import redis.asyncio
 from hiredis import pack_command
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.crc import key_slot
 from redis.exceptions import (
@@ -330,14 +330,35 @@ async def send_async(connection: Any, commands: Iterable[Words]) -> None:
 
 
 async def reply_of_async(connection: Any, limit_s: float) -> Any:
-    """Read one reply, as `reply_of` does; redis.TimeoutError after `limit_s`."""
-    try:
-        async with asyncio.timeout(limit_s):
-            return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
-    except ResponseError as error:
-        return error
-    except TimeoutError:
-        raise redis.TimeoutError(f"no answer within {limit_s:g} s") from None
+    """Read one reply, as `reply_of` does; redis.TimeoutError after `limit_s`.
+
+    By the library's parser, but without its layers and a cancellation at the limit: these take
+    several times as long as the reading.
+    """
+    parser = connection._parser
+    reply = parser._reader.gets()
+    if reply is NOT_ENOUGH_DATA:
+        stream = parser._stream
+        timer = asyncio.get_running_loop().call_later(limit_s, _end_wait, stream, limit_s)
+        try:
+            while reply is NOT_ENOUGH_DATA:
+                await parser.read_from_socket()
+                reply = parser._reader.gets()
+        except OSError as error:
+            raise redis.ConnectionError(f"the connection is lost: {error}") from error
+        finally:
+            timer.cancel()
+            if isinstance(stream.exception(), redis.TimeoutError):
+                stream._exception = None  # what comes later may be waited for again
+    if isinstance(reply, redis.ConnectionError):  # such as that of a server that is loading
+        raise reply
+    return reply
+
+
+def _end_wait(stream: Any, limit_s: float) -> None:
+    """End the wait of who reads a stream, unless its connection is lost already."""
+    if stream.exception() is None:
+        stream.set_exception(redis.TimeoutError(f"no answer within {limit_s:g} s"))
 
 
 def _parts(commands: Iterable[Words]) -> Iterator[bytes]:

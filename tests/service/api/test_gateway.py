@@ -24,7 +24,7 @@ from service.wire.event_entries import START
 from tests.faults import REPLIES, Proxy
 from tests.remote_write import V2, raw, version_2
 from tests.service.api.conftest import BAD_LABEL, DEADLINE_S, slug, worker_of
-from tests.waiting import until_async
+from tests.waiting import PATIENCE_S, until_async
 
 POST = "/v1/streams/s/observations"
 MANY = "/v1/observations"
@@ -470,8 +470,11 @@ async def test_a_message_has_pieces_of_several_partitions(api, worker, clock):
     first = asyncio.create_task(api.post(MANY, json=items))
     await until_async(lambda: len(worker.commands) == len(posts))
     store = replies._store
-    every = await store.results(replies._incarnation, dict.fromkeys(range(4), START), 64)
-    last = {p: pieces[-1] for p, pieces in every.items() if pieces}
+    last = {}
+    async with asyncio.timeout(PATIENCE_S):
+        while len(last) < len(posts):  # committed, after the worker has read them
+            every = await store.results(replies._incarnation, dict.fromkeys(range(4), START), 64)
+            last = {p: pieces[-1] for p, pieces in every.items() if pieces}
     a, b, c = (p for p, _ in posts)
     looked = Mock(wraps=replies.fall_behind)
     replies.fall_behind = looked
