@@ -56,9 +56,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
     def past(self, slab: Slab, kept: Kept) -> Past:
         """Kept observations as a filter takes them."""
 
-    def seen(self, slab: Slab, kept: Sequence[Kept]) -> list[Columns]:
-        """Kept observations of each of several series."""
-        return [self.past(slab, own).seen for own in kept]
+    def waited(self, slab: Slab, chosen: Sequence[S]) -> list[Columns]:
+        """Observations of each of several series that warm up."""
+        return [self.past(slab, self.kept(series)).seen for series in chosen]
 
     @abstractmethod
     def correct(
@@ -511,8 +511,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             return [None] * len(chosen)
         histories: list[Columns] = []
         places = [[*same] for _, same in groupby(range(len(chosen)), lambda i: chosen[i])]
-        kept = [self.kept(chosen[first]) for first, *_ in places]
-        for (first, *later), before in zip(places, self.seen(slab, kept), strict=True):
+        waited = self.waited(slab, [chosen[first] for first, *_ in places])
+        for (first, *later), before in zip(places, waited, strict=True):
             histories.append(before)
             if later:
                 every = columns.joined([before, coming.part(slice(first, later[-1]))])

@@ -546,7 +546,7 @@ def labels_of(parts: Sequence[Part], outputs: int) -> tuple[Floats, Floats]:
     offset = np.zeros((count, outputs))
     missing = [math.nan] * outputs
     end = 0
-    for run in chain.from_iterable(map(_runs, parts)):
+    for run in chain.from_iterable(map(runs_of, parts)):
         begin = end
         end += len(run)
         if isinstance(run, list):
@@ -556,18 +556,40 @@ def labels_of(parts: Sequence[Part], outputs: int) -> tuple[Floats, Floats]:
                 if record.offset:
                     offset[at] = record.offset
             continue
-        row = run[0, : 1 + _SHAPE.size].tobytes()
-        shape = _shape_of(row)
-        form = _form(shape, bool(row[0] & STATED))
-        if run.shape[1] < form.itemsize or shape.outputs != outputs:
-            raise ValueError(
-                f"expected rows of {outputs} numbers and {form.itemsize} bytes or more, got "
-                f"{shape.outputs} and {run.shape[1]}"
-            )
+        form = _form_of(run, outputs)
         y[begin:end] = _numbers(run, form, "y")
-        if row[0] & STATED:
+        if run[0, 0] & STATED:
             offset[begin:end] = _numbers(run, form, "offset")
     return y, offset
+
+
+def _form_of(rows: Table, outputs: int) -> np.dtype[Any]:
+    """Form of rows that are alike; raises ValueError for those of other labels, or too short."""
+    row = rows[0, : 1 + _SHAPE.size].tobytes()
+    shape = _shape_of(row)
+    form = _form(shape, bool(row[0] & STATED))
+    if rows.shape[1] < form.itemsize or shape.outputs != outputs:
+        raise ValueError(
+            f"expected rows of {outputs} numbers and {form.itemsize} bytes or more, got "
+            f"{shape.outputs} and {rows.shape[1]}"
+        )
+    return form
+
+
+def columns_of(rows: Table, outputs: int) -> tuple[Floats, Floats, Floats, Floats | None]:
+    """Labels (N, d), inputs (N, x), RATES (N, 4) and seasons (N, d) of rows that are alike.
+
+    nan: an observation has none; None: none has. Raises ValueError as `labels_of` does.
+    """
+    form = _form_of(rows, outputs)
+    stated = bool(rows[0, 0] & STATED)
+    usual = _USUAL_TABLE[rows[0, 0] // OUTLIERS % 4]
+    return (
+        _numbers(rows, form, "y"),
+        _numbers(rows, form, "x"),
+        _numbers(rows, form, "rates") if stated else usual[None].repeat(len(rows), 0),
+        _numbers(rows, form, "offset") if stated else None,
+    )
 
 
 def _numbers(rows: Table, form: np.dtype[Any], name: str) -> Floats:
@@ -577,7 +599,7 @@ def _numbers(rows: Table, form: np.dtype[Any], name: str) -> Floats:
     return np.ascontiguousarray(own).view(np.float64)
 
 
-def _runs(part: Part) -> Iterator[Table | list[Record]]:
+def runs_of(part: Part) -> Iterator[Table | list[Record]]:
     """Rows as tables of those that are alike, and as records."""
     if isinstance(part, np.ndarray):
         yield part

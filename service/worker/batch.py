@@ -739,7 +739,7 @@ def _may_be_next(queue: StreamQueue) -> bool:
     stream = queue.stream
     if type(command) is not Observe or not command.observations:
         return False
-    if not stream.alive or not _may_be_quiet(command, task.envelope):
+    if stream.slab is None or not _may_be_quiet(command, task.envelope):
         return False
     return queue.at > 0 or command.seq is None or command.seq == stream.seq
 

@@ -77,7 +77,7 @@ def predictions(
     if stream.slab is not None:
         row: int | None = delayed_labels.newest(engine, stream)
     else:
-        seen = step_inputs.columns_of(slab.model, stream.buffered())
+        seen = step_inputs.columns_of(slab.model, stream.buffer)
         (row,) = warmup.begun(slab, [seen], [head.settings])
     if row is not None:
         records = [step_inputs.coming(slab.model, head, command.elapsed, x or None) for x in inputs]

@@ -171,10 +171,12 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
         """Records as a filter takes them."""
         return step_inputs.past_of(slab.model, kept)
 
-    def seen(self, slab: Slab, kept: Sequence[Sequence[Record]]) -> list[Columns]:
+    def waited(self, slab: Slab, chosen: Sequence[Stream]) -> list[Columns]:
         """By one table for all."""
-        every = step_inputs.columns_of(slab.model, [*chain.from_iterable(kept)])
-        ends = [*accumulate(map(len, kept), initial=0)]
+        every = step_inputs.columns_of(
+            slab.model, [*chain.from_iterable(stream.buffer for stream in chosen)]
+        )
+        ends = [*accumulate((len(stream.buffer) for stream in chosen), initial=0)]
         return [every.part(slice(start, end)) for start, end in pairwise(ends)]
 
     def correct(

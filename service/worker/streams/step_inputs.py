@@ -20,6 +20,7 @@ from service.wire import (
     Observation,
     Record,
     numbers,
+    stored_records,
     timestamps,
 )
 from service.wire.commands import LOWER, UPPER
@@ -62,23 +63,36 @@ def coming(
     return record_of(head.seq, Observation(x=x), elapsed, head.pending_supervision, rates, None)
 
 
-def columns_of(model: UnderlyingModel, records: Sequence[Record]) -> Columns:
-    """Observations as a filter takes them."""
-    count = len(records)
-    blank = [0.0] * model.x_dim
-    y = [label_of(record, model.y_dim) for record in records]
-    x = [record.x or blank for record in records]
-    return Columns(
-        y=np.array(y, dtype=np.float64).reshape(count, model.y_dim),
-        x=np.array(x, dtype=np.float64).reshape(count, model.x_dim),
-        elapsed=np.array([record.elapsed for record in records]),
-        changepoint=np.array(
-            [math.nan if record.changepoint is None else record.changepoint for record in records]
-        ),
-        outlier_rate=np.array([record.outlier_rate for record in records]),
-        hazard=columns.hazard_table(model, [record.hazard for record in records]),
-        offset=seasons_of([record.offset for record in records], model.y_dim),
-    )
+def columns_of(model: UnderlyingModel, rows: Sequence[Record | bytes]) -> Columns:
+    """Observations as a filter takes them; rows: records, or as they are stored."""
+    count = len(rows)
+    y = np.empty((count, model.y_dim))
+    x = np.zeros((count, model.x_dim))
+    rates = np.empty((count, len(stored_records.RATES)))
+    offset = np.zeros((count, model.y_dim))
+    hazards: list[Hazard | None] = []
+    for run in stored_records.runs_of([*rows]):
+        own = slice(len(hazards), len(hazards) + len(run))
+        if isinstance(run, list):
+            y[own] = [label_of(record, model.y_dim) for record in run]
+            blank = [0.0] * model.x_dim
+            x[own] = [record.x or blank for record in run]
+            rates[own] = [
+                (record.elapsed, record.changepoint, math.nan, record.outlier_rate)
+                for record in run
+            ]
+            offset[own] = seasons_of([record.offset for record in run], model.y_dim)
+            hazards += [record.hazard for record in run]
+            continue
+        y[own], inputs, rates[own], seasons = stored_records.columns_of(run, model.y_dim)
+        if inputs.shape[1]:
+            x[own] = inputs
+        if seasons is not None:
+            offset[own] = seasons
+        hazards += [None if hazard != hazard else hazard for hazard in rates[own, 2].tolist()]
+    elapsed, changepoint, _, outlier_rate = rates.T
+    table = columns.hazard_table(model, hazards)
+    return Columns(y, x, elapsed, changepoint, outlier_rate, table, offset)
 
 
 def past_of(
