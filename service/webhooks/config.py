@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from model_core import wording
+from model_core.wording import did_you_mean
 from service.models.catalogue import REFERENCE
 from service.problems import StartupError
 from service.settings import Settings, read_toml
@@ -114,7 +115,12 @@ def webhooks_of(settings: Settings, environ: Mapping[str, str]) -> Webhooks:
 def _fault(error: Any) -> str:
     loc = error["loc"]
     value = error["input"]
-    fault = f"{'.'.join(str(part) for part in loc)}: {wording.expected(error)}"
+    text = wording.expected(error)
+    if error["type"] == "extra_forbidden":
+        text = "unknown field"
+        if loc[-1] not in Delivery.model_fields:
+            text += did_you_mean(str(loc[-1]), (File if len(loc) == 1 else HookForm).model_fields)
+    fault = f"{'.'.join(str(part) for part in loc)}: {text}"
     if loc[-1] not in Delivery.model_fields:
         return fault  # only where and why: what was given may be a secret
     if len(loc) > 1:

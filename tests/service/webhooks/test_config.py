@@ -146,7 +146,8 @@ def test_bounds_of_delivery_are_at_the_top_of_the_file(read, refused):
     wrong += ["timeout_s = inf", "backoff_s = -1", "backoff_max_s = nan", "in_flight = true"]
     for line in [*wrong, "dead_letters = 0", "webhook_attempts = 3"]:
         assert f"hooks.toml: {line.split()[0]}: " in refused(f"{line}\n{HOOK}")
-    assert "hook.0.attempts" in refused(f"{HOOK}attempts = 3\n")  # below a hook
+    below = refused(f"{HOOK}attempts = 3\n")
+    assert "hook.0.attempts: unknown field; move it to the top of the file" in below
 
 
 def test_a_file_that_cannot_be_used_is_refused_by_its_field(refused):
@@ -174,6 +175,8 @@ def test_a_file_that_cannot_be_used_is_refused_by_its_field(refused):
     ):
         assert field in refused(HOOK.replace(old, new)), (old, new)
     assert "'pager'" in refused(HOOK + HOOK)  # two of one name
+    assert "hook.0.prefx: unknown field; did you mean 'prefix'?" in refused(HOOK + 'prefx = "a"')
+    assert "hoook: unknown field; did you mean 'hook'?" in refused(HOOK.replace("hook]", "hoook]"))
 
 
 # --- the list of hosts ------------------------------------------------------------------------
