@@ -286,8 +286,8 @@ def demo(
                     )
                 finished.append(replayed.headline)
             console.print("", *finished, sep="\n", style="bold", highlight=False, soft_wrap=True)
-            where = f"plots and answers are in {plots_dir}/, the service is at {url}"
-            end = "" if once else "; stop it with Ctrl-C"
+            where = f"plots and answers are in {plots_dir}/"
+            end = "" if once else f", the service is at {url}; stop it with Ctrl-C"
             console.print(f"\n{where}{end}", highlight=False, soft_wrap=True)
         except (ClientError, ReplayError, OSError) as error:
             log.error("%s", error)
