@@ -450,6 +450,13 @@ MUTATIONS = [
         "if first < self.stored - 1:",
         "tests/service/worker/streams/test_tail.py",
     ),
+    Mutation(
+        "tail: labels that were changed since they were looked at are not read again",
+        "service/worker/streams/history.py",
+        "self.unchanged = min(self.unchanged, record.seq)",
+        "pass",
+        "tests/service/worker/streams/test_tail.py",
+    ),
     # --- append, commit, leases ------------------------------------------------------------------
     Mutation(
         "append: the bound refuses what just fits",

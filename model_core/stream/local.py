@@ -261,6 +261,10 @@ class LocalPipeline(Pipeline[LocalSeries, Observation, Floats, LocalMark]):
             lambda at: (written(times.item(at)), None),
         )
 
+    def values(self, asked: Sequence[tuple[LocalSeries, int]]) -> list[Floats]:
+        """Those of the last retained rows."""
+        return [series.retained.last(most)[:, self.layout.y] for series, most in asked]
+
     def time(self, item: Observation) -> str | None:
         """As RFC 3339 has it."""
         return written(item.time)

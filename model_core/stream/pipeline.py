@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from itertools import groupby
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,9 @@ Item = TypeVar("Item")  # one observation, as it is kept
 Kept = TypeVar("Kept")  # the last observations of a series, as they are kept
 Mark = TypeVar("Mark")  # a series as it was
 T = TypeVar("T")
-# Work on a series, which goes on with the last labels that it asks for: see `Pipeline.labels`.
-Asking = Generator[tuple[S, int], SeenLabels | None, T]
+# Work on a series, which goes on with the last labels that it asks for, so many: with their values,
+# see `Pipeline.values`, or with all that is known of them, see `Pipeline.labels`.
+Asking = Generator[tuple[S, int, bool], Any, T]
 
 
 class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
@@ -72,6 +73,10 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
 
         What several series need at once is asked for at once: a store is far away.
         """
+
+    @abstractmethod
+    def values(self, asked: Sequence[tuple[S, int]]) -> Sequence[Floats | None]:
+        """Those labels (N, d) alone, nan where missing."""
 
     @abstractmethod
     def publish(self, series: S, event: Event, time: str | None) -> bool:
@@ -166,15 +171,21 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 self.tick()
             going = parts[at : at + AT_ONCE]
             done: dict[int, T] = {}
-            answers: Iterable[tuple[int, SeenLabels | None]] = enumerate([None] * len(going))
+            answers: Iterable[tuple[int, Any]] = enumerate([None] * len(going))
             while len(done) < len(going):
-                asked: dict[int, tuple[S, int]] = {}
+                values: dict[int, tuple[S, int]] = {}
+                labels: dict[int, tuple[S, int]] = {}
                 for i, answer in answers:
                     try:
-                        asked[i] = going[i].send(answer)
+                        series, most, alone = going[i].send(answer)
                     except StopIteration as end:
                         done[i] = end.value
-                answers = zip(asked, self.labels([*asked.values()]), strict=True) if asked else ()
+                    else:
+                        (values if alone else labels)[i] = (series, most)
+                answers = [
+                    *(zip(values, self.values([*values.values()]), strict=True) if values else ()),
+                    *(zip(labels, self.labels([*labels.values()]), strict=True) if labels else ()),
+                ]
             results += [done[i] for i in range(len(going))]
         return results
 
@@ -313,8 +324,8 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         seq = series.seq
         due = seq >= series.next_look
         if due and seasons.next_search(slab.model, series, seq - 1) == seq:
-            labels = yield series, min(season.CAPACITY, series.settings.history)
-            searched = None if labels is None else season.searched(labels.y)
+            y: Floats | None = yield series, min(season.CAPACITY, series.settings.history), True
+            searched = None if y is None else season.searched(y)
             if searched is not None:
                 series.season_state = searched
                 series.state.season = SeasonPeriods(season.periods(searched), seq)
@@ -339,14 +350,14 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         if scale is None or location is None:
             return False
         most = season.CAPACITY if slab.model.y_dim == 1 else season.REPLAYED
-        labels = yield series, min(most, settings.history)
-        if labels is None:
+        y: Floats | None = yield series, min(most, settings.history), True
+        if y is None:
             return False
-        last = labels.y[-season.REPLAYED :]  # what a filter begins anew with
+        last = y[-season.REPLAYED :]  # what a filter begins anew with
         if slab.model.y_dim > 1:
             return any(warmup.outlived(last, location, scale, resolution))
         since = last[-(series.seq // 2) :, 0]  # the look before
-        outgrown = warmup.outgrown(labels.y[:, 0], location[0], scale[0])
+        outgrown = warmup.outgrown(y[:, 0], location[0], scale[0])
         if outgrown or warmup.shrunk(since, scale[0]):
             return True
         return renewed(slab.model, last, scale, resolution) != resolution
@@ -493,9 +504,9 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
         end = state.seq
         for seq, event, time in changed:
             own = event
-            labels = None
+            labels: SeenLabels | None = None
             if event.state == "confirmed" and self.explains:
-                labels = yield series, end - reach(event)
+                labels = yield series, end - reach(event), False
             if labels is not None:
                 until = min(seq + 1, following(event, track) or seq + 1)
                 own = explained(event, slab.model, labels, end, until, state.settings.history)

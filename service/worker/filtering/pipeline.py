@@ -7,6 +7,8 @@ from copy import copy
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from model_core.labels import LARGEST
 from model_core.readout import Readout
 from model_core.stream import warmup
@@ -22,6 +24,7 @@ from service.store.streams import UnreadablePart
 from service.wire import Head, Record, latest, numbers, timestamps
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import PendingAnswer, gathered
+from service.worker.streams.history import LastRows
 from service.worker.streams.registry import Engine, by_slab
 from service.worker.streams.stream import Stream
 
@@ -200,8 +203,30 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
 
     def labels(self, asked: Sequence[tuple[Stream, int]]) -> list[SeenLabels | None]:
         """Those of the last records, fewer where `history` is shorter."""
+        return self._labels([(stream, stream.last(most)) for stream, most in asked])
+
+    def values(self, asked: Sequence[tuple[Stream, int]]) -> list[Floats | None]:
+        """As `labels`; those that are known since they were looked at last are not read again."""
+        kept = self._engine.kept_labels
+        known = []
+        rows = []
+        for stream, most in asked:
+            first = stream.last(most).span.first
+            known.append(kept.take(stream.tail, first))
+            rows.append((stream, stream.last(stream.seq - first - len(known[-1]))))
+        values: list[Floats | None] = []
+        for (stream, _), before, new in zip(asked, known, self._labels(rows), strict=True):
+            if new is None:
+                values.append(None)
+                continue
+            y = np.concatenate((before, new.y)) if len(before) else new.y
+            kept.put(stream.tail, stream.seq, y)
+            values.append(y)
+        return values
+
+    def _labels(self, asked: Sequence[tuple[Stream, LastRows]]) -> list[SeenLabels | None]:
         self._engine.tick()
-        rows = [stream.last(most) for stream, most in asked]
+        rows = [last for _, last in asked]
         stored = self._engine.store.tails([last.span for last in rows])
         found: list[SeenLabels | None] = []
         for (stream, _), last, blobs in zip(asked, rows, stored, strict=True):

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from model_core.stream.state import SeenLabels
 from service import wire
 from service.store import keys
@@ -25,6 +28,9 @@ from service.wire.stored_records import Part, begin_of, decoded_row
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
+Floats = NDArray[np.float64]
+NO_LABELS: Floats = np.empty((0, 0))
+KEPT_BYTES = 16 << 20  # of labels of a worker: all that 1,000 streams are searched in
 FEW = 2  # rows in a block, of a tail whose last blocks are read by their number
 
 
@@ -46,9 +52,10 @@ class Tail:
     new: by position, up to the stream's own, rows, and records, which are encoded when their
     answers are complete. stored: position after the last row in the store; new rows may stand for
     stored ones. thin: whether blocks that were read last, and written since, have few rows each.
+    unchanged: position up to which labels are as `KeptLabels` has them.
     """
 
-    __slots__ = ("new", "partition", "place", "stored", "stream", "thin")
+    __slots__ = ("new", "partition", "place", "stored", "stream", "thin", "unchanged")
 
     def __init__(self, partition: int, stream: str) -> None:
         self.partition = partition
@@ -61,9 +68,11 @@ class Tail:
         self.new: dict[int, Record | bytes] = NOTHING
         self.stored = 0
         self.thin = False
+        self.unchanged = 0
 
     def put(self, record: Record) -> None:
         """Keep a record that is new or was changed."""
+        self.unchanged = min(self.unchanged, record.seq)
         if self.new:
             self.new[record.seq] = record
         else:
@@ -167,6 +176,32 @@ class Tail:
         self.thin = self.thin and len(rows) <= FEW
         self.new = NOTHING
         return effects
+
+
+class KeptLabels:
+    """Labels of streams as they were looked at last, so that only those since are read again.
+
+    Of as many streams as they leave room for: those that were looked at last.
+    """
+
+    def __init__(self) -> None:
+        self._labels: dict[Tail, tuple[int, Floats]] = {}  # position of the first, and (N, d)
+        self._bytes = 0
+
+    def take(self, tail: Tail, first: int) -> Floats:
+        """Labels from position `first` on, as far as they are known; they are forgotten."""
+        begin, y = self._labels.pop(tail, (0, NO_LABELS))
+        self._bytes -= y.nbytes
+        return y[first - begin : max(tail.unchanged - begin, 0)] if first >= begin else NO_LABELS
+
+    def put(self, tail: Tail, end: int, y: Floats) -> None:
+        """Keep the labels up to a position."""
+        self._labels[tail] = (end - len(y), y)
+        tail.unchanged = end
+        self._bytes += y.nbytes
+        while self._bytes > KEPT_BYTES:
+            _, gone = self._labels.pop(next(iter(self._labels)))
+            self._bytes -= gone.nbytes
 
 
 def encoded_row(row: bytes | Record) -> bytes:

@@ -40,6 +40,7 @@ from service.store.streams import (
 )
 from service.wire import LEVELS, Head, Record
 from service.worker.streams.answers import WAITING_BYTES
+from service.worker.streams.history import KeptLabels
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.step_inputs import past_of, recall_errors
 from service.worker.streams.stream import Changes, Stream, StreamKey, Table, changes_of, parted
@@ -72,6 +73,7 @@ class Engine:
         self.catalogue = LoadedModels(settings.models_dir, settings.device)
         self.streams: dict[StreamKey, Stream] = {}
         self.table = Table(settings.checkpoint_every)  # of those that are asleep
+        self.kept_labels = KeptLabels()
         self._host_bytes = 0  # of the streams, as last counted
         self._changed: set[StreamKey] = set()  # those that are to be counted anew
         self._slabs: dict[tuple[str, str | None, int, int, Options], Slab] = {}

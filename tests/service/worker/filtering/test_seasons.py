@@ -8,6 +8,7 @@ import pytest
 
 from model_core.stream import pipeline, season
 from service.store import keys
+from service.store.streams import Store
 from service.wire import (
     Configure,
     EventFeedback,
@@ -161,6 +162,22 @@ def test_a_search_that_is_done_again_in_other_batches_finds_the_same(pair, close
     for again in searches[1:]:
         np.testing.assert_array_equal(again, searches[0])
     assert troubled.head("a").season == quiet.head("a").season
+
+
+def test_labels_are_read_once_however_often_they_are_looked_at(bench, monkeypatch):
+    spans = []
+    searches = []
+    searched = season.searched
+    tails = Store.tails
+    monkeypatch.setattr(season, "searched", lambda y: searches.append(y.copy()) or searched(y))
+    monkeypatch.setattr(Store, "tails", lambda store, of: spans.extend(of) or tails(store, of))
+    made(bench)
+    y = noise(500)
+    bench.observe("a", y, part=1)
+    assert len(searches) > 4
+    assert sum(span.end - span.first for span in spans) <= len(y)
+    for found in searches:
+        assert found[:, 0].tolist() == y[: len(found)]
 
 
 def test_forecasts_and_details_are_of_the_labels(bench):

@@ -13,6 +13,7 @@ from service import wire
 from service.store import keys
 from service.store.streams import UnreadablePart, blocks, records_of, rows_of
 from service.wire import Configure, Event, stored_records
+from service.worker.streams.history import KEPT_BYTES, KeptLabels, Tail
 from service.worker.streams.stream import Stream
 from tests.service.wire.test_stored_records import ordinary, shaped
 from tests.stored import record
@@ -221,6 +222,41 @@ def test_what_is_read_is_what_is_stored_and_what_is_new(often, expected_thin):
             stored = applied(stored, tail_effects(stream))
     assert head.oldest > 150
     assert thins == expected_thin
+
+
+@pytest.mark.parametrize("room", [KEPT_BYTES, 3000])
+def test_labels_that_were_looked_at_are_known_until_they_change(monkeypatch, room):
+    """And while there is room for them."""
+    monkeypatch.setattr("service.worker.streams.history.KEPT_BYTES", room)
+    rng = random.Random(3)
+    kept = KeptLabels()
+    tails = [Tail(0, name) for name in "abc"]
+    labels = {tail: [] for tail in tails}
+    known = dict.fromkeys(tails, (0, 0))  # first and end of those that should be
+    every = 0
+    for _ in range(400):
+        tail = rng.choice(tails)
+        own = labels[tail]
+        if own and rng.random() < 0.2:
+            changed = len(own) - rng.randrange(min(len(own), 30))
+            own[changed:] = [rng.random() for _ in own[changed:]]
+            for seq in range(changed, len(own)):
+                tail.put(record(seq, own[seq]))
+            known[tail] = (known[tail][0], min(known[tail][1], changed))
+        for _ in range(rng.randrange(1, 9)):
+            own.append(rng.random())
+            tail.put(record(len(own) - 1, own[-1]))
+        first = max(0, len(own) - rng.choice((20, 100, 2000)))
+        found = kept.take(tail, first).ravel().tolist()
+        assert found == own[first : first + len(found)]
+        begin, end = known[tail]
+        if room > 3000:
+            assert len(found) == (max(end - first, 0) if first >= begin else 0)
+        every += len(found)
+        kept.put(tail, len(own), np.array(own[first:]).reshape(-1, 1))
+        known[tail] = (first, len(own))
+        assert sum(y.nbytes for _, y in kept._labels.values()) == kept._bytes <= room
+    assert every > 1000
 
 
 def test_blocks_that_do_not_follow_on_each_other_are_refused():
