@@ -317,7 +317,7 @@ def observe_all(histogram: Histogram, values: ArrayLike) -> None:
     arithmetic of what they count.
     """
     numbers = np.asarray(values, dtype=np.float64)
-    counts = np.bincount(np.searchsorted(histogram._upper_bounds, numbers))
+    counts = np.bincount(np.array(histogram._upper_bounds).searchsorted(numbers))
     for bucket in counts.nonzero()[0].tolist():
         histogram._buckets[bucket].inc(int(counts[bucket]))
     if len(numbers):

@@ -209,7 +209,7 @@ def pack(commands: Sequence[Observe]) -> ObserveMany:
 
 def check(command: ObserveMany, numbers: Numbers) -> None:
     """Raise ValueError where the observations that are more than numbers do not fit the rest."""
-    expected = int((~numbers.plain).sum())
+    expected = len(numbers.y) - int(np.count_nonzero(numbers.plain))
     got = len(command.others or ())
     if got != expected:
         raise ValueError(f"expected {expected} observations that are no numbers, got {got}")

@@ -361,10 +361,11 @@ class PlainRows(NamedTuple):
             record.variance = None
         return record
 
-    def encoded(self, plain: ModuleType) -> tuple[list[bytes], NDArray[np.bool_]]:
+    def encoded(self, plain: ModuleType) -> tuple[Table | list[bytes], NDArray[np.bool_]]:
         """Rows as `encode_row` makes them, and which (N,) are; all others are whole records.
 
-        plain: `model_core.compiled.plain`, which an API cannot load.
+        Those of one length are a table. plain: `model_core.compiled.plain`, which an API cannot
+        load.
         """
         shape = self.shape
         count = len(self.y)
@@ -395,7 +396,9 @@ class PlainRows(NamedTuple):
         fit = np.empty(count, np.bool_)
         columns = np.concatenate((*parts, rates, offset), 1)
         plain.pack(columns, fields, pairs, _NARROWEST, packed, fit)
-        rows: list[bytes] = packed.view(f"V{size}")[:, 0].tolist()
+        if self.times is None and stated in (0, count):
+            return packed, fit
+        rows = _rows_from(packed)
         if 0 < stated < count:
             end = shape.size(False)
             known = zip(rows, usual.tolist(), strict=True)
@@ -808,26 +811,27 @@ def bytes_of(rows: NDArray[Any]) -> NDArray[np.uint8]:
 def elements(
     places: NDArray[np.int64],
     heads: NDArray[np.uint8],
-    more: Sequence[bytes],
+    sizes: NDArray[np.int64],
+    more: bytes,
     enter_framed: Callable[..., None],
-) -> tuple[bytes, list[int]]:
+) -> tuple[NDArray[np.uint8], list[int]]:
     """Return bodies with their checksums as elements of `packed`, joined; and where each ends.
 
-    places: (N,) of the checksums. heads: (N, ...) how the bodies begin. more: what follows in each.
+    places: (N,) of the checksums. heads: (N, ...) how the bodies begin. sizes: (N,) of what follows
+    in each, which is `more`.
     enter_framed: of `model_core.compiled.checksums`, which API processes do not load.
     """
-    sizes = np.fromiter(map(len, more), np.int64, len(more))
-    data = np.frombuffer(b"".join(more), np.uint8)
+    data = np.frombuffer(more, np.uint8)
     before = np.frombuffer(_BEFORE_ELEMENT, np.uint8)
-    out = np.empty(len(data) + len(more) * (heads.shape[1] + _ELEMENT), np.uint8)
-    ends = np.empty(len(more), np.int64)
+    out = np.empty(len(data) + len(sizes) * (heads.shape[1] + _ELEMENT), np.uint8)
+    ends = np.empty(len(sizes), np.int64)
     enter_framed(heads, data, sizes, places, before, out, ends)
-    return out.tobytes(), ends.tolist()
+    return out, ends.tolist()
 
 
-def packed(count: int, elements: bytes) -> bytes:
+def packed(count: int, elements: NDArray[np.uint8]) -> bytes:
     """Return the list in msgpack of so many elements, which are packed and joined."""
-    return b"".join((b"\xdd", count.to_bytes(4, "big"), elements))
+    return b"".join((b"\xdd", count.to_bytes(4, "big"), elements.data))
 
 
 def begin_of(blob: bytes) -> int:
@@ -896,9 +900,19 @@ def _rows_from(table: Table) -> list[bytes]:
 
 def split_block(body: bytes) -> list[bytes | Record]:
     """Return the rows of a block; raises ValueError."""
-    at = _HEADER
+    return split_rows(body, body[_SEQ_BYTES], _HEADER)
+
+
+def split_rows(body: bytes, count: int, begin: int = 0) -> list[bytes | Record]:
+    """Return so many rows, one after the other from a place to the end; raises ValueError."""
+    kind = body[begin] if count else WHOLE
+    if kind & NUMBERS and not kind & (TIMED | SHAPED):  # its length is that of its kind
+        length = _length(body, begin)
+        if len(body) == begin + count * length and body[begin::length] == bytes([kind]) * count:
+            return [body[at : at + length] for at in range(begin, len(body), length)]
+    at = begin
     rows: list[bytes | Record] = []
-    for _ in range(body[_SEQ_BYTES]):
+    for _ in range(count):
         end = at + _length(body, at)
         rows.append(body[at:end])
         at = end

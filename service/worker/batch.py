@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, groupby, repeat
+from itertools import accumulate, chain, groupby
 from operator import attrgetter
 
 import numpy as np
@@ -60,7 +60,6 @@ from service.worker.streams.validation import (
 
 _applied = metrics.OBSERVATIONS.labels("applied")
 Ints = NDArray[np.int64]
-NO_ROWS: Ints = np.empty(0, np.int64)
 
 
 class StreamQueue:
@@ -131,19 +130,20 @@ class CommandBatch:
             for task in self.tasks
             if isinstance(task, RowsTask) and _may_be_quiet(task.command, task.envelope)
         ]
-        begun: dict[Task, Ints] = {}
+        others: dict[Task, Sequence[int]] = {}  # rows that are not begun
         if tasks:
             streams = [self.touched[key] for task in tasks for key in task.streams]
             allowed = self._allowed(tasks, streams)
             waves = quiet.waves_of(self.engine.table, _rows_of(tasks, streams), allowed)
-            chosen = np.sort(np.concatenate([NO_ROWS, *(places for places, _ in waves)]))
-            begun.update(zip(tasks, _by_task(tasks, chosen), strict=True))
+            waiting = np.ones(len(streams), dtype=bool)
+            for places, _ in waves:
+                waiting[places] = False
+            own = _by_task(tasks, waiting.nonzero()[0])
+            others = {task: rows.tolist() for task, rows in zip(tasks, own, strict=True)}
         for task in self.tasks:
             if isinstance(task, RowsTask):
-                others = np.ones(len(task.streams), dtype=bool)
-                others[begun.get(task, NO_ROWS) - task.first] = False
-                for i in np.flatnonzero(others).tolist():
-                    self._wait(task.streams[i], task.task(task.first + i))
+                for row in others.get(task, range(task.first, task.stop)):
+                    self._wait(task.streams[row - task.first], task.task(row))
             else:
                 self._wait(task.streams[0], task)
         if tasks:
@@ -333,7 +333,7 @@ class CommandBatch:
         self.engine.tick()
         gathered.add(metrics.BATCH_SIZE, len(wave.streams))
         entered = quiet.advance(self.engine.table, wave, self.pipeline.look)
-        self.filling.count += int(entered.counts.sum())
+        self.filling.count += len(entered.numbers)
         return entered
 
     def _awaken(self, queue: StreamQueue, command: Observe, step: Step) -> None:
@@ -680,13 +680,14 @@ def _fits(stream: Stream, task: CommandTask) -> bool:
 
 def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> Coming:
     """What comes to the streams of all rows of commands."""
-    sizes = [len(task.streams) for task in tasks]
+    commands = np.arange(len(tasks)).repeat([len(task.streams) for task in tasks])
     counts = np.concatenate([task.counts for task in tasks])
-    envelopes = chain.from_iterable(map(repeat, [task.envelope for task in tasks], sizes))
     ingested = [task.command.settings is not None for task in tasks]
-    timed = np.repeat(ingested, sizes) if any(ingested) else None
+    timed = np.array(ingested)[commands] if any(ingested) else None
     given = Numbers.joined([task.given for task in tasks])
-    return Coming(streams, [*envelopes], given, counts, np.zeros(len(counts), dtype=bool), timed)
+    envelopes = [task.envelope for task in tasks]
+    begun = np.zeros(len(counts), dtype=bool)
+    return Coming(streams, envelopes, commands, given, counts, begun, timed)
 
 
 def _next_of(queues: Sequence[StreamQueue]) -> Coming:
@@ -713,7 +714,16 @@ def _next_of(queues: Sequence[StreamQueue]) -> Coming:
     believed = any(command.belief for command in commands)
     streams = [queue.stream for queue in queues]
     envelopes = [task.envelope for task in tasks]
-    return Coming(streams, envelopes, given, np.array(counts), np.array(begun), None, believed)
+    return Coming(
+        streams,
+        envelopes,
+        np.arange(len(queues)),
+        given,
+        np.array(counts),
+        np.array(begun),
+        None,
+        believed,
+    )
 
 
 def _by_task(tasks: Sequence[RowsTask], places: Ints) -> list[Ints]:

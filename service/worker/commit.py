@@ -21,9 +21,9 @@ from service.store import keys
 from service.store.log import Commit, Effect, Lease, Log, Offset
 from service.store.shards import Argument
 from service.store.streams import Store, UnreadablePart
-from service.wire import Id, IdempotencyRecord, Observe, Outcome
+from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker.streams.answers import gathered
-from service.worker.streams.stream import Changes, Stream
+from service.worker.streams.stream import Changes
 from service.worker.streams.task import CommandTask, LogItem, Task, key_field
 
 logger = logging.getLogger(__name__)
@@ -124,13 +124,12 @@ class PartitionCommits:
         self,
         expected: Offset,
         items: Sequence[LogItem],
-        streams: Sequence[Stream],
         changes: Changes,
     ) -> Commit:
         """Commit of the partition's items, applied, and of the streams they touched.
 
         It writes outcomes, quarantined payloads, what the streams changed (`Engine.changes`: heads,
-        tails, chunks, events, keys, changes of settings), entries of the feed, and the log's
+        tails, chunks, events, keys, changes of settings, entries of the feed), and the log's
         offset. What has a payload is set aside. Commits have to be made in this order.
         """
         p = self.lease.partition
@@ -156,15 +155,8 @@ class PartitionCommits:
                 )
                 aside.append(("HSET", keys.quarantine(p), str(item.offset), item.payload))
         effects = self.effects(outcomes) + aside + changes.effects
-        raised: list[tuple[Id, bytes]] = []
-        for stream in streams:
-            if stream.feed:
-                raised += stream.feed
-                stream.feed = ()
-        if raised:
-            parts = [
-                part for id_, blob in sorted(raised) for part in (str(id_), blob)
-            ]  # as in the log
+        if changes.feed:  # in the order of the log
+            parts = [part for id_, blob in sorted(changes.feed) for part in (str(id_), blob)]
             effects.append(("FEED", keys.feed(p), self._feed_events, *parts))
         return Commit(
             p, self.lease.token, expected, items[-1].offset, done, effects, changes.pushed

@@ -382,7 +382,7 @@ class Worker:
         self._busy = set(received)
         kept = received
         streams = {p: _streams(items) for p, items in received.items()}
-        if not self.engine.use(chain.from_iterable(streams.values())):
+        if not self.engine.holds(chain.from_iterable(streams.values())):
             self.engine.applying = set()
             kept = {}
             part_bytes = self.engine.room.for_states // (2 * len(received))
@@ -436,12 +436,10 @@ class Worker:
         touched = {p: of_partition.get(p, []) for p in items}
         changes = self.engine.changes(touched)
         commits = [
-            self._commits[p].commit(self.offsets[p], items[p], streams, changes[p])
-            for p, streams in touched.items()
+            self._commits[p].commit(self.offsets[p], items[p], own) for p, own in changes.items()
         ]
         self._submit(commits, job.stages)
         self.engine.committing = job.batch.touched.keys()
-        self.engine.drop_broken(job.batch.touched.values())
         self._busy = set()
 
     def _commit(self, commits: list[Commit]) -> None:
@@ -577,7 +575,7 @@ class Worker:
         """Answer a command that is not applied, and its repeats; keep it for an operator."""
         aside, record = refused(self.engine.store, item)
         p = lease.partition
-        self._commit([self._commits[p].commit(self.offsets[p], [aside], [], Changes(record))])
+        self._commit([self._commits[p].commit(self.offsets[p], [aside], Changes(record))])
 
     def _disown(self, partition: int) -> None:
         """Drop a partition that another worker has; what was on trial here is innocent."""
@@ -627,10 +625,11 @@ class Worker:
             own = [stream for stream, _ in group]
             self.engine.checkpoint(own)
             changes = self.engine.changes({partition: own})[partition]
-            if changes.effects or changes.pushed.streams:
+            effects, pushed, _ = changes
+            if effects or pushed.streams:
                 at = self.offsets[partition]
                 token = self._commits[partition].lease.token
-                self._commit([Commit(partition, token, at, at, 0, *changes)])
+                self._commit([Commit(partition, token, at, at, 0, effects, pushed)])
 
     def _make_room(self) -> None:
         """Evict the streams used longest ago where there are too many."""

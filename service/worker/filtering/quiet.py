@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from math import inf, nan
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -22,10 +24,11 @@ from numpy.typing import NDArray
 from model_core import readout
 from model_core.compiled import NO_BELIEFS
 from model_core.explanation import next_due
+from model_core.hazard import table_of
 from model_core.labels import range_of
 from model_core.stream import season, seasons
 from model_core.stream.beliefs import Probabilities
-from model_core.stream.columns import Packed, effective_rates, hazard_table
+from model_core.stream.columns import Packed, effective_rates, hazard_table, of_all
 from model_core.stream.columns import plain as plain_inputs
 from model_core.stream.pipeline import may_leave
 from model_core.stream.slab import Slab, Step, Stepped, SummaryRow
@@ -42,16 +45,32 @@ from service.wire import (
     timestamps,
 )
 from service.wire.rows import Numbers
-from service.wire.stored_records import KEPT_OUTPUTS, TOO_MANY, UNKEPT, PlainRows, numbers_of
+from service.wire.stored_records import (
+    KEPT_OUTPUTS,
+    TOO_MANY,
+    UNKEPT,
+    PlainRows,
+    numbers_of,
+    singly,
+)
 from service.worker.filtering.rewriting import elapsed_of_each
 from service.worker.streams import alarm_period
 from service.worker.streams.answers import GATHERED, gathered, layout_of, quiet_numbers
-from service.worker.streams.stream import GROUPS, ROW, WHOLE_ROW, Stream, Table
+from service.worker.streams.stream import (
+    GROUPS,
+    ROW,
+    WHOLE_ROW,
+    Stream,
+    Table,
+    as_rows,
+    places_of,
+)
 from service.worker.streams.task import Answering
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Bytes = NDArray[np.uint8]
 Rows = NDArray[Any]  # of `stream.ROW`
 
 _COLUMN = {name: place for place, name in enumerate(readout.NUMBERS)}
@@ -113,6 +132,7 @@ def rest_of(
         0,
         stream.place,
         stream.tail.place,
+        stream.row,
     )
     return values, hazard, cast(list[float], head.last_label)[1:]
 
@@ -175,27 +195,34 @@ def fitting(
 class Coming(NamedTuple):
     """The next observations of distinct streams (B): so many of each, run after run.
 
-    begun: (B,) of a command that part was applied of; of any other all have to fit. timed: (B,) of
-    repeating writers, see `rewriting.resampled`; None: of none. believed: whether the belief after
-    each is wanted.
+    commands: (B,) whose envelope is that of each. begun: (B,) of a command that part was applied
+    of; of any other all have to fit. timed: (B,) of repeating writers, see `rewriting.resampled`;
+    None: of none. believed: whether the belief after each is wanted.
     """
 
     streams: Sequence[Stream]
     envelopes: Sequence[Envelope]
+    commands: Ints
     given: Numbers
     counts: Ints
     begun: Bools
     timed: Bools | None
     believed: bool = False
 
+    @property
+    def quiet_days(self) -> Floats | None:
+        """Those of the commands (B,)."""
+        return _quiet_days(self.envelopes, self.commands)
+
     def part(self, chosen: Ints) -> Coming:
         """Those of some of the streams."""
-        streams, envelopes, given, counts, begun, timed, believed = self
+        streams, envelopes, commands, given, counts, begun, timed, believed = self
         numbers = np.zeros(len(counts), dtype=bool)
         numbers[chosen] = True
         return Coming(
-            [streams[i] for i in chosen.tolist()],
-            [envelopes[i] for i in chosen.tolist()],
+            _chosen(streams, chosen),
+            envelopes,
+            commands[chosen],
             given.part(numbers.repeat(counts)),
             counts[chosen],
             begun[chosen],
@@ -208,20 +235,22 @@ class Coming(NamedTuple):
 class Wave:
     """Runs of plain labels that come to distinct streams of a slab that are asleep, before `until`.
 
-    own: (B,) rows of the table, of the streams as they are before the wave. tables: as of
-    `Table.hazards`. firsts: (B,) position of the first number of each run. counts: (B,) numbers of
-    each run, at least one. envelopes: (B,) of the commands. y, x, times: (N, ...) of the
-    observations, run after run, as of `Numbers`. elapsed: (N,) time since the one before. offset:
-    (N, ...) seasons of the labels, if any has one. believed: as of `Coming`.
+    places: (B,) of their rows in the table; own: (B,) these, as they are before the wave. tables:
+    as of `Table.hazards`. firsts: (B,) position of the first number of each run. counts: (B,)
+    numbers of each run, at least one. envelopes, commands: as of `Coming`. y, x, times: (N, ...) of
+    the observations, run after run, as of `Numbers`. elapsed: (N,) time since the one before.
+    offset: (N, ...) seasons of the labels, if any has one. believed: as of `Coming`.
     """
 
     slab: Slab
     streams: Sequence[Stream]
+    places: Ints
     own: Rows
     tables: Mapping[int, Hazard]
     firsts: Ints
     counts: Ints
     envelopes: Sequence[Envelope]
+    commands: Ints
     y: Floats
     x: Floats
     elapsed: Floats
@@ -248,8 +277,20 @@ class Wave:
         hazards = [None if h != h else h for h in self.own["hazard"].tolist()]
         if not self.tables:
             return hazards
-        known = zip(self.streams, hazards, strict=True)
-        return [self.tables.get(stream.at, hazard) for stream, hazard in known]
+        known = zip(self.places.tolist(), hazards, strict=True)
+        return [self.tables.get(at, hazard) for at, hazard in known]
+
+    @property
+    def hazard_table(self) -> Floats:
+        """The same (B, H) as of `model_core.stream.columns.hazard_table`."""
+        stated = self.own["hazard"]
+        model = self.slab.model
+        if self.tables:
+            return hazard_table(model, self.hazards)
+        unstated = np.count_nonzero(stated != stated)
+        if unstated == len(stated):
+            return of_all(table_of(model.hazard), len(stated))
+        return hazard_table(model, self.hazards) if unstated else np.array(stated)[:, None]
 
     def last(self, column: NDArray[Any]) -> NDArray[Any]:
         """What the last number of each run (B, ...) has in a column (N, ...)."""
@@ -261,15 +302,16 @@ class Wave:
         chosen: places of all these numbers.
         """
         runs = counts.nonzero()[0]
-        listed = runs.tolist()
         return Wave(
             self.slab,
-            [self.streams[i] for i in listed],
-            self.own.view(WHOLE_ROW).take(runs).view(ROW),
+            _chosen(self.streams, runs),
+            self.places[runs],
+            as_rows(as_rows(self.own, WHOLE_ROW).take(runs), ROW),
             self.tables,
             self.firsts[runs],
             counts[runs],
-            [self.envelopes[i] for i in listed],
+            self.envelopes,
+            self.commands[runs],
             self.y.take(chosen, 0),
             self.x.take(chosen, 0),
             self.elapsed.take(chosen),
@@ -284,36 +326,46 @@ def waves_of(table: Table, coming: Coming, allowed: Bools) -> list[tuple[Ints, W
 
     Each is of streams of one slab, as many as are stepped at once.
     """
-    by_slab: dict[Slab, list[int]] = {}
-    for i, (stream, may) in enumerate(zip(coming.streams, allowed.tolist(), strict=True)):
-        slab = stream.slab
-        if may and slab is not None and place_of(table, stream) >= 0:
-            by_slab.setdefault(slab, []).append(i)
+    streams = coming.streams
+    places = places_of(streams)
+    for i in ((places < 0) & allowed).nonzero()[0].tolist():
+        places[i] = place_of(table, streams[i])
+    asleep = allowed & (places >= 0)
+    slabs = list(map(_slab_of, streams))
+    ids = np.fromiter(map(id, slabs), np.int64, len(slabs))
     waves = []
-    for slab, own in by_slab.items():
+    for slab in dict.fromkeys(compress(slabs, asleep.tolist())):
+        assert slab is not None
+        own = (asleep & (ids == id(slab))).nonzero()[0]
         for at in range(0, len(own), slab.step_rows):
-            part = np.array(own[at : at + slab.step_rows])
+            part = own[at : at + slab.step_rows]
             runs = coming if len(part) == len(allowed) else coming.part(part)
-            chosen, wave = _wave_of(table, slab, runs)
+            chosen, wave = _wave_of(table, slab, places[part], runs)
             if len(chosen):
                 waves.append((part[chosen], wave))
     return waves
 
 
-def _wave_of(table: Table, slab: Slab, coming: Coming) -> tuple[Ints, Wave]:
+_slab_of = attrgetter("slab")
+
+
+def _chosen(streams: Sequence[Stream], places: Ints) -> list[Stream]:
+    return list(map(streams.__getitem__, places.tolist()))
+
+
+def _wave_of(table: Table, slab: Slab, places: Ints, coming: Coming) -> tuple[Ints, Wave]:
     """The runs that may be quiet, of streams that are asleep, as far as they may; their wave.
 
     The last of these may have to be looked at; after it season or scale may. Of several
     observations none may, where the alarm period is followed: it is fixed after all of them.
     """
-    streams, envelopes, given, counts, begun, timed, believed = coming
-    places = np.array([stream.at for stream in streams])
+    streams, envelopes, commands, given, counts, begun, timed, believed = coming
     own = table.of(places)
     usable = np.isnan(own["interval"])
     if timed is not None:
         usable = np.where(timed, counts == 1, usable)
     if np.count_nonzero(counts > 1):
-        usable &= (counts == 1) | ~followed(own, envelopes)
+        usable &= (counts == 1) | ~followed(own, coming.quiet_days)
     seq = own["position"]["seq"].astype(np.int64)
     left = np.minimum(own["until"] + 1, np.maximum(own["look"], seq + 1)).astype(np.int64) - seq
     left[~usable] = 0
@@ -333,21 +385,23 @@ def _wave_of(table: Table, slab: Slab, coming: Coming) -> tuple[Ints, Wave]:
         kept &= (left > 0).repeat(counts)
     chosen = left.nonzero()[0]
     if len(chosen) < len(left):
-        own, left, elapsed = table.of(places[chosen]), left[chosen], elapsed[chosen]
-        listed = chosen.tolist()
-        streams = [streams[i] for i in listed]
-        envelopes = [envelopes[i] for i in listed]
+        places, left, elapsed = places[chosen], left[chosen], elapsed[chosen]
+        own = table.of(places)
+        streams = _chosen(streams, chosen)
+        commands = commands[chosen]
     if not _all(kept):
         given = given.part(kept.nonzero()[0])
     y = given.y[:, : slab.model.y_dim]
     wave = Wave(
         slab,
         streams,
+        places,
         own,
         table.hazards,
         own["position"]["seq"].astype(np.int64),
         left,
         envelopes,
+        commands,
         y,
         given.x[:, : slab.model.x_dim],
         elapsed.repeat(left),
@@ -372,21 +426,23 @@ def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> F
     return offset
 
 
-def followed(own: Rows, envelopes: Sequence[Envelope]) -> Bools:
-    """Whether observations of commands count for the alarm periods of streams, or end them."""
-    days = _quiet_days(envelopes)
+def followed(own: Rows, days: Floats | None) -> Bools:
+    """Whether observations of commands count for the alarm periods of streams, or end them.
+
+    days: as of `_quiet_days`.
+    """
     ending = ~np.isnan(own["position"]["since"]) | own["stale"]
     return np.asarray(
         ending if days is None else np.where(np.isnan(days), ending, ~own["own_rule"])
     )
 
 
-def _quiet_days(envelopes: Sequence[Envelope]) -> Floats | None:
-    """Those of commands; nan: it has none; None: nor has any other."""
+def _quiet_days(envelopes: Sequence[Envelope], commands: Ints) -> Floats | None:
+    """Those of the commands (B,) of streams; nan: it has none; None: nor has any other."""
     days = [envelope.quiet_days for envelope in envelopes]
     if days.count(None) == len(days):  # as where the service states no rate of false alarms
         return None
-    return np.array(days, dtype=np.float64)
+    return np.array(days, dtype=np.float64)[commands]
 
 
 def follow_all(
@@ -522,11 +578,10 @@ def _stepped(wave: Wave, room: Floats) -> Stepped:
     """Steps of the rows of streams, of each its run; room: as of `Slab.stepped`."""
     slab = wave.slab
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
-    groups = wave.own.view(GROUPS)
+    groups = as_rows(wave.own, GROUPS)
     inputs = plain_inputs(filtered, wave.x, wave.elapsed, wave.each(groups["rates"]))
-    hazards = wave.each(hazard_table(slab.model, wave.hazards))
-    taken = Packed(wave.y, wave.offset, hazards, inputs)
-    rows = wave.each(np.array([stream.row for stream in wave.streams]))
+    taken = Packed(wave.y, wave.offset, wave.each(wave.hazard_table), inputs)
+    rows = wave.each(wave.own["state"].astype(np.int64))
     return slab.stepped(rows, taken, room=room, rest=wave.each(groups["rest"]))
 
 
@@ -536,16 +591,15 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
 
     assert stepped.predicted is not None
     numbers = quiet_numbers(answering.layout, stepped, wave.offset)
-    streams = wave.streams
     read = stepped.table
     gathered.add_steps(answering.model, read.take(_COUNTED, 1))
     gathered.add_pits(answering.model, stepped.predicted)
-    accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])
+    accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])[wave.commands]
     encoded = _encoded(wave, answering.layout, numbers, stepped, accepted_ms)
 
     number = wave.counts
     own = wave.own
-    groups = own.view(GROUPS)
+    groups = as_rows(own, GROUPS)
     moved = np.array((number, number)).T  # of the second those that have a score
     sums = groups["sums"].copy()
     plain.add_scores(number, read[:, _LOG_SCORE], read[:, _PRUNED_MASS], sums, moved[:, 1])
@@ -560,21 +614,20 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     position["last_label"] = labels[:, 0]
     position["updated_ms"] = accepted_ms
     now = accepted_ms / 1000
-    timed = np.zeros(len(streams), dtype=bool)
+    timed = np.zeros(len(number), dtype=bool)
     if wave.times is not None:
         timed = _enter_times(position, now, _seconds(wave.times), number)
-    days = _quiet_days(wave.envelopes)
+    days = _quiet_days(wave.envelopes, wave.commands)
     left = follow_all(position, own["own_rule"], own["stale"], now, timed, days)
-    places = [stream.at for stream in streams]
-    table.put(places, own)
+    table.put(wave.places, own)
     if labels.shape[1] > 1:
-        table.further.update(zip(places, labels[:, 1:].tolist(), strict=True))
-    table.keep(places, number, encoded)
+        table.further.update(zip(wave.places.tolist(), labels[:, 1:].tolist(), strict=True))
+    table.keep(wave.places, number, encoded)
     for i in left.nonzero()[0].tolist():
         at = int(wave.ends[i]) - 1
         time = None if wave.times is None else wave.times[at]
         seen = [Observation(float(wave.y[at, 0]), time=time)]
-        alarm_period.follow(streams[i].live(), wave.envelopes[i], seen)
+        alarm_period.follow(wave.streams[i].live(), wave.envelopes[wave.commands[i]], seen)
     return numbers
 
 
@@ -622,8 +675,8 @@ def _look(table: Table, wave: Wave, learned: Mapping[int, bool], look: Look) -> 
 
 def _encoded(
     wave: Wave, layout: Layout, numbers: Floats, stepped: Stepped, accepted_ms: Ints
-) -> list[bytes]:
-    """Rows of the tail; numbers: of answers. accepted_ms: of runs."""
+) -> Bytes | list[bytes]:
+    """Rows of the tail, as of `PlainRows.encoded`; numbers: of answers. accepted_ms: of runs."""
     from model_core.compiled import plain  # numba: half a second
 
     own = wave.own
@@ -646,12 +699,16 @@ def _encoded(
     rows, fit = records.encoded(plain)
     whole = ~fit
     if wave.tables:
-        whole |= wave.each(np.array([stream.at in wave.tables for stream in wave.streams]))
-    for i in whole.nonzero()[0].tolist():
+        whole |= wave.each(np.array([at in wave.tables for at in wave.places.tolist()]))
+    others = whole.nonzero()[0].tolist()
+    if not others:
+        return rows
+    each = cast(list[bytes], singly([cast(Any, rows)]))
+    for i in others:
         run = wave.owner[i]
         seq = int(wave.firsts[run] + wave.counts[run] - (wave.ends[run] - i))
-        rows[i] = encode_row(records.record(i, seq, wave.hazards[run]))
-    return rows
+        each[i] = encode_row(records.record(i, seq, wave.hazards[run]))
+    return each
 
 
 def _enter_times(position: Rows, now: Floats, times: Floats, counts: Ints) -> Bools:

@@ -78,7 +78,7 @@ class Tail:
         else:
             self.new = {record.seq: record}
 
-    def put_rows(self, first: int, rows: Sequence[bytes]) -> None:
+    def put_rows(self, first: int, rows: Sequence[bytes | Record]) -> None:
         """Keep encoded records from position `first` on."""
         if not self.new:
             self.new = {}
@@ -91,7 +91,7 @@ class Tail:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def last(self, first: int, end: int, slept: Sequence[bytes] = ()) -> LastRows:
+    def last(self, first: int, end: int, slept: Sequence[Record | bytes] = ()) -> LastRows:
         """Those of positions from `first` to before `end`, that of the stream.
 
         slept: the last of them, which the stream slept through since the last commit.

@@ -85,18 +85,15 @@ class Engine:
 
     # --- loading and forgetting ---------------------------------------------------------------
 
-    def use(self, places: Iterable[StreamKey]) -> bool:
-        """Count streams as used last; False where not all are in memory."""
-        used = list(map(self.streams.get, places))
-        now = time.monotonic()
-        for stream in used:
-            if stream is None:
-                return False
-            stream.used_s = now
-        return True
+    def holds(self, places: Iterable[StreamKey]) -> bool:
+        """Whether all of these streams are in memory."""
+        return all(map(self.streams.__contains__, places))
 
     def take(self, places: Sequence[StreamKey]) -> dict[StreamKey, Stream]:
-        """Streams of a batch, which stay in memory until the next one; loaded where need be."""
+        """Streams of a batch, which are used last, and stay in memory until the next one.
+
+        They are loaded where need be.
+        """
         known = map(self.streams.get, places)
         taken: dict[StreamKey, Any] = dict(zip(places, known, strict=True))
         self.applying = taken.keys()
@@ -107,6 +104,9 @@ class Engine:
             for partition, names in missing.items():
                 self.load(partition, names)
             taken.update((place, self.streams[place]) for place in places)
+        now = time.monotonic()
+        for stream in taken.values():
+            stream.used_s = now
         return taken
 
     def load(self, partition: int, names: Iterable[str]) -> None:
@@ -207,7 +207,6 @@ class Engine:
             at += len(part)
             # As many as fit, were they like those so far.
             count = max(1, min(LOADED, (most - need) * at // need))
-        self.use((partition, name) for name in names[:at])
         return at
 
     def _need(self, stream: Stream) -> int:
@@ -391,7 +390,8 @@ class Engine:
     def changes(self, of_partition: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
         """What the next commits write of streams of partitions; afterwards nothing waits.
 
-        The last ones have ended.
+        The last ones have ended. Streams that cannot be used are forgotten: they are read again at
+        their next command.
         States that are due are among it, until they are too many: others are written by a later
         commit of their stream. Those with a memory of regimes are replayed from no earlier one.
         """
@@ -415,7 +415,12 @@ class Engine:
                 asleep.append((stream, i))
                 room -= stream.slab.row_bytes
         moved.states.update((i, state) for (_, i), state in self._states(asleep))
-        return changes_of(moved, others)
+        written = changes_of(moved, others)
+        for stream in chain.from_iterable(others.values()):
+            known = self.streams.get((stream.partition, stream.name))
+            if (stream.broken is not None or stream.unserved is not None) and known is stream:
+                self.evict(stream)
+        return written
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""
@@ -515,13 +520,6 @@ class Engine:
         short = self.room.excess(host, device + coming) > 0
         if sum([slab.trim(eager=short) for slab in self._slabs.values()]):
             give_back()
-
-    def drop_broken(self, streams: Iterable[Stream]) -> None:
-        """Forget streams that cannot be used: they are read again at their next command."""
-        unusable = [s for s in streams if s.broken is not None or s.unserved is not None]
-        for stream in unusable:
-            if self.streams.get((stream.partition, stream.name)) is stream:
-                self.evict(stream)
 
     def drop_empty_slabs(self) -> None:
         """Free the memory of slabs, and of rows of the table, that no stream needs."""

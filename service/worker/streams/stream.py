@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain, compress, groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -46,6 +46,9 @@ from service.wire.stored_records import POSITION, decoded_row, enter_numbers, fi
 from service.worker.streams.history import FEW, NOTHING, LastRows, Tail, encoded_row
 from service.worker.streams.step_inputs import label_of
 
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 FEWEST_ROWS = 64  # room for so many at first
 # A stream is listed again as one that expires once that moves by more than this share of its `ttl`;
 # when it seems to be due it is looked at, and listed as it is.
@@ -76,6 +79,7 @@ ROW = np.dtype(
         ("moved", "<i8"),  # observations since the last commit
         ("position_place", "<u4"),  # of checksums: of its position, and of its tail
         ("tail_place", "<u4"),
+        ("state", "<u4"),  # row of its slab
     ]
 )
 
@@ -99,25 +103,48 @@ GROUPS = np.dtype(
 )
 
 
+class Kept(NamedTuple):
+    """Encoded records that streams slept through: rows of the table, and their bytes of each.
+
+    places: -1: of which they were taken.
+    """
+
+    places: Ints
+    sizes: Ints
+    records: bytes
+
+    def take(self, parts: Mapping[int, list[bytes]]) -> None:
+        """Add those of rows to their `parts`."""
+        ends = self.sizes.cumsum().tolist()
+        spans = zip(self.places.tolist(), [0, *ends], ends, strict=False)
+        for i, (at, start, end) in enumerate(spans):
+            if at in parts:
+                parts[at].append(self.records[start:end])
+                self.places[i] = -1
+
+
 class Table:
     """The streams of a worker that are asleep, a row each."""
 
     def __init__(self, checkpoint_every: int) -> None:
         """Hold no stream; checkpoint_every: observations between checkpoints of a stream."""
         self.checkpoint_every = checkpoint_every
-        self.rows = np.zeros(FEWEST_ROWS, ROW)
+        self._hold(np.zeros(FEWEST_ROWS, ROW))
         self.hazards: dict[int, Hazard] = {}  # those that are tables, by row
         # Numbers of the last label after its first, by row, of vectors.
         self.further: dict[int, list[float]] = {}
-        # Encoded records since the last commit, by row.
-        self.new: dict[int, list[bytes]] = {}
+        self._new: list[Kept] = []  # since the last commit, oldest first
         self._free = list(range(FEWEST_ROWS))
+
+    def _hold(self, rows: NDArray[Any]) -> None:
+        self.rows = rows
+        self._whole = rows.view(WHOLE_ROW)  # the same memory
 
     def add(self, values: tuple[Any, ...], hazard: Hazard | None, further: list[float]) -> int:
         """Give a stream a row of these values of `ROW`; returns its place. further: its own."""
         if not self._free:
             held = len(self.rows)
-            self.rows = _with_room(self.rows, 2 * held)
+            self._hold(_with_room(self.rows, 2 * held))
             self._free += range(2 * held - 1, held - 1, -1)
         at = self._free.pop()
         self.rows[at] = values
@@ -127,27 +154,44 @@ class Table:
             self.hazards[at] = hazard
         return at
 
-    def of(self, places: Sequence[int] | NDArray[np.int64]) -> NDArray[Any]:
+    def of(self, places: Ints) -> NDArray[Any]:
         """Copies (B,) of rows, as whole rows: field by field it takes three times as long."""
-        return self.rows.view(WHOLE_ROW).take(np.asarray(places, dtype=np.int64)).view(ROW)
+        return as_rows(self._whole.take(places), ROW)
 
-    def put(self, places: Sequence[int], rows: NDArray[Any]) -> None:
+    def put(self, places: Ints, rows: NDArray[Any]) -> None:
         """Write rows (B,) at distinct places, as whole rows: for the same reason."""
-        self.rows.view(WHOLE_ROW)[np.array(places, dtype=np.int64)] = rows.view(WHOLE_ROW)
+        self._whole[places] = as_rows(rows, WHOLE_ROW)
 
-    def keep(
-        self, places: Sequence[int], counts: NDArray[np.int64], records: Sequence[bytes]
-    ) -> None:
+    def keep(self, places: Ints, counts: Ints, records: Bytes | list[bytes]) -> None:
         """Keep encoded records that streams slept through: so many of each, row after row."""
-        if len(records) == len(places):
-            runs = [[own] for own in records]
+        if isinstance(records, np.ndarray):
+            kept = Kept(places.copy(), counts * records.shape[1], records.tobytes())
         else:
-            ends = counts.cumsum().tolist()
-            runs = [[*records[start:end]] for start, end in zip([0, *ends], ends, strict=False)]
-        if not self.new.keys().isdisjoint(places):
-            pairs = zip(places, runs, strict=True)
-            runs = [self.new.get(at, []) + run for at, run in pairs]
-        self.new.update(zip(places, runs, strict=True))
+            sizes = np.add.reduceat(list(map(len, records)), counts.cumsum() - counts)
+            kept = Kept(places.copy(), sizes, b"".join(records))
+        self._new.append(kept)
+
+    def take_kept(self, places: Ints) -> tuple[Ints, bytes]:
+        """Take what was kept of distinct rows, before a commit: its bytes of each, and these."""
+        if len(self._new) == 1 and self._new[0].places.tobytes() == places.tobytes():
+            return self._new.pop()[1:]
+        parts: dict[int, list[bytes]] = {at: [] for at in places.tolist()}
+        for kept in self._new:
+            kept.take(parts)
+        self._new = [kept for kept in self._new if np.count_nonzero(kept.places >= 0)]
+        runs = list(map(b"".join, parts.values()))
+        return np.fromiter(map(len, runs), np.int64, len(runs)), b"".join(runs)
+
+    def kept_of(self, at: int, taken: bool = False) -> list[Record | bytes]:
+        """Return what was kept of one row since the last commit; taken: which writes it no more."""
+        parts = []
+        for kept in self._new:
+            for i in (kept.places == at).nonzero()[0].tolist():
+                start = int(kept.sizes[:i].sum())
+                parts.append(kept.records[start : start + int(kept.sizes[i])])
+                if taken:
+                    kept.places[i] = -1
+        return stored_records.split_rows(b"".join(parts), int(self.rows["moved"][at]))
 
     def remove(self, at: int) -> None:
         """Forget a row."""
@@ -168,12 +212,17 @@ class Table:
             return
         asleep = [stream for stream in streams if stream.at >= 0]
         assert len(asleep) == used, f"{len(asleep)} streams sleep in {used} rows"
-        places = [stream.at for stream in asleep]
-        self.rows = _with_room(self.of(places), held)
+        own = places_of(asleep)
+        places = own.tolist()
+        self._hold(_with_room(self.of(own), held))
         self._free = list(range(held - 1, used - 1, -1))
         self.hazards = {i: self.hazards[at] for i, at in enumerate(places) if at in self.hazards}
         self.further = {i: self.further[at] for i, at in enumerate(places) if at in self.further}
-        self.new = {i: self.new[at] for i, at in enumerate(places) if at in self.new}
+        moved = {at: i for i, at in enumerate(places)}
+        self._new = [
+            kept._replace(places=np.array([moved.get(at, -1) for at in kept.places.tolist()]))
+            for kept in self._new
+        ]
         for at, stream in enumerate(asleep):
             stream.at = at
 
@@ -193,9 +242,22 @@ class Table:
         made_ms = self.rows["position"]["checkpoint_ms"][self._behind() > 0]
         return int(made_ms.min()) if len(made_ms) else None
 
-    def _behind(self) -> NDArray[np.int64]:
+    def _behind(self) -> Ints:
         position = self.rows["position"]
         return np.asarray(position["seq"].astype(np.int64) - position["checkpoint"])
+
+
+def as_rows(rows: NDArray[Any], form: np.dtype[Any]) -> NDArray[Any]:
+    """The same memory as rows of another form; a view takes numpy several times as long."""
+    return np.ndarray(len(rows), form, cast(Any, rows))
+
+
+def places_of(streams: Sequence[Stream]) -> Ints:
+    """Rows (B,) of streams in their table; -1: awake."""
+    return np.fromiter(map(_at, streams), np.int64, len(streams))
+
+
+_at = attrgetter("at")
 
 
 def _with_room(rows: NDArray[Any], held: int) -> NDArray[Any]:
@@ -211,8 +273,6 @@ STREAM_BYTES = 2200
 STRUCT_BYTES = 500
 # Keys of a stream that end with it; a repeated request is known still.
 DROPPED = [key for key in keys.PARTS if key is not keys.idempotency]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Rows = NDArray[Any]  # of `ROW`
 StreamKey = tuple[int, str]  # partition and name
 
@@ -316,7 +376,7 @@ class Stream:
             self.tail.stored = first  # commits moved it on: see `parted`
         row["waits"] = True
         if moved:
-            self.tail.put_rows(first, table.new.pop(self.at))
+            self.tail.put_rows(first, table.kept_of(self.at, taken=True))
             row["moved"] = 0
             self._touched = True
 
@@ -387,7 +447,7 @@ class Stream:
         if table is None:
             return self.tail.last(max(head.oldest, first), head.seq)
         oldest = int(table.rows["position"]["oldest"][self.at])
-        return self.tail.last(max(oldest, first), self.seq, table.new.get(self.at, ()))
+        return self.tail.last(max(oldest, first), self.seq, table.kept_of(self.at))
 
     def growth(self) -> int:
         """Count what it takes on the host; returns how much that is more than in the total."""
@@ -707,23 +767,25 @@ def _digest_of(settled: bytes) -> bytes:
 
 
 class Changes(NamedTuple):
-    """Part of a commit: see `Commit`."""
+    """Part of a commit: see `Commit`; and entries of the feed, by their ids."""
 
     effects: list[Effect]
     pushed: Pushed = Pushed()
+    feed: Sequence[tuple[Id, bytes]] = ()
 
 
 class Asleep(NamedTuple):
     """Streams of which only position, tail and state move, with their rows as they are.
 
-    further: as of `Table`, by place among them. new: encoded records of each. states: by place,
-    those that are written, as of `packed_state`.
+    further: as of `Table`, by place among them. sizes, records: as of `Table.take_kept`. states: by
+    place, those that are written, as of `packed_state`.
     """
 
     streams: Sequence[Stream]
     rows: Rows
     further: Mapping[int, list[float]]
-    new: Sequence[list[bytes]]
+    sizes: Ints
+    records: bytes
     states: dict[int, bytes]
 
     @property
@@ -742,7 +804,7 @@ def parted(
     is.
     """
     streams = [*chain.from_iterable(of_partition.values())]
-    places = np.array([stream.at for stream in streams], dtype=np.int64)
+    places = places_of(streams)
     rows = table.of(places)  # of one that is awake any
     moved = rows["moved"]
     alone = (places >= 0) & ~rows["waits"] & (moved > 0) & (moved <= BLOCK)
@@ -752,11 +814,11 @@ def parted(
     further = {i: table.further[asleep[i].at] for i in vectors}
     chosen = places[alone]
     table.rows["moved"][chosen] = 0
-    new = list(map(table.new.pop, chosen.tolist()))
+    kept = table.take_kept(chosen)
     others: dict[int, list[Stream]] = {partition: [] for partition in of_partition}
     for stream in compress(streams, (~alone).tolist()):
         others[stream.partition].append(stream)
-    return Asleep(asleep, rows, further, new, {}), others
+    return Asleep(asleep, rows, further, *kept, {}), others
 
 
 def changes_of(moved: Asleep, others: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
@@ -764,38 +826,46 @@ def changes_of(moved: Asleep, others: Mapping[int, Sequence[Stream]]) -> dict[in
 
     The heads of the others of a partition are one HSET.
     """
-    asleep = moved.streams
-    rows = moved.rows
-    lives_ms = 1000 * rows["ttl"]
-    expire_ms = rows["position"]["updated_ms"] + lives_ms
-    far = np.abs(expire_ms - rows["listed_ms"]) > LISTED_SHARE * lives_ms  # not of nan
-
     states = _checkpoints(moved)
     pushed = _pushed(moved)
-    written = {
-        partition: Changes(states.get(partition, []), pushed.get(partition, Pushed()))
-        for partition in others
-    }
+    written = {}
     for partition, streams in others.items():
+        own = states.get(partition, [])
+        feed: list[tuple[Id, bytes]] = []
         heads: list[Argument] = []
         for stream in streams:
             effects, fields = stream.effects()
-            written[partition].effects.extend(effects)
+            own += effects
             heads += fields
+            feed += stream.feed
+            stream.feed = ()
         if heads:
-            written[partition].effects.append(("HSET", keys.heads(partition), *heads))
-    for stream in filter(attrgetter("_effects"), asleep):
+            own.append(("HSET", keys.heads(partition), *heads))
+        written[partition] = Changes(own, pushed.get(partition, Pushed()), feed)
+    for stream in filter(attrgetter("_effects"), moved.streams):
         written[stream.partition].effects.extend(stream._effects)
         stream._effects = ()
-    due: defaultdict[int, list[Argument]] = defaultdict(list)
-    for i in np.flatnonzero(far).tolist():
-        stream = asleep[i]
-        assert stream._table is not None
-        stream._table.rows["listed_ms"][stream.at] = expire_ms[i]
-        due[stream.partition] += (int(expire_ms[i]), stream.name)
-    for partition, arguments in due.items():
+    for partition, arguments in _listed(moved).items():
         written[partition].effects.append(("ZADD", keys.due(partition), *arguments))
     return written
+
+
+def _listed(moved: Asleep) -> dict[int, list[Argument]]:
+    """When streams expire that were listed too far from it, and their names, by partition."""
+    due: defaultdict[int, list[Argument]] = defaultdict(list)
+    rows = moved.rows
+    limited = (rows["ttl"] == rows["ttl"]).nonzero()[0]  # the others are nan
+    if len(limited):
+        rows = rows[limited]
+        lives_ms = 1000 * rows["ttl"]
+        expire_ms = rows["position"]["updated_ms"] + lives_ms
+        far = np.abs(expire_ms - rows["listed_ms"]) > LISTED_SHARE * lives_ms
+        for i, at_ms in zip(limited[far].tolist(), expire_ms[far].tolist(), strict=True):
+            stream = moved.streams[i]
+            assert stream._table is not None
+            stream._table.rows["listed_ms"][stream.at] = at_ms
+            due[stream.partition] += (int(at_ms), stream.name)
+    return due
 
 
 def _due(places: Ints, checkpoints: Ints, every: int) -> Ints:
@@ -825,7 +895,7 @@ def _checkpoints(moved: Asleep) -> dict[int, list[Effect]]:
     rows["due"] = _due(rows["position_place"].astype(np.int64), position["seq"], every)
     moved.rows[at] = rows
     rows["moved"] = 0
-    table.put([moved.streams[i].at for i in at.tolist()], rows)
+    table.put(places_of([moved.streams[i] for i in moved.states]), rows)
     fields: defaultdict[int, list[Argument]] = defaultdict(list)
     for i, state in moved.states.items():
         stream = moved.streams[i]
@@ -848,21 +918,23 @@ def _pushed(moved: Asleep) -> dict[int, Pushed]:
     # Made at once: a call of numpy takes as long for one as for a hundred.
     asleep = moved.streams
     rows = moved.rows
-    position = rows["position"]
+    seq = rows["position"]["seq"]
     counts = rows["moved"]
-    further = [b""] * len(asleep)
-    for i, own in moved.further.items():
-        further[i] = stored_records.further_bytes(own)
+    further = {i: stored_records.further_bytes(own) for i, own in moved.further.items()}
+    sizes = np.zeros(len(asleep), np.int64)
+    sizes[[*further]] = [*map(len, further.values())]
     positions, ends_of_positions = stored_records.elements(
         rows["position_place"].astype(np.int64),
-        stored_records.bytes_of(position),
-        further,
+        np.ascontiguousarray(stored_records.bytes_of(rows)[:, : POSITION.itemsize]),
+        sizes,
+        b"".join(further.values()),
         enter_framed,
     )
     tails, ends_of_tails = stored_records.elements(
         rows["tail_place"].astype(np.int64),
-        stored_records.headers_of(position["seq"] - counts, counts),
-        list(map(b"".join, moved.new)),
+        stored_records.headers_of(seq - counts, counts),
+        moved.sizes,
+        moved.records,
         enter_framed,
     )
     for i in (counts > FEW).nonzero()[0].tolist():

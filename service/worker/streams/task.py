@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
-from itertools import groupby, repeat
+from itertools import pairwise, repeat
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
@@ -170,8 +170,7 @@ def _counted(applied: int, skipped: int, misfits: Sequence[OutOfRange]) -> bytes
     return msgspec.json.encode(Ingested(applied, skipped, len(misfits), reason))
 
 
-@dataclasses.dataclass(frozen=True)
-class Answering:
+class Answering(NamedTuple):
     """A model, and the order of the numbers of its quiet answers."""
 
     model: str
@@ -185,8 +184,9 @@ class RowsTask:
     """
 
     __slots__ = (
-        "answering", "answers", "base", "command", "entry", "envelope", "every", "first", "firsts",
-        "incarnation", "numbers", "partition", "seasons", "stop", "streams", "tasks", "_ends",
+        "answering", "answers", "base", "command", "counts", "entry", "envelope", "every", "first",
+        "firsts", "incarnation", "numbers", "partition", "seasons", "stop", "streams",
+        "tasks", "units", "_ends",
     )  # fmt: skip
 
     def __init__(
@@ -217,15 +217,19 @@ class RowsTask:
         """Have these rows, none of which was applied."""
         self.first = first
         self.stop = stop
+        self.units = self._ends[stop] - self._ends[first]  # observations
+        counts = self.command.counts
+        alone = np.ones(stop - first, np.int64)
+        self.counts = alone if counts is None else np.array(counts[first:stop], np.int64)
         # Streams of the rows; none twice.
         names = self.command.streams[first:stop]
         self.streams: list[StreamKey] = list(zip(repeat(self.partition), names))
         self.tasks: dict[int, CommandTask] = {}  # of rows that are not quiet
         self.answers: dict[int, Answers] = {}  # of quiet rows of several observations
-        # Of quiet rows of one: by what, seq and encoded numbers, by place from `first` on.
-        self.answering = np.full(stop - first, None, object)
+        # By place from `first` on, of quiet rows of one: by which of the keys, seq, numbers.
+        self.answering = np.full(stop - first, -1)
         self.firsts = np.zeros(stop - first, np.int64)
-        self.numbers = np.full(stop - first, None, object)
+        self.numbers: dict[Answering, NDArray[np.float64]] = {}
         self.seasons: dict[int, SeasonPeriods | None] = {}  # of quiet rows, if any has one
 
     def part(self, first: int, stop: int) -> RowsTask:
@@ -233,14 +237,6 @@ class RowsTask:
         part = copy(self)
         part._begin(first, stop)
         return part
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """Observations of each of the rows."""
-        counts = self.command.counts
-        if counts is None:
-            return np.ones(self.stop - self.first, np.int64)
-        return np.array(counts[self.first : self.stop])
 
     @property
     def given(self) -> Numbers:
@@ -252,11 +248,6 @@ class RowsTask:
         if column is None:
             return [None] * (self.stop - self.first)
         return column[self.first : self.stop]
-
-    @property
-    def units(self) -> int:
-        """Observations of the rows."""
-        return int(self.counts.sum())
 
     @property
     def status(self) -> int:
@@ -294,24 +285,22 @@ class RowsTask:
     ) -> None:
         """Take numbers (n, ...) of quiet rows of one observation each, which are at `firsts`."""
         places = rows - self.first
-        layout = answering.layout
-        encoded = np.frombuffer(
-            layout.encoded(numbers, self.command.full),
-            f"V{layout.row_bytes(self.command.full)}",
-        )
-        self.answering[places] = answering
+        held = self.numbers.setdefault(answering, np.empty((len(self.firsts), numbers.shape[1])))
+        held[places] = numbers
         self.firsts[places] = firsts
-        self.numbers[places] = encoded.astype(object)
+        self.answering[places] = list(self.numbers).index(answering)
 
     def quiet_answers(self, row: int) -> Answers:
         """Answers to a row that was quiet."""
         place = row - self.first
-        answering = self.answering[place]
-        if answering is None:
+        if self.answering[place] < 0:
             return self.answers[row]
+        answering = [*self.numbers][self.answering[place]]
+        full = self.command.full
+        encoded = answering.layout.encoded(self.numbers[answering][place : place + 1], full)
         season = self.seasons.get(place)
-        own = QuietAnswers(int(self.firsts[place]), self.numbers[place], answering.layout, season)
-        return Answers(answering.model, self.command.full, [own])
+        own = QuietAnswers(int(self.firsts[place]), encoded, answering.layout, season)
+        return Answers(answering.model, full, [own])
 
     def finish(self) -> None:
         """Render the bodies, once the batch's predictives are filled in."""
@@ -325,19 +314,19 @@ class RowsTask:
         full = self.command.full
         row = self.first
         for answering, count in self._stretches():
+            own = slice(row - self.first, row - self.first + count)
             if answering is not None and self.command.settings is not None:
                 _join(outcomes, Outcome(number, 200, [_counted(1, 0, [])], row=row, rows=count))
             elif answering is not None:
-                places = slice(row - self.first, row - self.first + count)
                 seasons: list[SeasonPeriods | None] = []
                 if self.seasons:
-                    seasons = [self.seasons.get(at) for at in range(places.start, places.stop)]
+                    seasons = [self.seasons.get(at) for at in range(own.start, own.stop)]
                 quiet = QuietRows(
                     answering.model,
                     full,
                     answering.layout,
-                    self.firsts[places].tolist(),
-                    b"".join(self.numbers[places]),
+                    self.firsts[own].tolist(),
+                    answering.layout.encoded(self.numbers[answering][own], full),
                     seasons if any(seasons) else None,
                 )
                 outcomes.append(Outcome(number, 200, [], None, row=row, quiet=quiet))
@@ -356,8 +345,11 @@ class RowsTask:
 
         None: those that are not quiet, or of several observations.
         """
-        for answering, alike in groupby(self.answering):
-            count = sum([1 for _ in alike])
+        known = [*self.numbers, None]  # the last one of those that have -1
+        cuts = (self.answering[1:] != self.answering[:-1]).nonzero()[0] + 1
+        for start, end in pairwise([0, *cuts.tolist(), len(self.answering)]):
+            answering = known[self.answering[start]]
+            count = end - start
             if answering is not None:
                 most = -(-OUTCOME_BYTES // answering.layout.row_bytes(self.command.full))
                 while count > most:

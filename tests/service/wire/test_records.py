@@ -89,7 +89,9 @@ def test_many_at_once_are_encoded_as_each_alone():
     heads = [ordinary(rng, last_label=rng.choice(labels)) for _ in range(200)]
     rows = np.array([numbers_of(head) for head in heads], POSITION)
     further = [further_bytes(head.last_label[1:]) for head in heads]
-    stored, ends = elements(np.arange(200), bytes_of(rows), further, enter_framed)
+    sizes = np.array([*map(len, further)])
+    places = np.arange(200)
+    stored, ends = elements(places, bytes_of(rows), sizes, b"".join(further), enter_framed)
     each = [checksummed_at(at, encode_position(head)) for at, head in enumerate(heads)]
     assert strings_of(packed(200, stored)) == each
     assert strings_of(packed(7, stored[: ends[6]])) == each[:7]
@@ -102,7 +104,8 @@ def test_many_blocks_are_stored_as_each_alone():
     joined = [b"".join(own) for own in rows]
     counts = np.array([*map(len, rows)])
     headers = headers_of(np.array(firsts), counts)
-    stored, _ = elements(np.arange(50), headers, joined, enter_framed)
+    sizes = np.array([*map(len, joined)])
+    stored, _ = elements(np.arange(50), headers, sizes, b"".join(joined), enter_framed)
     each = [
         checksummed_at(n, block_of(*own)) for n, own in enumerate(zip(firsts, rows, strict=True))
     ]

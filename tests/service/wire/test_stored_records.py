@@ -342,5 +342,5 @@ def test_columns_are_encoded_as_each_record_alone(seed, shape):
         expected = rows.encode_row(record)
         assert fit[i] == (expected[0] != rows.WHOLE)
         if fit[i]:
-            assert encoded[i] == expected
+            assert bytes(encoded[i]) == expected
         assert rows.encode_row(columns.record(i, record.seq, record.hazard)) == expected
