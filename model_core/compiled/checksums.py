@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,22 +12,23 @@ from model_core.compiled.jit import called, inlined, locked
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 POLYNOMIAL = 0xEDB88320
-STRIDE = 8  # bytes that are taken in at once
+STRIDE = 16  # bytes that are taken in at once
+SUM = 4  # bytes of a checksum
 LENGTH = 5  # bytes before what a length is of
-FRAME = LENGTH + 5  # bytes before a body
-BYTE = np.uint64(0xFF)
-EVERY = np.uint64(0xFFFFFFFF)
+FRAME = LENGTH + 1 + SUM  # bytes before a body
+BYTE = np.uint32(0xFF)
+EVERY = np.uint32(0xFFFFFFFF)
 
 
-def _tables() -> NDArray[np.uint64]:
+def _tables() -> NDArray[np.uint32]:
     """What a byte that so many others follow adds to a sum: (STRIDE, 256)."""
-    tables = np.empty((STRIDE, 256), np.uint64)
-    own = np.arange(256, dtype=np.uint64)
+    tables = np.empty((STRIDE, 256), np.uint32)
+    own = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        own = (own >> np.uint64(1)) ^ np.where(own & np.uint64(1), np.uint64(POLYNOMIAL), 0)
+        own = (own >> np.uint32(1)) ^ np.where(own & np.uint32(1), np.uint32(POLYNOMIAL), 0)
     tables[0] = own
     for i in range(1, STRIDE):
-        tables[i] = (tables[i - 1] >> np.uint64(8)) ^ own[tables[i - 1] & BYTE]
+        tables[i] = (tables[i - 1] >> np.uint32(8)) ^ own[tables[i - 1] & BYTE]
     return tables
 
 
@@ -46,23 +49,23 @@ def _sum_rows(data: Bytes, size: int, begin: int, start: int, sums: NDArray[np.u
 
 
 @inlined
-def _sum(data: Bytes, begin: int, stop: int, start: int) -> np.uint64:
+def _sum(data: Bytes, begin: Any, stop: Any, start: int) -> np.uint32:
     """Checksum of the bytes from a place to before another."""
     # Unsigned places: negative ones would count from the end.
     at = np.uint64(begin)
     end = np.uint64(stop)
-    own = np.uint64(start) ^ EVERY
+    own = np.uint32(start) ^ EVERY
     while at + np.uint64(STRIDE) <= end:
-        word = np.uint64(0)
-        for k in range(STRIDE):
-            word |= np.uint64(data[at + np.uint64(k)]) << np.uint64(8 * k)
-        word ^= own
-        own = np.uint64(0)
-        for k in range(STRIDE):
-            own ^= _TABLES[STRIDE - 1 - k, (word >> np.uint64(8 * k)) & BYTE]
+        taken = np.uint32(0)
+        for k in range(SUM):
+            byte = (own >> np.uint32(8 * k)) & BYTE
+            taken ^= _TABLES[STRIDE - 1 - k, byte ^ np.uint32(data[at + np.uint64(k)])]
+        for k in range(SUM, STRIDE):
+            taken ^= _TABLES[STRIDE - 1 - k, data[at + np.uint64(k)]]
+        own = taken
         at += np.uint64(STRIDE)
     while at < end:
-        own = (own >> np.uint64(8)) ^ _TABLES[0, (own ^ np.uint64(data[at])) & BYTE]
+        own = (own >> np.uint32(8)) ^ _TABLES[0, (own ^ np.uint32(data[at])) & BYTE]
         at += np.uint64(1)
     return own ^ EVERY
 
@@ -77,25 +80,28 @@ def enter_framed(
     checksums begin with. before: two bytes, of which one stands before the length (u32,
     big-endian), which is that of all after it, and one before the checksum (u32, little-endian).
     """
-    width = heads.shape[1]
-    at = 0
-    read = 0
+    # Unsigned places: bytes are copied as vectors.
+    begins = heads.reshape(-1)
+    width = np.uint64(heads.shape[1])
+    at = np.uint64(0)
+    read = np.uint64(0)
     for i in range(len(sizes)):
-        body = at + FRAME
-        end = body + width + sizes[i]
+        size = np.uint64(sizes[i])
+        body = at + np.uint64(FRAME)
+        end = body + width + size
         for k in range(width):
-            out[body + k] = heads[i, k]
-        for k in range(sizes[i]):
-            out[body + width + k] = data[read + k]
-        read += sizes[i]
-        length = end - at - LENGTH
+            out[body + np.uint64(k)] = begins[np.uint64(i) * width + np.uint64(k)]
+        for k in range(size):
+            out[body + width + np.uint64(k)] = data[read + np.uint64(k)]
+        read += size
+        length = end - at - np.uint64(LENGTH)
         own = _sum(out, body, end, starts[i])
         out[at] = before[0]
         for k in range(4):
-            out[at + 1 + k] = (length >> (24 - 8 * k)) & 0xFF
-        out[at + LENGTH] = before[1]
-        for k in range(4):
-            out[at + LENGTH + 1 + k] = (own >> np.uint64(8 * k)) & BYTE
+            out[at + np.uint64(1 + k)] = (length >> np.uint64(24 - 8 * k)) & np.uint64(BYTE)
+        out[at + np.uint64(LENGTH)] = before[1]
+        for k in range(SUM):
+            out[body - np.uint64(SUM - k)] = (own >> np.uint32(8 * k)) & BYTE
         at = end
         ends[i] = end
 
