@@ -79,6 +79,7 @@ REPEAT_S = 10.0  # between two log lines of such reads
 PIECES_AT_ONCE = 64  # read of each partition
 ALONE = (0,)  # places of a command by itself
 MOST_UNITS = 1024  # observations of the rows of one command
+ROWS_AT_ONCE = 128  # that are encoded or entered before the event loop does something else
 STOPPING = "the service is stopping"
 Result = wire.Outcome | ServiceError
 _ingest = metrics.STAGE_DURATION.labels("ingest")
@@ -397,7 +398,8 @@ class Gateway:
             for choice, places in self._parts(command):
                 part = rows.chosen(command, places)
                 in_flight += self._encode(group, part, places, choice)
-                await asyncio.sleep(0)
+                if len(places) >= ROWS_AT_ONCE:
+                    await asyncio.sleep(0)
             self._send(group, in_flight)
             await group.future
         finally:
@@ -956,7 +958,6 @@ class Replies:
 # submitted when all of the one before are answered. The rows of one wave and partition go together;
 # partitions do not wait for each other.
 
-ROWS_AT_ONCE = 128  # rows whose results are entered before the event loop does something else
 R = TypeVar("R")  # what a request has of a row
 Following = Callable[[Sequence[R], RowsResult], list[R]]
 CommandOf = Callable[[Sequence[R]], wire.ObserveMany]
@@ -973,11 +974,8 @@ async def submit_waves(
     following: takes some results of a wave, and returns the next rows of their streams. Each
     partition is admitted once, before any row is queued; a refusal is the result of its first wave.
     """
-    commands: dict[int, wire.ObserveMany] = {}
+    commands = await _first_commands(waves, command_of)
     refusals: dict[int, ServiceError] = {}
-    for partition, wave in waves.items():
-        commands[partition] = command_of(wave)
-        await asyncio.sleep(0)
     for partition, command in commands.items():
         try:
             gateway.admit(partition, command)
@@ -1000,6 +998,18 @@ async def submit_waves(
             command = command_of(wave) if wave else command
 
     await asyncio.gather(*(submit(partition, wave) for partition, wave in waves.items()))
+
+
+async def _first_commands(
+    waves: Mapping[int, Sequence[R]], command_of: CommandOf[R]
+) -> dict[int, wire.ObserveMany]:
+    """Return the command of the first rows of each partition."""
+    commands = {}
+    for partition, wave in waves.items():
+        commands[partition] = command_of(wave)
+        if len(wave) >= ROWS_AT_ONCE:
+            await asyncio.sleep(0)
+    return commands
 
 
 async def _entered(

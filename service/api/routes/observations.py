@@ -54,6 +54,7 @@ from service.wire import rows
 OWN = ("seq", "time", "elapsed")  # columns of observations beside labels and inputs
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 ITEMS_AT_ONCE = 1000  # grouped by stream, or refused, before the event loop does something else
+RENDERED_AT_ONCE = 512  # quiet answers to items
 SENT_AT_ONCE = 1024  # answers to items
 _encoder = msgspec.json.Encoder()
 _answer = msgspec.json.Decoder(ItemAnswer).decode
@@ -264,6 +265,17 @@ async def _observe_list(
 
 
 Group = Sequence[int]  # places of items of one stream, which go together
+Kind = tuple[str, bool, wire.Layout]  # of quiet answers: model, whether in full, layout
+
+
+class QuietItems:
+    """Quiet answers of one kind, by columns, to be rendered together."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []  # of their items
+        self.firsts: list[int] = []
+        self.seasons: list[wire.SeasonPeriods | None] = []
+        self.rows: list[bytes] = []  # of some answers each
 
 
 def pick(places: Sequence[int]) -> Callable[[Sequence[T]], Sequence[T]]:
@@ -288,6 +300,8 @@ class Bulk:
         # Places of a stream's items that are not answered, in groups, one row each, the first group
         # last: of streams with several items, or with one that is more than a number.
         self._groups: dict[str, list[Group]] = {}
+        # Of all partitions: to render those of one apart takes as long as a dozen answers.
+        self._quiet: dict[Kind, QuietItems] = {}
 
     async def run(self) -> None:
         """Apply all items."""
@@ -301,6 +315,8 @@ class Bulk:
             for group, partition in zip(zip(range(len(streams))), partitions, strict=True):
                 waves[partition].append(group)
         await submit_waves(gateway, waves, self._command, self._following)
+        for kind in list(self._quiet):
+            self._render(kind)
 
     async def _begin(self, waves: defaultdict[int, list[Group]]) -> None:
         """Add the first group of each stream, and answer what has no stream."""
@@ -363,21 +379,33 @@ class Bulk:
     def _answer(self, groups: Sequence[Group], quiet: wire.QuietRows, first: int) -> None:
         """Take answers to groups of one item, from the `first` on."""
         places = list(chain.from_iterable(groups))
-        own = pick(places)
         stop = first + len(places)
         size = quiet.layout.row_bytes(quiet.full)
+        kind = quiet.model, quiet.full, quiet.layout
+        answers = self._quiet.setdefault(kind, QuietItems())
+        answers.places += places
+        answers.firsts += quiet.firsts[first:stop]
+        answers.seasons += (
+            [None] * len(places) if quiet.seasons is None else quiet.seasons[first:stop]
+        )
+        answers.rows.append(quiet.rows[size * first : size * stop])
+        if len(answers.places) >= RENDERED_AT_ONCE:
+            self._render(kind)
+
+    def _render(self, kind: Kind) -> None:
+        """Enter the texts of quiet answers of one kind."""
+        answers = self._quiet.pop(kind)
+        own = pick(answers.places)
         columns = rendering.QuietColumns(
-            quiet.model,
-            quiet.full,
-            quiet.layout,
+            *kind,
             own(cast(list[str], self._items.streams)),
-            quiet.firsts[first:stop],
+            answers.firsts,
             own(self._items.times),
-            [None] * len(places) if quiet.seasons is None else quiet.seasons[first:stop],
-            quiet.rows[size * first : size * stop],
+            answers.seasons,
+            b"".join(answers.rows),
         )
         results = self.results
-        for place, text in zip(places, columns.texts(ItemAnswer), strict=True):
+        for place, text in zip(answers.places, columns.texts(ItemAnswer), strict=True):
             results[place] = text
 
     def _enter(self, group: Group, result: Result) -> None:

@@ -2,10 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from moca_client.responses import ItemAnswer
+from service import wire
+from service.api.gateway.gateway import RowsResult
 from service.api.parsing.bodies import NDJSON
 from service.api.parsing.observations import LONGEST, digest, list_digest
+from service.api.routes import observations
+from service.schema import rendering
 from service.store import log as logs
 from tests.service.api.conftest import BAD_LABEL, MISFIT, located, post_raw, slug
 
@@ -278,3 +284,40 @@ async def test_a_body_that_is_not_json_is_refused_as_a_whole(api, worker):
         assert response.json()["errors"][0]["loc"] == loc
     assert located(await api.post(MANY, json={"stream": "a", "y": 1})) == ["body"]
     assert worker.commands == []
+
+
+@pytest.mark.parametrize("at_once", [3, 512])
+async def test_quiet_answers_of_all_partitions_are_rendered_together_and_each_is_its_own(
+    api, monkeypatch, at_once
+):
+    monkeypatch.setattr(observations, "RENDERED_AT_ONCE", at_once)
+    rng = np.random.default_rng(1)
+    models = [("a", False, wire.Layout()), ("b", True, wire.Layout()), ("c", False, wire.Layout(2))]
+    expected = {}
+
+    async def submit_rows(partition, command, begun, patience):
+        """Answer the rows of a partition by those of one model, and some by two outcomes."""
+        model, full, layout = models[partition % 3]
+        count = len(command.streams)
+        numbers = rng.normal(size=(count, layout.full))
+        firsts = list(range(10 * partition, 10 * partition + count))
+        seasons = [wire.SeasonPeriods([24], 0) if i % 2 else None for i in range(count)]
+        quiet = wire.QuietRows(model, full, layout, firsts, layout.encoded(numbers, full), seasons)
+        for i, stream in enumerate(command.streams):
+            time = None if command.times is None else command.times[i]
+            row = layout.encoded(numbers[i : i + 1], full)
+            alone = rendering.QuietColumns(
+                model, full, layout, [stream], [firsts[i]], [time], [seasons[i]], row
+            )
+            (expected[stream],) = alone.texts(ItemAnswer)
+        half = count // 2
+        outcome = wire.Outcome(1, 200, [], rows=count, quiet=quiet)
+        parts = [RowsResult(range(half), outcome, 0), RowsResult(range(half, count), outcome, half)]
+        return [part for part in parts if part.places]
+
+    monkeypatch.setattr(api.app.state.context.gateway, "submit_rows", submit_rows)
+    items = [{"stream": f"s{i}", "y": float(i)} for i in range(40)]
+    for item in items[::3]:
+        item["time"] = "2024-02-29T12:00:00Z"
+    response = await api.post(MANY, json=items)
+    assert response.content == b"[%s]" % b",".join(expected[item["stream"]] for item in items)
