@@ -71,6 +71,8 @@ SEASONAL = ("averaged", "joint")
 QUOTED = re.compile(r"[\",\r\n]")  # what a cell of CSV with it stands between quotes for
 # The package that writes a kind of file, and the extra that installs it.
 _NEEDS = {".parquet": ("pyarrow", "replay"), ".png": ("matplotlib", "plots")}
+# Endings of a path that is meant as a file, and is none that can be written.
+OTHER_FILES = {".xlsx", ".xls", ".json", ".tsv", ".txt", ".svg", ".pdf", ".jpg", ".jpeg"}
 
 
 class ReplayError(RuntimeError):
@@ -223,6 +225,10 @@ def output_files(out: Path, name: str, console: Console, pictures: bool = True) 
     """
     files = [out]
     if out.suffix.lower() not in {".csv", ".parquet", ".png"}:
+        if out.suffix.lower() in OTHER_FILES and not out.is_dir():
+            raise ReplayError(
+                f"out: expected a folder, or a .csv, .parquet or .png file, got {out}"
+            )
         stem = quote(name, safe="")  # no two streams have one file
         ends = (".csv",) if find_spec("pyarrow") is None else (".csv", ".parquet")
         files = [out / f"{stem}-answers{end}" for end in ends]

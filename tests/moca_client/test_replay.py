@@ -713,6 +713,8 @@ def test_nothing_is_sent_where_nothing_can_be_written(service, shift, tmp_path, 
     """The input is not overwritten; a picture needs a package, without which tables are written."""
     with pytest.raises(ReplayError, match="would overwrite"):
         replay(shift, out=shift, console=quiet())
+    with pytest.raises(ReplayError, match=r"folder, or a .csv, .* file, got .*a.xlsx$"):
+        replay(shift, out=tmp_path / "a.xlsx", console=quiet())
     monkeypatch.setattr("moca_client.replay.find_spec", lambda name: None)
     with pytest.raises(
         ReplayError, match=r"a.png needs matplotlib: pip install 'moca-client\[plots\]'"
