@@ -485,7 +485,8 @@ class Methods:
         if not isinstance(snapshot, Snapshot):
             got = type(snapshot).__name__
             raise InvalidRequest(
-                f"expected a Snapshot as `snapshot` returns it, or Snapshot(content), got {got}"
+                "expected a snapshot as `snapshot` returns it, or `responses.Snapshot(content)` "
+                f"of bytes, got {got}"
             )
         query = {"replace": replace}
         path = path_of(stream, "/snapshot")

@@ -405,7 +405,7 @@ def test_what_is_no_document_and_no_address(ask):
         (lambda c: c.observe_many([("s", 1.0)]), r"items\[0\]: expected an object with a `stream`"),
         (lambda c: c.observe_many({"stream": "s", "y": 1.0}), "expected a list of items"),
         (lambda c: c.put_stream("s", "gaussian"), 'expected settings such as {"model": "gauss'),
-        (lambda c: c.put_snapshot("s", b"x"), "expected a Snapshot .* got bytes"),
+        (lambda c: c.put_snapshot("s", b"x"), "expected a snapshot .* got bytes"),
     ):
         with pytest.raises(InvalidRequest, match=message):
             ask([], call)
