@@ -808,16 +808,20 @@ def parted(
     rows = table.of(places)  # of one that is awake any
     moved = rows["moved"]
     alone = (places >= 0) & ~rows["waits"] & (moved > 0) & (moved <= BLOCK)
-    asleep = list(compress(streams, alone.tolist()))
-    rows = rows.compress(alone)
-    vectors = (rows["outputs"] > 1).nonzero()[0].tolist()
+    left = (~alone).nonzero()[0].tolist()
+    asleep = streams
+    chosen = places
+    if left:
+        asleep = list(compress(streams, alone.tolist()))
+        rows = rows.compress(alone)
+        chosen = places[alone]
+    vectors = (rows["outputs"] > 1).nonzero()[0].tolist() if table.further else []
     further = {i: table.further[asleep[i].at] for i in vectors}
-    chosen = places[alone]
     table.rows["moved"][chosen] = 0
     kept = table.take_kept(chosen)
     others: dict[int, list[Stream]] = {partition: [] for partition in of_partition}
-    for stream in compress(streams, (~alone).tolist()):
-        others[stream.partition].append(stream)
+    for i in left:
+        others[streams[i].partition].append(streams[i])
     return Asleep(asleep, rows, further, *kept, {}), others
 
 
