@@ -1,4 +1,8 @@
-"""CRC-32, as `zlib.crc32` has it, of many short rows: in a third of its time; rows with it."""
+"""CRC-32, as `zlib.crc32` has it, of many short rows: in a third of its time; rows with it.
+
+A framed body has a byte and its checksum (u32, little-endian) before it. A block is one that begins
+with a position (u48) and the number of rows (u8) that follow.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,14 @@ from model_core.compiled.jit import called, inlined, locked
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
 POLYNOMIAL = 0xEDB88320
 STRIDE = 16  # bytes that are taken in at once
 SUM = 4  # bytes of a checksum
 LENGTH = 5  # bytes before what a length is of
 FRAME = LENGTH + 1 + SUM  # bytes before a body
+POSITION = 6
+BLOCK = 1 + SUM + POSITION + 1  # bytes before the rows of a block
 BYTE = np.uint32(0xFF)
 EVERY = np.uint32(0xFFFFFFFF)
 
@@ -106,11 +113,81 @@ def enter_framed(
         ends[i] = end
 
 
+@inlined
+def _number(data: Bytes, at: int, size: int) -> np.uint64:
+    """So many bytes, little-endian."""
+    number = np.uint64(0)
+    for k in range(size):
+        number |= np.uint64(data[at + k]) << np.uint64(8 * k)
+    return number
+
+
+@called
+def find_columns(
+    data: Bytes,
+    sizes: Ints,
+    mark: int,
+    start: int,
+    kinds: Ints,
+    first: int,
+    found: Words,
+    others: Ints,
+) -> bool:
+    """Fill in columns (C, N) of the rows of N positions from `first` on.
+
+    False: blocks are not right, do not follow on each other, or have rows of an unknown kind. data,
+    sizes: blocks, one after the other, and the bytes of each. mark, start: the byte before their
+    checksums, and what these begin with. kinds: (256, 2 + C) by the first byte of a row: its size,
+    0 for unknown ones; how many of its last bytes say how many more follow; places of the columns,
+    of eight bytes each: 0 where a column is 0, and of the first where a row has none. others: (N,)
+    where in the data such rows begin; unchanged for those that have columns.
+    """
+    count = len(others)
+    at = 0
+    position = first
+    for i in range(len(sizes)):
+        end = at + sizes[i]
+        row = at + BLOCK
+        if row > end or data[at] != mark:
+            return False
+        body = at + 1 + SUM
+        if _number(data, at + 1, SUM) != _sum(data, body, end, start):
+            return False
+        begin = np.int64(_number(data, body, POSITION))
+        if (i == 0 and begin > first) or (i > 0 and begin != position):
+            return False
+        position = begin + data[row - 1]
+        for number in range(begin - first, position - first):
+            if row >= end:
+                return False
+            kind = data[row]
+            after = row + kinds[kind, 0]
+            if after == row or after > end:
+                return False
+            length = kinds[kind, 1]
+            after += np.int64(_number(data, after - length, length))
+            if after > end:
+                return False
+            if 0 <= number < count:
+                if kinds[kind, 2] == 0:
+                    others[number] = row
+                for column in range(len(found)):
+                    place = kinds[kind, 2 + column]
+                    found[column, number] = _number(data, row + place, 8) if place else 0
+            row = after
+        if row != end:
+            return False
+        at = end
+    return bool(position >= first + count)
+
+
 def _compile() -> None:
     row = np.frombuffer(bytes(2), np.uint8)
     of_rows(row.reshape(1, 2), 1, 0)
     none = np.empty(0, np.int64)
     enter_framed(np.empty((0, 2), np.uint8), row, none, none, row, np.empty(0, np.uint8), none)
+    words = np.empty((0, 0), np.uint64)
+    find_columns(row, none, 0, 0, np.empty((256, 2), np.int64), 0, words, none)
 
 
 locked("checksums", _compile)

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from model_core.stream.state import SeenLabels
 from service import wire
@@ -23,12 +22,11 @@ from service.store.streams import (
     rows_of,
 )
 from service.wire import Head, Record, stored_records
-from service.wire.stored_records import Part, begin_of, decoded_row
+from service.wire.stored_records import Floats, Part, begin_of, decoded_row
 
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
-Floats = NDArray[np.float64]
 NO_LABELS: Floats = np.empty((0, 0))
 KEPT_BYTES = 16 << 20  # of labels of a worker: all that 1,000 streams are searched in
 FEW = 2  # rows in a block, of a tail whose last blocks are read by their number
@@ -126,16 +124,42 @@ class Tail:
 
         stored: the blocks of their span. outputs: numbers of a label.
         """
-        parts = self._parts(last, stored)
 
         def moment(number: int) -> tuple[str | None, int | None]:
+            row = stored_records.singly(self._parts(last, stored))[number]
             with reading("tail", self.stream):
-                row = stored_records.singly(parts)[number]
                 record = decoded_row(last.span.first + number, row)
             return record.time, record.accepted_ms
 
+        usual = self._usual_labels(last, stored) if outputs == 1 else None
+        parts: list[Part] = [last.new] if usual else self._parts(last, stored)
         with reading("tail", self.stream):
-            return SeenLabels(*stored_records.labels_of(parts, outputs), moment)
+            y, offset = stored_records.labels_of(parts, outputs)
+        if usual:
+            y = np.concatenate((usual[0], y))
+            offset = np.concatenate((usual[1], offset))
+        return SeenLabels(y, offset, moment)
+
+    def _usual_labels(
+        self, last: LastRows, stored: Sequence[bytes]
+    ) -> tuple[Floats, Floats] | None:
+        """Labels and seasons of those in blocks; None where others are among them."""
+        from model_core.compiled import checksums  # numba: half a second
+
+        first = last.span.first
+        with reading("tail", self.stream):
+            usual = stored_records.usual_labels(
+                self.place, stored, first, last.begin, checksums.find_columns
+            )
+        if usual:
+            self._learn(last.span, stored)
+        return usual
+
+    def _learn(self, span: Span, stored: Sequence[bytes]) -> None:
+        """Note how many rows the blocks of a span have."""
+        rows = span.end - begin_of(stored[0])
+        if rows >= BLOCK:
+            self.thin = rows <= FEW * len(stored)
 
     def _parts(self, last: LastRows, stored: Sequence[bytes]) -> list[Part]:
         """The last rows, of blocks and of what is new."""
@@ -150,9 +174,7 @@ class Tail:
                 raise UnreadablePart(
                     f"observations {first}-{begin - 1} of {self.stream!r} are missing"
                 )
-            rows = last.span.end - begin_of(stored[0])
-            if rows >= BLOCK:
-                self.thin = rows <= FEW * len(stored)
+            self._learn(last.span, stored)
         return [*parts, last.new] if last.new else parts
 
     # --- writing --------------------------------------------------------------------------------

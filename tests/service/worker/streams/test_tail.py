@@ -2,7 +2,7 @@
 
 import random
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import add
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from model_core.compiled import checksums
 from service import wire
 from service.store import keys
-from service.store.streams import UnreadablePart, blocks, records_of, rows_of
+from service.store.streams import UNREADABLE, UnreadablePart, blocks, records_of, rows_of
 from service.wire import Configure, Event, stored_records
 from service.worker.streams.history import KEPT_BYTES, KeptLabels, Tail
 from service.worker.streams.stream import Stream
@@ -97,6 +97,103 @@ def test_one_of_another_kind_among_rows_of_one_length_is_not_read_as_theirs(chan
     (part,) = rows_of("s", blobs)[1]
     assert stored_records.singly([part]) == usual
     assert isinstance(part, np.ndarray)
+
+
+def labels_of(blobs, start, stop):
+    """Labels and seasons of rows of blocks; None where they cannot be read."""
+    try:
+        first, parts = rows_of("s", blobs, start, stop)
+        found = stored_records.labels_of(parts, 1)
+    except UNREADABLE:
+        return None
+    return repr(found) if (first, len(found[0])) == (start, stop - start) else None
+
+
+def usual_labels(blobs, start, stop):
+    """The same, by the kernel; None also where others have to read them."""
+    place = wire.place_of("tail", "s")
+    return repr(stored_records.usual_labels(place, blobs, start, stop, checksums.find_columns))
+
+
+def block(first, rows):
+    """One block, with its checksum."""
+    return wire.checksummed_at(wire.place_of("tail", "s"), stored_records.block_of(first, rows))
+
+
+def usual_rows():
+    """Of every kind, also whole records."""
+    timed = {"time": "2024-05-01T12:00:00Z", "accepted_ms": None}
+    return [
+        *drawn(stored_records.NUMBERS, 2),
+        *drawn(stored_records.NUMBERS + 2 * stored_records.OUTLIERS, 2, outlier_rate=0.01),
+        *drawn(stored_records.NUMBERS + stored_records.STATED, 2, hazard=0.5, offset=[2.5]),
+        stored_records.encode_row(record(11)),
+        *drawn(stored_records.NUMBERS + stored_records.TIMED, 2, **timed),
+        *drawn(
+            stored_records.NUMBERS + stored_records.STATED + stored_records.TIMED,
+            1,
+            hazard=0.5,
+            **timed,
+        ),
+        stored_records.encode_row(record(15, None)),
+        stored_records.encode_row(record(16, 3.0, offset=[-1.5])),
+    ]
+
+
+def test_labels_of_usual_rows_are_those_of_any():
+    """Of blocks of one row and of several."""
+    rows = usual_rows()
+    end = 5 + len(rows)
+    for sizes in ([1] * 12, [4, 1, 7], [12]):
+        firsts = [*accumulate(sizes, initial=0)]
+        blobs = [block(5 + at, rows[at:end_]) for at, end_ in pairwise(firsts)]
+        for start in range(5, end):
+            for stop in range(start + 1, end + 1):
+                expected = labels_of(blobs, start, stop)
+                assert expected is not None
+                assert usual_labels(blobs, start, stop) == expected
+        for start, stop in ((4, end), (5, end + 1), (8, 8)):
+            assert usual_labels(blobs, start, stop) == "None"
+
+
+def test_other_rows_and_damaged_ones_are_left_to_others():
+    rows = usual_rows()
+    good = [block(at, [row]) for at, row in enumerate(rows)]
+    count = len(good)
+    assert usual_labels(good, 0, count) != "None"
+    vector = stored_records.encode_row(ordinary(0, random.Random(4), **shaped(2, 1)))
+    for at, blob in enumerate(good):
+        row = rows[at]
+        others = [block(at, [vector]), block(at, []), block(at + 1, [row]), block(at, [row + b"?"])]
+        others += [block(at - 1, [row])] if at else []
+        others += [block(at, [row, row])] if at < count - 1 else []
+        others += [blob[:i] for i in range(len(blob))]
+        others += [blob[:i] + bytes([blob[i] ^ 1]) + blob[i + 1 :] for i in range(len(blob))]
+        for other in others:
+            assert usual_labels([*good[:at], other, *good[at + 1 :]], 0, count) == "None"
+
+
+def test_rows_of_a_right_checksum_that_are_none_are_not_read_beyond_their_end():
+    """The kernel checks each place that it reads; others say what is wrong."""
+    rng = random.Random(8)
+    agree = 0
+    for row in usual_rows():
+        for _ in range(300):
+            changed = bytearray(row)
+            for _ in range(rng.randrange(3)):
+                at = rng.choice([rng.randrange(6), rng.randrange(len(row))])
+                changed[at % len(row)] = rng.randrange(256)
+            if rng.random() < 0.5:
+                del changed[rng.randrange(1, len(row)) :]
+            blobs = [block(0, [bytes(changed)])]
+            try:
+                found = usual_labels(blobs, 0, 1)
+            except UNREADABLE:
+                continue
+            if found != "None":
+                assert found == labels_of(blobs, 0, 1)
+                agree += 1
+    assert agree > 500
 
 
 def tail_effects(stream):
