@@ -409,6 +409,27 @@ MUTATIONS = [
         "tests/service/worker/streams/test_tail.py",
     ),
     Mutation(
+        "tail: usual rows are read without a check",
+        "model_core/compiled/checksums.py",
+        "if _number(data, at + 1, SUM) != _sum(data, body, end, start):",
+        "if row > end + _sum(data, body, end, start):",
+        "tests/service/worker/streams/test_tail.py",
+    ),
+    Mutation(
+        "tail: usual rows are read over a gap",
+        "model_core/compiled/checksums.py",
+        "(i > 0 and begin != position)",
+        "(i > 0 and begin < position)",
+        "tests/service/worker/streams/test_tail.py",
+    ),
+    Mutation(
+        "tail: blocks that are read by their number may begin after what is looked for",
+        "service/store/streams.py",
+        "elif reply and begin_of(reply[0]) <= spans[i].first:",
+        "elif reply:",
+        "tests/service/store/test_reads.py",
+    ),
+    Mutation(
         "commit: a checksum does not say where its bytes belong",
         "model_core/compiled/checksums.py",
         "own = _sum(out, body, end, starts[i])",
