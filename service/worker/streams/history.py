@@ -212,9 +212,14 @@ class KeptLabels:
 
     def take(self, tail: Tail, first: int) -> Floats:
         """Labels from position `first` on, as far as they are known; they are forgotten."""
-        begin, y = self._labels.pop(tail, (0, NO_LABELS))
-        self._bytes -= y.nbytes
+        begin, y = self.forget(tail)
         return y[first - begin : max(tail.unchanged - begin, 0)] if first >= begin else NO_LABELS
+
+    def forget(self, tail: Tail) -> tuple[int, Floats]:
+        """Give back the memory of a stream's labels; returns position of the first, and those."""
+        kept = self._labels.pop(tail, (0, NO_LABELS))
+        self._bytes -= kept[1].nbytes
+        return kept
 
     def put(self, tail: Tail, end: int, y: Floats) -> None:
         """Keep the labels up to a position."""
@@ -222,8 +227,7 @@ class KeptLabels:
         tail.unchanged = end
         self._bytes += y.nbytes
         while self._bytes > KEPT_BYTES:
-            _, gone = self._labels.pop(next(iter(self._labels)))
-            self._bytes -= gone.nbytes
+            self.forget(next(iter(self._labels)))
 
 
 def encoded_row(row: bytes | Record) -> bytes:

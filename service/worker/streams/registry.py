@@ -547,6 +547,7 @@ class Engine:
         self._host_bytes -= stream.counted_bytes
         stream.counted_bytes = 0
         del self.streams[stream.partition, stream.name]
+        self.kept_labels.forget(stream.tail)
         stream.leave()
         stream.unserved = None  # its traceback holds the stream
 

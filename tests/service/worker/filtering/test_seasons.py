@@ -178,6 +178,10 @@ def test_labels_are_read_once_however_often_they_are_looked_at(bench, monkeypatc
     assert sum(span.end - span.first for span in spans) <= len(y)
     for found in searches:
         assert found[:, 0].tolist() == y[: len(found)]
+    engine = bench.worker.engine
+    assert held(bench).tail in engine.kept_labels._labels
+    engine.evict(held(bench))
+    assert not engine.kept_labels._labels
 
 
 def test_forecasts_and_details_are_of_the_labels(bench):
