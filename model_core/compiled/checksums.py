@@ -25,6 +25,7 @@ POSITION = 6
 BLOCK = 1 + SUM + POSITION + 1  # bytes before the rows of a block
 BYTE = np.uint32(0xFF)
 EVERY = np.uint32(0xFFFFFFFF)
+ZERO = np.uint64(0)  # with a signed one, numbers of 64 bits would become floats
 
 
 def _tables() -> NDArray[np.uint32]:
@@ -173,7 +174,7 @@ def find_columns(
                     others[number] = row
                 for column in range(len(found)):
                     place = kinds[kind, 2 + column]
-                    found[column, number] = _number(data, row + place, 8) if place else 0
+                    found[column, number] = _number(data, row + place, 8) if place else ZERO
             row = after
         if row != end:
             return False
