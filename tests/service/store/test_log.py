@@ -8,6 +8,7 @@ import threading
 import time
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from redis.exceptions import ConnectionError as Unreachable
 
@@ -425,7 +426,7 @@ def pushed_to(**elements):
 def strings(elements):
     """A list of them in msgpack, each as raw 32."""
     listed = [b"\xdb" + len(element).to_bytes(4, "big") + element for element in elements]
-    return packed(len(listed), b"".join(listed))
+    return packed(len(listed), np.frombuffer(b"".join(listed), np.uint8))
 
 
 @pytest.mark.parametrize("most", [1, 2, 4096], ids=["each alone", "in pairs", "at once"])
