@@ -625,7 +625,7 @@ class Worker:
             own = [stream for stream, _ in group]
             self.engine.checkpoint(own)
             changes = self.engine.changes({partition: own})[partition]
-            effects, pushed, _ = changes
+            effects, pushed, _ = changes  # commits of batches have taken all entries of the feed
             if effects or pushed.streams:
                 at = self.offsets[partition]
                 token = self._commits[partition].lease.token

@@ -172,7 +172,7 @@ class Table:
         self._new.append(kept)
 
     def take_kept(self, places: Ints) -> tuple[Ints, bytes]:
-        """Take what was kept of distinct rows, before a commit: its bytes of each, and these."""
+        """Take the records of distinct rows for a commit: bytes (B,) of each row, and the bytes."""
         if len(self._new) == 1 and self._new[0].places.tobytes() == places.tobytes():
             return self._new.pop()[1:]
         parts: dict[int, list[bytes]] = {at: [] for at in places.tolist()}
@@ -183,7 +183,10 @@ class Table:
         return np.fromiter(map(len, runs), np.int64, len(runs)), b"".join(runs)
 
     def kept_of(self, at: int, taken: bool = False) -> list[Record | bytes]:
-        """Return what was kept of one row since the last commit; taken: which writes it no more."""
+        """Return the records of one row since the last commit.
+
+        taken: the next commit does not write them from here.
+        """
         parts = []
         for kept in self._new:
             for i in (kept.places == at).nonzero()[0].tolist():
