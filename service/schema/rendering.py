@@ -230,7 +230,7 @@ def _columns_of(
         part.layout,
         [command.stream] * count,
         range(part.first, part.first + count),
-        [seen.time for seen in command.observations[first : first + count]],
+        wire.times_of(command.observations)[first : first + count],
         [part.season] * count,
         part.rows,
         outcome.duplicate,

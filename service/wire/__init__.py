@@ -36,7 +36,9 @@ from service.wire.commands import (
     LogEntry,
     Move,
     NameRegime,
+    NumberList,
     Observation,
+    ObservationList,
     Observe,
     ObserveMany,
     Outcome,
@@ -56,6 +58,8 @@ from service.wire.commands import (
     numbers,
     outputs_of,
     settings_of,
+    sublist,
+    times_of,
     units,
 )
 from service.wire.records import (
@@ -88,7 +92,7 @@ from service.wire.stored_records import (
     place_of,
 )
 
-FORMAT = 41  # of all that the store and backups hold; one of another format is refused
+FORMAT = 42  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from math import nan
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 import numpy as np
@@ -56,6 +57,60 @@ class Observation(Struct, omit_defaults=True, gc=False):
     planned: str | None = None  # window of the calendar that it is in, entered by the worker
 
 
+class NumberList(Struct, omit_defaults=True, gc=False):
+    """A list of observations that are numbers, with their times at most: as columns."""
+
+    y: bytes  # float64 of each label
+    times: list[str | None] | None = None  # of each; None: none has one
+
+    @classmethod
+    def of(cls, y: Sequence[float], times: Sequence[str | None]) -> NumberList:
+        """Labels, and as many times."""
+        return cls(np.array(y, "<f8").tobytes(), [*times] if any(times) else None)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where columns are not of the same observations."""
+        if len(self.y) % 8 or (self.times is not None and len(self.times) != len(self)):
+            raise ValueError(f"expected columns of {len(self)} observations")
+
+    def __len__(self) -> int:
+        return len(self.y) // 8
+
+    def __iter__(self) -> Iterator[Observation]:
+        return iter(self[:])
+
+    @overload
+    def __getitem__(self, at: int) -> Observation: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Observation]: ...
+    def __getitem__(self, at: int | slice) -> Observation | list[Observation]:
+        labels = np.frombuffer(self.y, "<f8")
+        if isinstance(at, int):
+            return Observation(labels.item(at), time=None if self.times is None else self.times[at])
+        y = labels[at].tolist()
+        if self.times is None:
+            return [*map(Observation, y)]
+        return [Observation(*pair) for pair in zip(y, repeat(None), self.times[at])]
+
+
+ObservationList = list[Observation] | NumberList
+
+
+def sublist(observations: ObservationList, first: int, end: int) -> ObservationList:
+    """Return some of the observations of a list."""
+    if isinstance(observations, NumberList):
+        times = None if observations.times is None else observations.times[first:end]
+        return NumberList(observations.y[8 * first : 8 * end], times)
+    return observations[first:end]
+
+
+def times_of(observations: ObservationList) -> list[str | None]:
+    """Return the time of each observation."""
+    if isinstance(observations, NumberList):
+        return observations.times or [None] * len(observations)
+    return [seen.time for seen in observations]
+
+
 NO_SETTINGS = msgspec.Raw(msgspec.msgpack.encode({}))
 AS_IT_IS = msgspec.Raw(msgspec.msgpack.encode(None))  # of a stream that has to be there
 _decode_settings = msgspec.msgpack.Decoder(dict[str, Any] | None).decode
@@ -65,7 +120,7 @@ class Observe(Struct, tag="observe", omit_defaults=True, gc=False):
     """Apply observations in order; at most 512 in one command."""
 
     stream: str
-    observations: list[Observation]
+    observations: ObservationList
     key: str | None = None  # idempotency key of the whole request
     digest: str | None = None  # of the whole request's body
     first: int = 0  # position of this part within the request's list

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from service.wire.commands import (
     Command,
     Ingest,
+    NumberList,
     Observation,
     Observe,
     ObserveMany,
@@ -47,6 +48,11 @@ class Numbers(NamedTuple):
     def of(cls, command: ObserveMany) -> Numbers:
         """Those of a command."""
         return cls.read(command.y, command.outputs, command.x, command.inputs, command.times)
+
+    @classmethod
+    def listed(cls, observations: NumberList) -> Numbers:
+        """Those of a list of numbers."""
+        return cls.read(observations.y, None, b"", None, observations.times)
 
     @classmethod
     def given(cls, observations: Sequence[Observation]) -> Numbers:

@@ -34,6 +34,7 @@ from service.wire import (
     Head,
     IdempotencyRecord,
     Ingest,
+    NumberList,
     Observation,
     Observe,
     ObserveMany,
@@ -486,7 +487,7 @@ class CommandBatch:
         stream = queue.stream
         head = self._begun(queue, task, command)
         at = delayed_labels.awaited(head, command)
-        seen_now = command.observations
+        seen_now = [*command.observations]
         if at is None:
             check_position(command.seq, head.next_seq)
         else:  # its input and time were checked when they came
@@ -495,7 +496,7 @@ class CommandBatch:
         self._check_details(head, command)
         self._create(stream, head, task)
         # A label that comes late is none of a new observation.
-        self._applied(stream, task.envelope, command.observations if at is None else [])
+        self._applied(stream, task.envelope, seen_now if at is None else [])
         for seen in command.observations:
             known = Dimensions(head.x_dim, head.y_dim)
             self._know(stream, known.after(seen.x, outputs_of(seen.y)))
@@ -547,7 +548,7 @@ class CommandBatch:
             head = self._begun(queue, task, command)
             if queue.at == 0:
                 check_position(command.seq, head.seq)
-                self._check(stream, head, command.observations, command.first, fits)
+                self._check(stream, head, [*command.observations], command.first, fits)
                 self._check_details(head, command)
                 self._create(stream, head, task)
         head = stream.live()
@@ -694,6 +695,9 @@ def _next_of(queues: Sequence[StreamQueue]) -> Coming:
     """What comes next to the streams of queues, which have commands of observations."""
     tasks = [queue.tasks[0] for queue in queues]
     commands = [_observed(queue) for queue in queues]
+    for task, command in zip(tasks, commands, strict=True):
+        if task.given is None and isinstance(command.observations, NumberList):
+            task.given = Numbers.listed(command.observations)
     new = [i for i, task in enumerate(tasks) if task.given is None]
     given = Numbers.given([seen for i in new for seen in commands[i].observations])
     at = 0

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from service.bench.serve import rows_of
-from service.wire import Observation, Observe
+from service.wire import NumberList, Observation, ObservationList, Observe
 from tests.clusters import running_server, valkey
 from tests.service.worker.conftest import Bench
 
@@ -81,7 +81,9 @@ def lists_of(model: str, one: bool) -> Iterator[tuple[bool, list[Observe]]]:
     if one:
         for number, at in enumerate(range(0, STREAMS * (len(BEFORE) + COUNTED), STREAMS)):
             rows = rows_of(model, at + STREAMS)[at:]
-            observations = [Observation(row["y"], row.get("x")) for row in rows]
+            observations: ObservationList = [Observation(row["y"], row.get("x")) for row in rows]
+            if all(isinstance(row["y"], float) and "x" not in row for row in rows):
+                observations = NumberList.of([row["y"] for row in rows], [None] * len(rows))
             yield number >= len(BEFORE), [Observe("host", observations)]
         return
     rng = random.Random(1)

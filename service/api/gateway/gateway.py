@@ -533,7 +533,7 @@ class Gateway:
         if isinstance(command, wire.ObserveMany):
             stated = command.times or [None]
         else:
-            stated = [seen.time for seen in command.observations]
+            stated = wire.times_of(command.observations)
         times = [
             accepted_ms / 1000 if time is None else timestamps.seconds(time) for time in stated
         ]

@@ -72,7 +72,7 @@ _stream_of = msgspec.json.Decoder(_StreamOf).decode
 class Observations(NamedTuple):
     """The body of a post to one stream."""
 
-    observations: list[wire.Observation]
+    observations: wire.ObservationList
     seq: int | None  # expected position of the first
     many: bool  # a list was posted, a list is answered
 
@@ -191,7 +191,7 @@ class ObservationParser:
             numbers = _valid(_numbers_alone, body)
             if numbers is not None:
                 self._check_count(len(numbers))
-                return Observations([_of_number(form) for form in numbers], None, True)
+                return Observations(_number_list(numbers), None, True)
             forms = _valid(_observations, body)
             return None if forms is None else self._listed(forms)
         except InvalidField:
@@ -290,12 +290,14 @@ class ObservationParser:
         key = None if form.key is None else str(form.key)
         return GoodItem(str(form.stream), key, seq, observation)
 
-    def parts(self, observations: Sequence[wire.Observation]) -> int:
+    def parts(self, observations: wire.ObservationList) -> int:
         """Return how many observations of this list go in one command.
 
         The same list always gives the same parts: a repeat is recognised part by part.
         """
-        vectors = [seen for seen in observations if seen.x is not None or type(seen.y) is list]
+        numbers = isinstance(observations, wire.NumberList)
+        each = () if numbers else observations
+        vectors = [seen for seen in each if seen.x is not None or type(seen.y) is list]
         longest = max(map(_numbers, vectors), default=1)
         observation_bytes = OBSERVATION_OVERHEAD + NUMBER_BYTES * longest
         fit = (logs.MAX_ENTRY_BYTES // 2) // observation_bytes
@@ -467,8 +469,9 @@ def _meant(error: FieldError, loc: str, names: Sequence[str]) -> FieldError:
     return FieldError(error.loc, f"{UNKNOWN}{did_you_mean(name, names)}")
 
 
-def _of_number(form: NumberForm) -> wire.Observation:
-    return wire.Observation(form.y, None, None if form.time is None else str(form.time))
+def _number_list(forms: Sequence[NumberForm]) -> wire.NumberList:
+    times = [None if form.time is None else str(form.time) for form in forms]
+    return wire.NumberList.of([form.y for form in forms], times)
 
 
 def _numbers(observation: wire.Observation) -> int:

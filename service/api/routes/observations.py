@@ -226,7 +226,7 @@ async def _observe_list(
     for first in range(0, len(form.observations), size):
         command = replace(
             template,
-            observations=form.observations[first : first + size],
+            observations=wire.sublist(form.observations, first, first + size),
             first=first,
             seq=None if template.seq is None else template.seq + first,
         )

@@ -124,7 +124,7 @@ async def apply_samples(context: Context, parse_body: Callable[[], RemoteWrite])
 
     assignment = await apart(context.thread, assignment_of_body)
     tally = assignment.tally
-    size = context.observation_parser.parts(())  # of numbers alone
+    size = context.observation_parser.parts([])  # of numbers alone
     write = SampleWrite(assignment.streams, tally, size)
     await write.submit(context.gateway)
     for result, count in tally.counts.items():
@@ -230,7 +230,7 @@ class SampleWrite:
             self._count(commands, _ingested(result.body[-1]))
         else:
             for command in commands:
-                self._fail(command.stream, command.observations, result)
+                self._fail(command.stream, [*command.observations], result)
         later: list[wire.Ingest] = []
         for command in commands if self._left else ():
             left = self._left.get(command.stream)

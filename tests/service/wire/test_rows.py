@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from service import wire
-from service.wire import Ingest, Observation, Observe, ObserveMany, rows
+from service.wire import Ingest, NumberList, Observation, Observe, ObserveMany, rows
 
 LABELS = (None, -0.0, 1.5, 1e308, 5e-324, [1.0, None], [2.0, 3.0])
 
@@ -73,6 +73,23 @@ def test_rows_stand_for_the_commands_that_they_were_made_of(kind):
         back = [rows.row_of(part, row, seen[row]) for row in range(len(some))]
         assert [*map(wire.encode, back)] == [wire.encode(given[row]) for row in some]
         assert count == len(given) or sum(map(wire.units, given[: count + 1])) > room
+
+
+@pytest.mark.parametrize("times", [[None] * 3, ["2026-01-01T00:00:00Z", None, None]])
+def test_a_list_of_numbers_is_as_its_observations(times):
+    listed = [Observation(y, None, time) for y, time in zip((0.5, -0.0, 2.0), times, strict=True)]
+    sent = wire.Envelope(1, 2, 0, "m", Observe("a", NumberList.of([0.5, -0.0, 2.0], times)))
+    numbers = wire.decode_envelope(wire.encode(sent)).command.observations
+    assert isinstance(numbers, NumberList)
+    assert wire.encode([*numbers]) == wire.encode(listed)
+    assert [numbers[i] for i in (0, 2, -1)] == [listed[i] for i in (0, 2, -1)]
+    assert (numbers[1:2], numbers[5:]) == (listed[1:2], [])
+    assert [*wire.sublist(numbers, 1, 3)] == listed[1:]
+    assert wire.times_of(numbers) == wire.times_of(listed) == times
+    for bad in (NumberList(b""), NumberList(b"\0" * 8, [None])):
+        bad.y += b"\0" * (7 if bad.times is None else 8)
+        with pytest.raises(msgspec.ValidationError, match="observations"):
+            wire.decode_envelope(wire.encode(wire.Envelope(1, 2, 0, "m", Observe("a", bad))))
 
 
 def test_plain_numbers_take_their_name_and_eight_bytes():
