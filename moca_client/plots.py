@@ -121,7 +121,8 @@ def plot_replay(replayed: Replayed, file: Path) -> None:
         text = f"{len(drawn)} of {outputs} outputs, those that changed last first"
         panels[len(drawn) - 1].annotate(text, (0.005, 0.03), xycoords="axes fraction", fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
+    # A file as small as of the default level, in half the time.
+    figure.savefig(file, pil_kwargs={"compress_level": 3})
 
 
 def positions(replayed: Replayed) -> Floats:

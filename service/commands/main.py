@@ -5,6 +5,7 @@ Commands are imported when they run, or are shown: many take longer to import th
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -171,6 +172,8 @@ def main() -> None:
         )
         typer.secho(line, err=True, fg="red")
         sys.exit(2)
+    finally:
+        gc.freeze()  # the end of the process would look through all that is left
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def replay(
 ) -> None:
     """Replay a file through a running service; write the answers and a plot."""
     from moca_client.errors import ClientError
-    from moca_client.replay import ReplayError, stream_name
+    from moca_client.replay import ReplayError, collecting_nothing, stream_name
     from moca_client.replay import replay as replay_streams
     from moca_client.series import (
         ColumnRoles,
@@ -86,12 +86,13 @@ def replay(
     roles = ColumnRoles(names(y), names(x), time, time_format)
     settings = {"model": model} if model else {}
     try:
-        if by is not None:
-            streams = streams_of(read_table(file), by, roles)
-        elif wide:
-            streams = streams_by_column(read_table(file), roles)
-        else:
-            streams = {stream or stream_name(file): read_series(file, roles)}
+        with collecting_nothing():
+            if by is not None:
+                streams = streams_of(read_table(file), by, roles)
+            elif wide:
+                streams = streams_by_column(read_table(file), roles)
+            else:
+                streams = {stream or stream_name(file): read_series(file, roles)}
         replay_streams(
             file,
             streams,

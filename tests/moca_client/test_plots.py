@@ -138,7 +138,7 @@ def test_a_scale_of_colours_is_drawn_where_there_is_more_than_a_line(lengths, sc
     replayed.beliefs = beliefs_of([{row + k: p for k, p in lengths.items()} for row in range(60)])
     figures = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots.Figure, "savefig", lambda figure, *_: figures.append(figure))
+        patch.setattr(plots.Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
         plots.plot_replay(replayed, tmp_path / "plot.png")
     assert bool(figures[0].axes[1].child_axes) is scale
 
@@ -146,7 +146,7 @@ def test_a_scale_of_colours_is_drawn_where_there_is_more_than_a_line(lengths, sc
 @pytest.mark.parametrize("name", ["pump", "p" * 200])
 def test_a_title_crosses_neither_the_legend_nor_the_edge(tmp_path, monkeypatch, name):
     figures = []
-    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *_: figures.append(figure))
+    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
     replayed = replayed_of()
     replayed.stream = name
     replayed.events[0].sentence = "mean fell by 8.3 sd, 13.5 → 7.0; spread × 1.4, 0.59 → 0.81"
@@ -171,7 +171,7 @@ def test_regimes_are_marked_online_and_in_hindsight(tmp_path, monkeypatch):
     """A line stands before the first observation of a regime."""
     drawn = []
     monkeypatch.setattr(plots, "_finish", lambda panels, *_: drawn.extend(panels))
-    monkeypatch.setattr(plots.Figure, "savefig", lambda *_: None)
+    monkeypatch.setattr(plots.Figure, "savefig", lambda *_, **__: None)
     plots.plot_replay(replayed_of(times=[str(1871 + k) for k in range(60)]), tmp_path / "plot.png")
     for panel in drawn:
         (lines,) = [own for own in panel.collections if isinstance(own, LineCollection)]
