@@ -213,9 +213,12 @@ def pack(commands: Sequence[Observe]) -> ObserveMany:
     )
 
 
-def check(command: ObserveMany, numbers: Numbers) -> None:
+def check(command: ObserveMany) -> None:
     """Raise ValueError where the observations that are more than numbers do not fit the rest."""
-    expected = len(numbers.y) - int(np.count_nonzero(numbers.plain))
+    labels = np.frombuffer(command.y, "<f8")
+    if command.outputs is not None:  # the first number of each
+        labels = labels[np.cumsum(command.outputs) - command.outputs]
+    expected = int(np.count_nonzero(labels != labels))
     got = len(command.others or ())
     if got != expected:
         raise ValueError(f"expected {expected} observations that are no numbers, got {got}")

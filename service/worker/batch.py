@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, groupby
+from itertools import chain, groupby
 from operator import attrgetter
+from typing import cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -52,7 +53,7 @@ from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer, gathered
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream, StreamKey
-from service.worker.streams.task import CommandTask, RowsTask, Task, key_field
+from service.worker.streams.task import CommandTask, QuietColumns, RowsTask, Task, key_field
 from service.worker.streams.validation import (
     check_details,
     check_position,
@@ -131,16 +132,13 @@ class CommandBatch:
             for task in self.tasks
             if isinstance(task, RowsTask) and _may_be_quiet(task.command, task.envelope)
         ]
-        others: dict[Task, Sequence[int]] = {}  # rows that are not begun
+        others: dict[RowsTask, list[int]] = {}  # rows that are not begun
         if tasks:
             streams = [self.touched[key] for task in tasks for key in task.streams]
-            allowed = self._allowed(tasks, streams)
-            waves = quiet.waves_of(self.engine.table, _rows_of(tasks, streams), allowed)
-            waiting = np.ones(len(streams), dtype=bool)
-            for places, _ in waves:
-                waiting[places] = False
-            own = _by_task(tasks, waiting.nonzero()[0])
-            others = {task: rows.tolist() for task, rows in zip(tasks, own, strict=True)}
+            columns = QuietColumns(len(streams))
+            coming = _rows_of(tasks, streams, columns)
+            waves = quiet.waves_of(self.engine.table, coming, self._allowed(tasks, streams))
+            others = _left(tasks, coming.commands, waves)
         for task in self.tasks:
             if isinstance(task, RowsTask):
                 for row in others.get(task, range(task.first, task.stop)):
@@ -148,7 +146,9 @@ class CommandBatch:
             else:
                 self._wait(task.streams[0], task)
         if tasks:
-            self._apply(tasks, waves)
+            for places, wave in waves:
+                self._answer(tasks, columns, coming.counts[places], places, wave)
+            self._enter_awake()
 
     def _allowed(self, tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> NDArray[np.bool_]:
         """Rows of commands whose streams none before them names, and whose keys are not known.
@@ -174,57 +174,60 @@ class CommandBatch:
             allowed &= [key is None or key_field(key) not in own.remembered for key, own in pairs]
         return allowed
 
-    def _apply(self, tasks: Sequence[RowsTask], waves: Sequence[tuple[Ints, Wave]]) -> None:
-        """Step the rows of commands that may be quiet, and answer those that are."""
-        for places, wave in waves:
-            entered = self._advance(wave)
-            at = 0
-            for task, rows in zip(tasks, _by_task(tasks, places), strict=True):
-                if len(rows):
-                    self._answer(task, rows, np.arange(at, at + len(rows)), wave, entered)
-                    at += len(rows)
-        self._enter_awake()
+    def _answer(
+        self,
+        tasks: Sequence[RowsTask],
+        columns: QuietColumns,
+        counts: Ints,
+        places: Ints,
+        wave: Wave,
+    ) -> None:
+        """Step rows of commands, and answer those that are quiet; others become their next tasks.
 
-    def _answer(self, task: RowsTask, rows: Ints, runs: Ints, wave: Wave, entered: Entered) -> None:
-        """Answer the rows of a command that were quiet; others become tasks, next of their streams.
-
-        runs: of the wave, of each row.
+        counts: observations of each row. places: of the rows in the columns of all.
         """
+        entered = self._advance(wave)
         answering = entered.answering
+        whole = entered.counts == counts
+        alone = whole & (counts == 1)
         starts = entered.ends - entered.counts
-        whole = entered.counts[runs] == task.counts[rows - task.first]
-        alone = whole & (entered.counts[runs] == 1)
-        quiet_runs = runs[alone]
-        task.answer_all(
-            rows[alone], answering, entered.firsts[quiet_runs], entered.numbers[starts[quiet_runs]]
-        )
-        known = {**entered.seasons, **entered.renewed}
-        if known:
-            present = [known.get(run) for run in quiet_runs.tolist()]
-            task.seasons.update(zip((rows[alone] - task.first).tolist(), present, strict=True))
-        others = (column[~alone].tolist() for column in (rows, runs, whole))
-        for row, run, complete in zip(*others, strict=True):
+        others = (~alone).nonzero()[0].tolist()
+        if others:
+            runs = alone.nonzero()[0]
+            numbers = entered.numbers[starts[runs]]
+            columns.enter(places[runs], answering, entered.firsts[runs], numbers)
+        else:
+            columns.enter(places, answering, entered.firsts, entered.numbers)
+        seasons = {**entered.seasons, **entered.renewed}
+        columns.seasons.update((int(places[run]), own) for run, own in seasons.items())
+        for run in others:
+            task = tasks[wave.commands[run]]
+            row = task.row_at(int(places[run]))
             part = answering.layout.encoded(
                 entered.numbers[starts[run] : starts[run] + entered.counts[run]], task.command.full
             )
             parts = entered.answers(run, part)
-            if complete:
+            if whole[run]:
                 task.answers[row] = Answers(answering.model, task.command.full, [*parts])
             else:
                 own = task.task(row)
                 own.take(answering.model, parts, int(entered.counts[run]))
                 self._wake(own, entered, run)
-        keys = task.command.keys
-        if keys is not None:
-            digests = task.command.digests or [None] * len(keys)
-            time_ms = task.envelope.time_ms
-            for row, run in zip(rows.tolist(), runs.tolist(), strict=True):
-                key = keys[row]
-                if key is not None and row not in task.tasks:
-                    digest = digests[row] or ""
-                    answers = task.quiet_answers(row)
-                    record = IdempotencyRecord(digest, time_ms, 200, [], answers)
-                    self._keep(wave.streams[run], key_field(key), record)
+        if any(task.command.keys for task in tasks):
+            self._keep_answers(tasks, places, wave)
+
+    def _keep_answers(self, tasks: Sequence[RowsTask], places: Ints, wave: Wave) -> None:
+        """Keep the answers to rows of a wave that have keys, and were quiet."""
+        owners = wave.commands.tolist()
+        for run, (owner, place) in enumerate(zip(owners, places.tolist(), strict=True)):
+            task = tasks[owner]
+            row = task.row_at(place)
+            key = None if task.command.keys is None else task.command.keys[row]
+            if key is not None and row not in task.tasks:
+                digest = task.command.digests[row] if task.command.digests else None
+                answers = task.quiet_answers(row)
+                record = IdempotencyRecord(digest or "", task.envelope.time_ms, 200, [], answers)
+                self._keep(wave.streams[run], key_field(key), record)
 
     def _wait(self, key: StreamKey, task: CommandTask) -> StreamQueue:
         queue = self._queues.get(key)
@@ -679,16 +682,40 @@ def _fits(stream: Stream, task: CommandTask) -> bool:
     return bool(quiet.fitting(model, given, counts, counts == 0, counts.copy()).all())
 
 
-def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> Coming:
-    """What comes to the streams of all rows of commands."""
+def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream], columns: QuietColumns) -> Coming:
+    """What comes to the streams of all rows of commands, which are to be answered by columns."""
     commands = np.arange(len(tasks)).repeat([len(task.streams) for task in tasks])
-    counts = np.concatenate([task.counts for task in tasks])
+    at = 0
+    for task in tasks:
+        task.columns = columns
+        task.at = at
+        at += len(task.streams)
+    labels = [task.labels for task in tasks]
+    if None in labels:
+        given = Numbers.joined([task.given for task in tasks])
+        counts = np.concatenate([task.counts for task in tasks])
+    else:
+        given = Numbers.read(b"".join(cast(list[bytes], labels)), None, b"", None, None)
+        counts = given.outputs
     ingested = [task.command.settings is not None for task in tasks]
     timed = np.array(ingested)[commands] if any(ingested) else None
-    given = Numbers.joined([task.given for task in tasks])
     envelopes = [task.envelope for task in tasks]
     begun = np.zeros(len(counts), dtype=bool)
     return Coming(streams, envelopes, commands, given, counts, begun, timed)
+
+
+def _left(
+    tasks: Sequence[RowsTask], commands: Ints, waves: Sequence[tuple[Ints, Wave]]
+) -> dict[RowsTask, list[int]]:
+    """Rows of commands that are in no wave; commands: of each row of all."""
+    waiting = np.ones(len(commands), dtype=bool)
+    for places, _ in waves:
+        waiting[places] = False
+    rows: dict[RowsTask, list[int]] = {task: [] for task in tasks}
+    for place in waiting.nonzero()[0].tolist():
+        task = tasks[commands[place]]
+        rows[task].append(task.row_at(place))
+    return rows
 
 
 def _next_of(queues: Sequence[StreamQueue]) -> Coming:
@@ -728,15 +755,6 @@ def _next_of(queues: Sequence[StreamQueue]) -> Coming:
         None,
         believed,
     )
-
-
-def _by_task(tasks: Sequence[RowsTask], places: Ints) -> list[Ints]:
-    """Rows in each command by their places among the rows of all."""
-    starts = [*accumulate((len(task.streams) for task in tasks), initial=0)]
-    ends = places.searchsorted(starts).tolist()
-    return [
-        places[ends[i] : ends[i + 1]] + (task.first - starts[i]) for i, task in enumerate(tasks)
-    ]
 
 
 def _observed(queue: StreamQueue) -> Observe:

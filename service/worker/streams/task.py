@@ -177,16 +177,51 @@ class Answering(NamedTuple):
     layout: Layout
 
 
+class QuietColumns:
+    """Answers to quiet observations, one of each of some rows (N,) of commands.
+
+    answering: by which of the keys of `numbers` each is answered; -1: by none, as it is no such
+    row. firsts: seq of each. numbers: (N, ...) by what they are answered with. seasons: by place,
+    of those that have any.
+    """
+
+    __slots__ = ("answering", "firsts", "numbers", "seasons")
+
+    def __init__(self, count: int) -> None:
+        self.answering = np.full(count, -1)
+        self.firsts = np.zeros(count, np.int64)
+        self.numbers: dict[Answering, NDArray[np.float64]] = {}
+        self.seasons: dict[int, SeasonPeriods | None] = {}
+
+    def enter(
+        self,
+        places: NDArray[np.int64],
+        answering: Answering,
+        firsts: NDArray[np.int64],
+        numbers: NDArray[np.float64],
+    ) -> None:
+        """Take the numbers (n, ...) of rows at `places`, whose observations are at `firsts`."""
+        if len(places) == len(self.firsts):  # as a rule
+            self.numbers[answering] = numbers
+            self.firsts = firsts
+            self.answering[:] = 0
+            return
+        held = self.numbers.setdefault(answering, np.empty((len(self.firsts), numbers.shape[1])))
+        held[places] = numbers
+        self.firsts[places] = firsts
+        self.answering[places] = list(self.numbers).index(answering)
+
+
 class RowsTask:
     """Rows of an ObserveMany that follow on each other, on their way to their outcomes.
 
-    A row that is quiet is never made a task of its own: it has its answers here.
+    A row that is quiet is never made a task of its own: it has its answers here, or in columns that
+    the commands of a batch share.
     """
 
     __slots__ = (
-        "answering", "answers", "base", "command", "counts", "entry", "envelope", "every", "first",
-        "firsts", "incarnation", "numbers", "partition", "seasons", "stop", "streams",
-        "tasks", "units", "_ends",
+        "answers", "at", "base", "columns", "command", "entry", "envelope", "first", "incarnation",
+        "partition", "stop", "streams", "tasks", "units", "_ends", "_every",
     )  # fmt: skip
 
     def __init__(
@@ -202,8 +237,7 @@ class RowsTask:
 
         Raises ValueError for columns that do not fit.
         """
-        self.every = Numbers.of(command)
-        rows.check(command, self.every)
+        rows.check(command)
         self.partition = partition
         self.incarnation = incarnation
         self.envelope = envelope
@@ -211,6 +245,7 @@ class RowsTask:
         self.entry = entry
         self.base = base
         self._ends = rows.ends_of(command)
+        self._every: Numbers | None = None
         self._begin(0, len(command.streams))
 
     def _begin(self, first: int, stop: int) -> None:
@@ -218,19 +253,20 @@ class RowsTask:
         self.first = first
         self.stop = stop
         self.units = self._ends[stop] - self._ends[first]  # observations
-        counts = self.command.counts
-        alone = np.ones(stop - first, np.int64)
-        self.counts = alone if counts is None else np.array(counts[first:stop], np.int64)
         # Streams of the rows; none twice.
         names = self.command.streams[first:stop]
         self.streams: list[StreamKey] = list(zip(repeat(self.partition), names))
         self.tasks: dict[int, CommandTask] = {}  # of rows that are not quiet
         self.answers: dict[int, Answers] = {}  # of quiet rows of several observations
-        # By place from `first` on, of quiet rows of one: by which of the keys, seq, numbers.
-        self.answering = np.full(stop - first, -1)
-        self.firsts = np.zeros(stop - first, np.int64)
-        self.numbers: dict[Answering, NDArray[np.float64]] = {}
-        self.seasons: dict[int, SeasonPeriods | None] = {}  # of quiet rows, if any has one
+        self.columns: QuietColumns | None = None  # of quiet rows of one
+        self.at = 0  # place of the first row in these
+
+    @property
+    def every(self) -> Numbers:
+        """Labels and inputs of all observations of the command."""
+        if self._every is None:
+            self._every = Numbers.of(self.command)
+        return self._every
 
     def part(self, first: int, stop: int) -> RowsTask:
         """Some of the rows, none of which was applied."""
@@ -242,6 +278,26 @@ class RowsTask:
     def given(self) -> Numbers:
         """Labels and inputs of all observations of the rows."""
         return self.every.part(slice(self._ends[self.first], self._ends[self.stop]))
+
+    @property
+    def labels(self) -> bytes | None:
+        """Labels of the rows, if each has one number and nothing else, not even a time."""
+        command = self.command
+        if command.counts or command.outputs or command.inputs or command.times:
+            return None
+        return command.y[8 * self.first : 8 * self.stop]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Observations of each row."""
+        counts = self.command.counts
+        if counts is None:
+            return np.ones(self.stop - self.first, np.int64)
+        return np.array(counts[self.first : self.stop], np.int64)
+
+    def row_at(self, place: int) -> int:
+        """The row at a place in its columns."""
+        return self.first + place - self.at
 
     def of_rows(self, column: list[T | None] | None) -> list[T | None]:
         """What the rows have in a column of the command."""
@@ -260,7 +316,8 @@ class RowsTask:
         if self.command.counts is None:
             observations.update(streams)
         else:
-            observations.update(dict(zip(streams, self.counts.tolist(), strict=True)))
+            counts = self.command.counts[self.first : self.stop]
+            observations.update(dict(zip(streams, counts, strict=True)))
         return max(map(observations.__getitem__, streams))
 
     def task(self, row: int) -> CommandTask:
@@ -276,35 +333,17 @@ class RowsTask:
         self.tasks[row] = task
         return task
 
-    def answer_all(
-        self,
-        rows: NDArray[np.int64],
-        answering: Answering,
-        firsts: NDArray[np.int64],
-        numbers: NDArray[np.float64],
-    ) -> None:
-        """Take numbers (n, ...) of quiet rows of one observation each, which are at `firsts`."""
-        if len(rows) == len(self.firsts):  # as a rule
-            self.numbers[answering] = numbers
-            self.firsts = firsts
-            self.answering[:] = 0
-            return
-        places = rows - self.first
-        held = self.numbers.setdefault(answering, np.empty((len(self.firsts), numbers.shape[1])))
-        held[places] = numbers
-        self.firsts[places] = firsts
-        self.answering[places] = list(self.numbers).index(answering)
-
     def quiet_answers(self, row: int) -> Answers:
         """Answers to a row that was quiet."""
-        place = row - self.first
-        if self.answering[place] < 0:
+        columns = self.columns
+        place = self.at + row - self.first
+        if columns is None or columns.answering[place] < 0:
             return self.answers[row]
-        answering = [*self.numbers][self.answering[place]]
+        answering = [*columns.numbers][columns.answering[place]]
         full = self.command.full
-        encoded = answering.layout.encoded(self.numbers[answering][place : place + 1], full)
-        season = self.seasons.get(place)
-        own = QuietAnswers(int(self.firsts[place]), encoded, answering.layout, season)
+        encoded = answering.layout.encoded(columns.numbers[answering][place : place + 1], full)
+        season = columns.seasons.get(place)
+        own = QuietAnswers(int(columns.firsts[place]), encoded, answering.layout, season)
         return Answers(answering.model, full, [own])
 
     def finish(self) -> None:
@@ -319,19 +358,19 @@ class RowsTask:
         full = self.command.full
         row = self.first
         for answering, count in self._stretches():
-            own = slice(row - self.first, row - self.first + count)
+            start = self.at + row - self.first
+            own = slice(start, start + count)
             if answering is not None and self.command.settings is not None:
                 _join(outcomes, Outcome(number, 200, [_counted(1, 0, [])], row=row, rows=count))
-            elif answering is not None:
-                seasons: list[SeasonPeriods | None] = []
-                if self.seasons:
-                    seasons = [self.seasons.get(at) for at in range(own.start, own.stop)]
+            elif answering is not None and self.columns is not None:
+                known = self.columns.seasons
+                seasons = [known.get(at) for at in range(start, start + count)] if known else []
                 quiet = QuietRows(
                     answering.model,
                     full,
                     answering.layout,
-                    self.firsts[own].tolist(),
-                    answering.layout.encoded(self.numbers[answering][own], full),
+                    self.columns.firsts[own].tolist(),
+                    answering.layout.encoded(self.columns.numbers[answering][own], full),
                     seasons if any(seasons) else None,
                 )
                 outcomes.append(Outcome(number, 200, [], None, row=row, quiet=quiet))
@@ -350,10 +389,15 @@ class RowsTask:
 
         None: those that are not quiet, or of several observations.
         """
-        known = [*self.numbers, None]  # the last one of those that have -1
-        cuts = (self.answering[1:] != self.answering[:-1]).nonzero()[0] + 1
-        for start, end in pairwise([0, *cuts.tolist(), len(self.answering)]):
-            answering = known[self.answering[start]]
+        size = self.stop - self.first
+        if self.columns is None:
+            yield None, size
+            return
+        known = [*self.columns.numbers, None]  # the last one of those that have -1
+        own = self.columns.answering[self.at : self.at + size]
+        cuts = (own[1:] != own[:-1]).nonzero()[0] + 1
+        for start, end in pairwise([0, *cuts.tolist(), size]):
+            answering = known[own[start]]
             count = end - start
             if answering is not None:
                 most = -(-OUTCOME_BYTES // answering.layout.row_bytes(self.command.full))

@@ -129,7 +129,7 @@ def test_columns_of_different_lengths_are_refused(column, value):
 def test_rows_without_observations_fit():
     many = rows.pack([Observe("a", []), Observe("b", [])])
     numbers = rows.Numbers.of(many)
-    rows.check(many, numbers)
+    rows.check(many)
     assert rows.observations_of(many) == [[], []]
     assert rows.Numbers.joined([numbers, numbers]).y.shape == (0, 1)
 
@@ -140,7 +140,7 @@ def test_others_are_those_that_have_no_number(others):
 
     many.others = others
     with pytest.raises(ValueError, match="expected 1 observations that are no numbers"):
-        rows.check(many, rows.Numbers.of(many))
+        rows.check(many)
 
 
 def test_each_row_has_its_own_of_what_has_no_number():
