@@ -37,6 +37,7 @@ DATE_POINTS = 7.5
 DATE_CHARACTER = 0.07  # inches of one, at most
 DATE_PAD = 0.08
 MAX_CELLS = (1100, 250)  # time x run length of the heat map: as many as it has pixels
+PLACES = 2200  # along the time axis, two in each pixel: few rows of one place are drawn
 FLOOR = 1e-4  # probabilities below it look like none
 # A scale of colours is drawn where other run lengths than the most probable one have such a
 # probability in such a share of the picture; else there is only a line to see.
@@ -141,20 +142,35 @@ def _uses_time(replayed: Replayed) -> bool:
 
 def band(replayed: Replayed, dimension: int) -> Band:
     """Return the predictive band; a classifier's is the probability of class 1 in `middle`."""
-    low, middle, high = (np.full(len(replayed.answers), np.nan) for _ in range(3))
-    for row, answer in enumerate(replayed.answers):
-        predictive = answer.predictive
-        if predictive is None:
-            continue
-        if predictive.probabilities is not None:
-            middle[row] = (
-                predictive.probabilities[1] if len(predictive.probabilities) == 2 else np.nan
-            )
-        elif predictive.quantiles:
-            for values, level in ((low, "0.05"), (middle, "0.5"), (high, "0.95")):
-                value = predictive.quantiles.get(level, [])[dimension : dimension + 1]
-                values[row] = np.nan if not value or value[0] is None else value[0]
-    return Band(low, middle, high)
+    predictives = [answer.predictive for answer in replayed.answers]
+    quantiles = [(p and p.quantiles) or {} for p in predictives]
+
+    def at(level: str) -> Floats:
+        values = [own.get(level) or () for own in quantiles]
+        return np.array([v[dimension] if dimension < len(v) else None for v in values], float)
+
+    middle = at("0.5")
+    for row, predictive in enumerate(predictives):
+        probabilities = None if predictive is None else predictive.probabilities
+        if probabilities is not None and len(probabilities) == 2:
+            middle[row] = probabilities[1]
+    return Band(at("0.05"), middle, at("0.95"))
+
+
+def firsts(x: Floats) -> NDArray[np.intp]:
+    """Return the first row of each place along the time axis."""
+    places = PLACES * (x - x[0]) / ((x[-1] - x[0]) or 1.0)
+    return np.flatnonzero(np.diff(places.astype(int), prepend=-1))
+
+
+def line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return the points of a line, of several in one place the lowest and the highest."""
+    rows = firsts(x)
+    if len(rows) == len(x):
+        return x, y
+    low = np.fmin.reduceat(y, rows)
+    high = np.fmax.reduceat(y, rows)
+    return x[rows].repeat(2), np.ravel([low, high], "F")
 
 
 def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> None:
@@ -164,18 +180,18 @@ def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> No
     predictive = band(replayed, dimension)
     classes = bool(np.isnan(predictive.low).all() and not np.isnan(predictive.middle).all())
     if not classes:
+        shown = firsts(x)
         panel.fill_between(
-            x,
-            predictive.low,
-            predictive.high,
+            x[shown],
+            predictive.low[shown],
+            predictive.high[shown],
             color=BAND,
             alpha=BAND_ALPHA,
             lw=0,
             label="90 % band",
         )
     panel.plot(
-        x,
-        predictive.middle,
+        *line(x, predictive.middle),
         color=COLOURS["forecast"],
         lw=1.4,
         ls=":",
@@ -295,8 +311,10 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
             bar.set_label("probability", fontsize=8)
             bar.ax.tick_params(labelsize=7)
             bar.outline.set_visible(False)
-    lengths = [np.nan if a.run_length is None else a.run_length.map for a in replayed.answers]
-    panel.plot(x, lengths, color=COLOURS["tried"], lw=0.9, ds="steps-mid", label="most probable")
+    summaries = [answer.run_length for answer in replayed.answers]
+    lengths = np.array([np.nan if own is None else own.map for own in summaries])
+    points = line(x, lengths)
+    panel.plot(*points, color=COLOURS["tried"], lw=0.9, ds="steps-mid", label="most probable")
     panel.set_ylabel("run length (observations)")
     if np.isfinite(lengths).any():
         panel.legend(loc="upper left", frameon=False, fontsize=8, borderaxespad=0.2)
@@ -312,8 +330,10 @@ def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
     panel.set_ylim(1.0, top)  # before anything is drawn: without evidence there is no range to find
     panel.yaxis.set_major_formatter(EngFormatter(places=0, sep=""))
     panel.minorticks_off()
-    panel.fill_between(x, 1.0, shown, color=COLOURS["changed"], alpha=0.14, lw=0, step="mid")
-    panel.step(x, shown, where="mid", color=COLOURS["changed"], lw=1.1)
+    places, evidence = line(x, shown)
+    colour = COLOURS["changed"]
+    panel.fill_between(places, 1.0, evidence, color=colour, alpha=0.14, lw=0, step="mid")
+    panel.step(places, evidence, where="mid", color=colour, lw=1.1)
     if threshold:
         panel.axhline(threshold, color=COLOURS["quiet"], lw=0.9, ls=(0, (4, 3)))
     panel.set_ylabel("evidence: 1 in")

@@ -226,3 +226,18 @@ def test_belief_grid_is_bounded_and_a_brief_doubt_survives():
     assert grid.shape[1] <= plots.MAX_CELLS[0]
     assert grid.shape[0] <= plots.MAX_CELLS[1]
     assert grid[0, 2001 // per_time] == pytest.approx(0.4)
+
+
+def test_a_line_of_many_rows_is_drawn_by_its_extremes():
+    x = np.arange(20_000.0)
+    y = np.sin(x)
+    y[7_001:7_003] = 5.0, -3.0
+    y[40:80] = np.nan
+    at, drawn = plots.line(x, y)
+    assert 2 * plots.PLACES <= len(at) == len(drawn) <= 2 * plots.PLACES + 2
+    assert np.all(np.diff(at) >= 0)
+    assert abs(at[np.nanargmax(drawn)] - 7_001) < 20_000 / plots.PLACES
+    assert (np.nanmax(drawn), np.nanmin(drawn)) == (5.0, -3.0)
+    assert np.isnan(drawn[(at > 49) & (at < 69)]).all()
+    few = x[:2000]
+    assert all(own is few for own in plots.line(few, few))
