@@ -6,7 +6,6 @@ again, is decided by plans (see `retry`); a client sends, waits and reads.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import (
     Awaitable,
@@ -558,6 +557,12 @@ class Methods:
         return Feed(path, query, place, OBSERVATIONS, silence_s, retry_for_s)
 
 
+async def _sleep(seconds: float) -> None:
+    import asyncio  # takes longer than a request; where it is awaited, it is there
+
+    await asyncio.sleep(seconds)
+
+
 def _window_path(name: str) -> str:
     return calls.named_path("calendar", name, "the name of a window")
 
@@ -831,7 +836,7 @@ class AsyncClient(Methods):
             step = next(plan)
             while True:
                 if isinstance(step, Pause):
-                    await asyncio.sleep(step.seconds)
+                    await _sleep(step.seconds)
                     step = next(plan)
                     continue
                 try:
@@ -862,7 +867,7 @@ class AsyncClient(Methods):
             except ENDS as error:
                 ended = error
             if not feed.over:
-                await asyncio.sleep(feed.ended(ended))
+                await _sleep(feed.ended(ended))
 
     async def _connection(self, feed: Feed[T]) -> AsyncMessages[T]:
         async with self._http.stream(**feed.request(self._http.timeout)) as response:

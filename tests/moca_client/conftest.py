@@ -71,7 +71,7 @@ def _outcome(monkeypatch, kind, answers, use, options):
         for module in TIMED:
             timed = SimpleNamespace(monotonic=clock, sleep=sleep)
             patch.setattr(f"moca_client.{module}.time", timed)
-        patch.setattr("moca_client.client.asyncio", SimpleNamespace(sleep=sleep_async))
+        patch.setattr("moca_client.client._sleep", sleep_async)
         patch.setattr("moca_client.retry.random", SimpleNamespace(uniform=uniform))
         transport = httpx.MockTransport(outcome)
         try:

@@ -29,7 +29,7 @@ from moca_client import (
 )
 from moca_client.errors import problem_of, retry_after_s
 from moca_client.responses import FieldError, Gap, Snapshot, StreamEvent
-from moca_client.retry import KEY_MEMORY_S
+from moca_client.retry import KEY_MEMORY_S, http_options
 from service.problems import TYPE_PREFIX, problem_types
 from tests.serving import Quiet, ThreadServer
 
@@ -281,6 +281,12 @@ def test_the_key_of_the_argument_or_of_the_variable_is_sent(ask, monkeypatch):
     assert outcome.headers("authorization") == ["Bearer moca_1_env"]
     outcome = ask([ok(STATE)], lambda c: c.stream("s"), api_key="moca_2_arg")
     assert outcome.headers("authorization") == ["Bearer moca_2_arg"]
+
+
+def test_certificates_are_loaded_for_https_alone():
+    addresses = ("http://moca", "https://moca", "HTTPS://moca")
+    verified = [http_options(address, "", 1.0)["verify"] for address in addresses]
+    assert verified == [False, True, True]
 
 
 def test_a_derived_client_keeps_its_own_methods():
