@@ -386,6 +386,9 @@ def collecting_nothing() -> Iterator[None]:
         yield
     finally:
         if before:
+            # What was made meanwhile is old by that, and not gone through at once.
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
 
 
