@@ -376,8 +376,8 @@ MUTATIONS = [
     Mutation(
         "alarm periods: a late label counts as an observation",
         "service/worker/batch.py",
-        "command.observations if at is None else [])",
-        "command.observations)",
+        "seen_now if at is None else [])",
+        "seen_now)",
         "tests/service/worker/streams/test_alarm_period.py",
     ),
     Mutation(

@@ -189,6 +189,22 @@ class Stepped(NamedTuple):
             None if self.memories is None else self.memories[chosen],
         )
 
+    @staticmethod
+    def joined(parts: Sequence[Stepped]) -> Stepped:
+        """Predicted steps of rows without memories, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        table, predicted, anomaly, applied, _, quiet = zip(*parts, strict=True)
+        numbers = np.concatenate([own.numbers for own in predicted])
+        return Stepped(
+            np.concatenate(table),
+            Summary(numbers, predicted[0].outputs, predicted[0].support),
+            np.concatenate(anomaly),
+            np.concatenate(applied),
+            None,
+            np.concatenate(quiet),
+        )
+
     def steps(self) -> list[Step]:
         """Each of them alone."""
         lines = readout.rows(self.table, self.memories)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import readout
-from model_core.compiled import NO_BELIEFS
+from model_core.compiled import LABEL, NO_BELIEFS
 from model_core.explanation import next_due
 from model_core.hazard import table_of
 from model_core.labels import range_of
@@ -84,6 +84,8 @@ _LENGTHS = np.array([_COLUMN[name] for name in ("map_run_length", "best_start")]
 _READ = np.array([_COLUMN[name] for name in ("changed_probability", "evidence", "pruned_mass")])
 
 
+# The seasons of a stream after labels, and whether they were found or given up.
+Learned = tuple[SeasonPeriods | None, bool]
 # Looks at streams, as of `Pipeline.look`.
 Look = Callable[[Sequence[tuple[Slab, Stream, bool]]], list[bool]]
 
@@ -239,7 +241,8 @@ class Wave:
     as of `Table.hazards`. firsts: (B,) position of the first number of each run. counts: (B,)
     numbers of each run, at least one. envelopes, commands: as of `Coming`. y, x, times: (N, ...) of
     the observations, run after run, as of `Numbers`. elapsed: (N,) time since the one before.
-    offset: (N, ...) seasons of the labels, if any has one. believed: as of `Coming`.
+    offset: (N, ...) seasons of the labels, if any has one. believed: as of `Coming`. alone: it is
+    one run, whose season is learned on the way: `offset` is filled in as far as it is known.
     """
 
     slab: Slab
@@ -257,6 +260,7 @@ class Wave:
     times: NDArray[np.object_] | None
     offset: Floats | None
     believed: bool
+    alone: bool
 
     def __post_init__(self) -> None:
         self.ends = self.counts.cumsum()  # where each run ends in `y`
@@ -318,6 +322,7 @@ class Wave:
             None if self.times is None else self.times.take(chosen),
             None if self.offset is None else self.offset.take(chosen, 0),
             self.believed,
+            self.alone,
         )
 
 
@@ -369,7 +374,8 @@ def _wave_of(table: Table, slab: Slab, places: Ints, coming: Coming) -> tuple[In
     seq = own["position"]["seq"].astype(np.int64)
     left = np.minimum(own["until"] + 1, np.maximum(own["look"], seq + 1)).astype(np.int64) - seq
     left[~usable] = 0
-    for i in own["seasonal"].nonzero()[0].tolist():  # as far as its season is known
+    alone = len(streams) == 1
+    for i in () if alone else own["seasonal"].nonzero()[0].tolist():  # as far as seasons are known
         state = streams[i].season_state
         if state is not None:
             left[i] = min(left.item(i), season.left(state))
@@ -408,6 +414,7 @@ def _wave_of(table: Table, slab: Slab, places: Ints, coming: Coming) -> tuple[In
         given.times,
         _seasons(streams, own, left, y),
         believed,
+        alone,
     )
     return chosen, wave
 
@@ -421,8 +428,9 @@ def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> F
     ends = counts.cumsum()
     for i in chosen:
         count = int(counts[i])
-        ahead = seasons.ahead(streams[i].season_state, count, y.shape[1])
-        offset[ends[i] - count : ends[i]] = ahead
+        known = seasons.foreseen(streams[i].season_state, count, y.shape[1])
+        begin = ends[i] - count
+        offset[begin : begin + len(known)] = known
     return offset
 
 
@@ -534,7 +542,11 @@ def advance(table: Table, wave: Wave, look: Look) -> Entered:
         seasonal = wave.own["seasonal"].nonzero()[0].tolist()
         present = {i: wave.streams[i].season for i in seasonal}
     room = slab.room(len(wave.y)) if wave.believed else NO_BELIEFS
-    stepped = _stepped(wave, room)
+    stepped, learned = _stepped(wave, room)
+    stepped_to = len(stepped.table)
+    if stepped_to < len(wave.y):
+        wave = wave.first(np.array([stepped_to]), np.arange(stepped_to))
+        room = room[:stepped_to]
     answering = Answering(wave.streams[0].settings.model, layout_of(slab.model))
     counts = wave.counts
     entering = wave
@@ -554,10 +566,10 @@ def advance(table: Table, wave: Wave, look: Look) -> Entered:
     if len(entering.y):
         numbers = _enter(table, answering, entering, stepped)
         runs = counts.nonzero()[0].tolist()
-        learned = _learn(entering)
-        begun = _look(table, entering, learned, look)
+        moved = _learn(entering, learned)
+        begun = _look(table, entering, moved, look)
         anew = [entering.streams[i] for i in begun]
-        changed = {*learned, *(i for i, found in begun.items() if found)}
+        changed = {*moved, *(i for i, found in begun.items() if found)}
         renewed = {runs[i]: entering.streams[i].season for i in changed}
     return Entered(wave.firsts, counts, answering, numbers, steps, present, renewed, anew, room)
 
@@ -574,15 +586,43 @@ def _step(stepped: Stepped, at: int) -> Step:
     )
 
 
-def _stepped(wave: Wave, room: Floats) -> Stepped:
-    """Steps of the rows of streams, of each its run; room: as of `Slab.stepped`."""
+def _stepped(wave: Wave, room: Floats) -> tuple[Stepped, Learned | None]:
+    """Steps of the rows of streams, of each its run; room: as of `Slab.stepped`.
+
+    A run alone is stepped on while its season is learned on the way, as far as that moves no
+    period: also what its quiet observations have made of it. None: they are to be learned yet.
+    """
     slab = wave.slab
     filtered = wave.y if wave.offset is None else wave.y - wave.offset
     groups = as_rows(wave.own, GROUPS)
     inputs = plain_inputs(filtered, wave.x, wave.elapsed, wave.each(groups["rates"]))
     taken = Packed(wave.y, wave.offset, wave.each(wave.hazard_table), inputs)
     rows = wave.each(wave.own["state"].astype(np.int64))
-    return slab.stepped(rows, taken, room=room, rest=wave.each(groups["rest"]))
+    rest = wave.each(groups["rest"])
+    stream = wave.streams[0]
+    state = stream.season_state
+    if not wave.alone or wave.offset is None or state is None:
+        return slab.stepped(rows, taken, room=room, rest=rest), None
+    labels = slice(LABEL, LABEL + wave.y.shape[1])
+    parts: list[Stepped] = []
+    at = 0
+    while True:
+        count = min(len(wave.y) - at, season.left(state))
+        part = slice(at, at + count)
+        if at:
+            wave.offset[part] = seasons.ahead(state, count, wave.y.shape[1])
+            inputs[part, labels] = wave.y[part] - wave.offset[part]
+        own = slab.stepped(rows[part], taken.part(part), room=room[part], rest=rest[part])
+        parts.append(own)
+        quiet = int(np.count_nonzero(own.quiet))
+        learned: Learned = stream.season, False
+        if quiet:
+            seen = wave.y[at : at + quiet]
+            seq = int(wave.firsts[0]) + at + quiet
+            learned = seasons.learned(stream.season, state, seen, seq)
+        at += count
+        if quiet < count or at == len(wave.y) or learned[0] != stream.season:
+            return Stepped.joined(parts), learned
 
 
 def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> Floats:
@@ -631,10 +671,11 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     return numbers
 
 
-def _learn(wave: Wave) -> dict[int, bool]:
+def _learn(wave: Wave, known: Learned | None) -> dict[int, bool]:
     """Take the labels of runs that were entered into the seasons of their streams.
 
-    Returns, by run whose seasons have changed, whether they were found or given up.
+    known: that of a run alone, which was learned on the way. Returns, by run whose seasons have
+    changed, whether they were found or given up.
     """
     changed = {}
     for i in wave.own["seasonal"].nonzero()[0].tolist():
@@ -644,7 +685,8 @@ def _learn(wave: Wave) -> dict[int, bool]:
             end = wave.ends[i]
             labels = wave.y[end - wave.counts[i] : end]
             seq = int(wave.firsts[i] + wave.counts[i])
-            periods, moved = seasons.learned(stream.season, state, labels, seq)
+            learned = known or seasons.learned(stream.season, state, labels, seq)
+            periods, moved = learned
             if periods != stream.season:
                 stream.live().season = periods
                 changed[i] = moved

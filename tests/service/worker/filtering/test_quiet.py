@@ -7,7 +7,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from model_core.stream.slab import AT_ONCE
+from model_core.stream.slab import AT_ONCE, Stepped
 from service.schema import rendering
 from service.wire import (
     Configure,
@@ -195,6 +195,42 @@ def test_long_lists_of_several_streams_are_as_their_observations(make_bench, mon
     assert max(sum(done.counts > AT_ONCE) for done in entered) > 1
     monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
     assert outcomes(1) == by_columns
+
+
+def test_a_long_list_of_one_stream_learns_its_season_on_the_way(make_bench, monkeypatch):
+    """Its period changes, and spikes are not quiet."""
+    pieces = []
+    advance = quiet.advance
+    joined = Stepped.joined
+    monkeypatch.setattr(Stepped, "joined", lambda parts: pieces.append(len(parts)) or joined(parts))
+    rng = random.Random(5)
+    labels = []
+    for at in range(900):
+        period = 24 if at < 500 else 31
+        y = 4.0 * math.sin(2 * math.pi * at / period) + rng.gauss(0.0, 1.0)
+        labels.append(y + (30.0 if rng.random() < 0.005 else 0.0))
+
+    def outcomes(db):
+        entered = []
+        monkeypatch.setattr(
+            quiet, "advance", lambda *of: entered.append(advance(*of)) or entered[-1]
+        )
+        bench = make_bench(db=db, partitions=1)
+        bench.now_ms = 1_700_000_000_000
+        settings = {"model": "gaussian", "seasonal": True, "anomaly_alarm": 0.99}
+        bench.ask(Configure("s0", settings), status=201)
+        lists = [Observe("s0", [*map(Observation, labels[at : at + 250])]) for at in (0, 250, 500)]
+        lists.append(Observe("s0", [*map(Observation, labels[750:])], belief=True, full=True))
+        bodies = [bench.send(command)[0].body for command in lists]
+        return bodies, stored(bench, ["s0"]), entered
+
+    *by_columns, entered = outcomes(0)
+    assert sum(done.counts.sum() for done in entered) > 500
+    assert sum(count > 1 for count in pieces) > 5
+    assert max(pieces) > 2
+    assert len({season for done in entered for season in map(str, done.renewed.values())}) > 2
+    monkeypatch.setattr(quiet, "rest_of", lambda *_: None)
+    assert [*outcomes(1)[:2]] == by_columns
 
 
 @pytest.mark.parametrize("quiet_ones", [True, False])
