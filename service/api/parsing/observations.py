@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
 from math import nan
@@ -47,6 +48,7 @@ MEANT = dict.fromkeys(("label", "reading", "v", "val", "value", "values"), "y")
 MEANT |= dict.fromkeys(("at", "date", "datetime", "t", "timestamp", "ts"), "time")
 MEANT |= dict.fromkeys(("features", "input", "inputs"), "x")
 AT_ONCE = 64  # observations in one call of msgspec
+LISTS = 8  # of streams, whose names are known to be right: most requests are for the same ones
 SHORT_BYTES = 65_536  # of a list of valid items that is read in a few milliseconds, whatever it has
 V = TypeVar("V")
 F = TypeVar("F", bound=ObservationForm)
@@ -57,6 +59,7 @@ _observations = msgspec.json.Decoder(list[ObservationForm], dec_hook=read_value)
 _numbers_alone = msgspec.json.Decoder(list[NumberForm], dec_hook=read_value).decode
 _item = msgspec.json.Decoder(ItemForm, dec_hook=read_value).decode
 _items = msgspec.json.Decoder(list[ItemForm], dec_hook=read_value).decode
+_are_streams = lru_cache(LISTS)(are_streams)
 _number_items = msgspec.json.Decoder(list[NumberItem], dec_hook=read_value).decode
 
 
@@ -120,10 +123,10 @@ class Items:
         forms = _valid(_number_items, body)
         if forms is None:
             return False
-        streams = [form.stream for form in forms]
+        streams = tuple([form.stream for form in forms])
         y = [form.y for form in forms]
         x = [form.x for form in forms]
-        if not are_streams(streams):
+        if not _are_streams(streams):
             return False
         if list in {*map(type, y), *map(type, x)}:
             longest = max(len(own) for own in chain(y, x) if isinstance(own, list))

@@ -48,6 +48,7 @@ from service.api.routes.calls import CHANGE, STREAM, UNFIT, Calls
 from service.api.tables import Document
 from service.schema import rendering
 from service.schema.queries import ObserveQuery
+from service.store.keys import partitions_of
 from service.tasks import apart
 from service.wire import rows
 
@@ -56,6 +57,7 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 ITEMS_AT_ONCE = 1000  # grouped by stream, or refused, before the event loop does something else
 RENDERED_AT_ONCE = 512  # quiet answers to items
 SENT_AT_ONCE = 1024  # answers to items
+LISTS = 8  # of streams, whose partitions are kept
 _encoder = msgspec.json.Encoder()
 _answer = msgspec.json.Decoder(ItemAnswer).decode
 calls = Calls("observations")
@@ -265,6 +267,7 @@ async def _observe_list(
 
 
 Group = Sequence[int]  # places of items of one stream, which go together
+Waves = Mapping[int, Sequence[Group]]  # groups by partition
 Kind = tuple[str, bool, wire.Layout]  # of quiet answers: model, whether in full, layout
 
 
@@ -286,6 +289,21 @@ def pick(places: Sequence[int]) -> Callable[[Sequence[T]], Sequence[T]]:
     return itemgetter(*places)
 
 
+@lru_cache(LISTS)
+def waves_of(streams: tuple[str, ...], partitions: int) -> Waves | None:
+    """Return the items of a request by partition, each by itself; None where a stream has several.
+
+    Of the next request of a client it is known then: nearly all are for the same streams.
+    """
+    if len(set(streams)) < len(streams):
+        return None
+    waves: defaultdict[int, list[Group]] = defaultdict(list)
+    partition_of = partitions_of(streams, partitions)
+    for group, partition in zip(zip(range(len(streams))), partition_of, strict=True):
+        waves[partition].append(group)
+    return waves
+
+
 class Bulk:
     """The items of one request: streams side by side, the items of each in order."""
 
@@ -305,21 +323,18 @@ class Bulk:
 
     async def run(self) -> None:
         """Apply all items."""
-        waves: defaultdict[int, list[Group]] = defaultdict(list)
-        gateway = self._context.gateway
-        streams = self._items.streams
-        if self._items.others or len(set(streams)) < len(streams):
-            await self._begin(waves)
-        else:  # nearly always
-            partitions = gateway.partitions(cast(list[str], streams))
-            for group, partition in zip(zip(range(len(streams))), partitions, strict=True):
-                waves[partition].append(group)
-        await submit_waves(gateway, waves, self._command, self._following)
+        context = self._context
+        streams = cast(tuple[str, ...], tuple(self._items.streams))
+        waves = None if self._items.others else waves_of(streams, context.settings.partitions)
+        if waves is None:
+            waves = await self._begin()
+        await submit_waves(context.gateway, waves, self._command, self._following)
         for kind in list(self._quiet):
             self._render(kind)
 
-    async def _begin(self, waves: defaultdict[int, list[Group]]) -> None:
-        """Add the first group of each stream, and answer what has no stream."""
+    async def _begin(self) -> Waves:
+        """Return the first group of each stream, and answer what has no stream."""
+        waves: defaultdict[int, list[Group]] = defaultdict(list)
         by_stream: dict[str, list[int]] = {}
         others = self._items.others
         for i, stream in enumerate(self._items.streams):
@@ -339,6 +354,7 @@ class Bulk:
                 group = self._next(stream)
             if group:
                 waves[partition].append(group)
+        return waves
 
     def documents(self) -> list[Answer | Document]:
         """Return the answer or the problem document of each item."""
