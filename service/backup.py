@@ -631,8 +631,8 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
             effects.append(("HSET", key(partition, name), *pairs))
     head = head_of(name, kept.head)
     settled, position = cast(tuple[bytes, bytes], kept.head)
-    at = keys.position_field(name)
-    effects.append(("HSET", keys.heads(partition), name, settled, at, position))
+    at = keys.settled_field(name)
+    effects.append(("HSET", keys.heads(partition), at, settled, name, position))
     if not head.deleted:
         effects.append(("ZADD", keys.names(partition), 0, name))
         if head.settings.ttl is not None:

@@ -571,6 +571,13 @@ MUTATIONS = [
         "tests/service/store",
     ),
     Mutation(
+        "commit: a drop takes a block with later rows",
+        "service/store/scripts/commit.lua",
+        "then old = last end",
+        "then old = last + 1 end",
+        "tests/service/store",
+    ),
+    Mutation(
         "leases: a lost lease is renewed",
         "service/store/scripts/renew.lua",
         "if redis.call('GET', KEYS[1]) ~= ARGV[1] then",

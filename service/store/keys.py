@@ -38,8 +38,8 @@ meta = _of_partition("meta")  # hash with offset, epoch, in, done, attempts, try
 lease = _of_partition("lease")  # string: the owner's token, while its lease lasts
 append = _of_each("append")  # last batch number that one API process appended, with its entry id
 results = _of_each("results")  # stream of outcomes for one API process, and the channel they go to
-# Hash of stream heads, tombstones included, of two fields each: the settled part under the stream's
-# id, and the position under `position_field`.
+# Hash of stream heads, tombstones included, of two fields each: the position under the stream's id,
+# and the settled part under `settled_field`.
 heads = _of_partition("heads")
 names = _of_partition("names")  # sorted set (all scores 0) of the ids of living streams
 due = _of_partition("due")  # sorted set of streams that expire, by when, in milliseconds
@@ -64,14 +64,14 @@ HASHES = {
 PARTS = (tail, *HASHES.values())  # every key of a stream alone
 
 
-def position_field(stream: AnyStr) -> AnyStr:
-    """Return the field of a stream's position among the heads: no id has a NUL."""
+def settled_field(stream: AnyStr) -> AnyStr:
+    """Return the field of a stream's settled part among the heads: no id has a NUL."""
     return stream + ("\0" if isinstance(stream, str) else b"\0")
 
 
 def head_fields(streams: Iterable[AnyStr]) -> list[AnyStr]:
     """Return both fields of each stream among the heads."""
-    return [field for stream in streams for field in (stream, position_field(stream))]
+    return [field for stream in streams for field in (settled_field(stream), stream)]
 
 
 def names_of(fields: Iterable[bytes]) -> list[bytes]:

@@ -183,13 +183,9 @@ class AsyncStore:
 
     async def positions(self, streams: Iterable[Name]) -> dict[Name, bytes | None]:
         """Return the positions alone of streams, as `heads` returns them."""
-
-        def fields(names: list[Name]) -> list[Name]:
-            return list(map(keys.position_field, names))
-
         return {
             name: position
-            for names, row in await self._of_heads(streams, fields)
+            for names, row in await self._of_heads(streams, list)
             for name, position in zip(names, row, strict=True)
         }
 

@@ -155,7 +155,7 @@ def head_fields(stream: str, head: wire.Head) -> list[Argument]:
     """Return the fields of a head among those of its partition, each with its value."""
     settled = wire.checksummed(wire.encode_settled(head), "head", stream)
     position = wire.checksummed(wire.encode_position(head), "position", stream)
-    return [stream, settled, keys.position_field(stream), position]
+    return [keys.settled_field(stream), settled, stream, position]
 
 
 class Stored(NamedTuple):

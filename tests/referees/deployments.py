@@ -350,7 +350,7 @@ class Faults:
             ])  # fmt: skip
             field: bytes | int = name.encode()
             if key == keys.heads(partition):
-                field = self._rng.choice([name.encode(), keys.position_field(name.encode())])
+                field = self._rng.choice([name.encode(), keys.settled_field(name.encode())])
             elif key == keys.tail(partition, name):
                 field = self._rng.randrange(max(1, client.llen(key)))
             elif key not in (keys.hindsight(partition), keys.checkpoints(partition)):

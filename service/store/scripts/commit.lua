@@ -162,16 +162,22 @@ local function span_of(element)
   return first, first + count
 end
 
--- Drop the first elements of a tail, whose rows are all before a position.
-local PAGE = 64
+-- Drop the first elements of a tail, whose rows are all before a position. Most have as many rows as
+-- the first, and are not looked at: of each that is, Lua makes a text.
+local PAGE = 8
 local function drop(key, position)
-  local old
+  local old, n = 0, nil
+  local first, after = span_of(call('LINDEX', key, 0) or '')
+  local rows = math.max(after - first, 1)
+  local last = math.floor((position - first) / rows) - 1
+  if last > 0 and span_of(call('LINDEX', key, last) or '') == first + last * rows then old = last end
   repeat
-    local elements = call('LRANGE', key, 0, PAGE - 1)
-    old = 0
-    while old < #elements and select(2, span_of(elements[old + 1])) <= position do old = old + 1 end
-    if old > 0 then call('LTRIM', key, old, -1) end
-  until old < PAGE
+    local elements = call('LRANGE', key, old, old + PAGE - 1)
+    n = 0
+    while n < #elements and select(2, span_of(elements[n + 1])) <= position do n = n + 1 end
+    old = old + n
+  until n < PAGE
+  if old > 0 then call('LTRIM', key, old, -1) end
 end
 
 -- Drop the last elements of a tail, whose rows are all from a position on.
@@ -264,7 +270,7 @@ local function commit(base, from, to)
   local fields = {}
   local name = streams > 0 and string.match(KEYS[base + 5], ':tail:()')
   for i = 1, streams do
-    fields[2 * i - 1] = string.sub(KEYS[base + 4 + i], name) .. '\0'
+    fields[2 * i - 1] = string.sub(KEYS[base + 4 + i], name)
     fields[2 * i] = positions[i]
   end
   local kind = streams > 0 and call('TYPE', heads).ok or 'none'

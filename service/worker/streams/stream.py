@@ -734,12 +734,13 @@ class Stream:
         fields: list[Argument] = []
         if self._touched and head is not None:
             position = wire.checksummed_at(self.place, wire.encode_position(head))
-            fields += (keys.position_field(self.name), position)
+            fields += (self.name, position)
             settled = wire.encode_settled(head)
             digest = _digest_of(settled)
             if digest != self._settled:
                 self._settled = digest
-                fields += (self.name, wire.checksummed(settled, "head", self.name))
+                own = wire.checksummed(settled, "head", self.name)
+                fields += (keys.settled_field(self.name), own)
             if self.alive and head.settings.ttl is not None:
                 effects.append(due_effect(self.partition, self.name, head))
         self._touched = False

@@ -223,7 +223,7 @@ class FakeWorker:
         if isinstance(command, wire.Delete):
             del self._heads[stream]
             effects = [
-                ("HDEL", keys.heads(partition), stream, keys.position_field(stream)),
+                ("HDEL", keys.heads(partition), *keys.head_fields([stream])),
                 ("ZREM", keys.names(partition), stream),
                 ("UNLINK", keys.tail(partition, stream)),
             ]

@@ -287,7 +287,7 @@ async def test_without_a_store_every_call_that_needs_it_is_answered_503(
 
 
 async def test_stored_bytes_that_cannot_be_read_are_told_apart_from_none(api, store):
-    store.hset(keys.heads(keys.partition_of("s", 4)), "s", b"\x00nonsense")
+    store.hset(keys.heads(keys.partition_of("s", 4)), keys.settled_field("s"), b"\x00nonsense")
     for each in of_a_stream():
         if problems.CorruptState in each.call.raises and not is_logged(each):
             url = each.call.path.replace("{stream}", "s")

@@ -317,7 +317,8 @@ async def test_without_a_stream_there_is_no_link_and_no_explanation(writer, chan
     writer.raise_("damaged", 1)
     head = wire.Head(2, wire.StreamSettings("gaussian"), seq=20)  # of a later life
     put_head(store, keys.partition_of("other", PARTITIONS), "other", head)
-    store.hset(keys.heads(keys.partition_of("damaged", PARTITIONS)), "damaged", b"?")
+    of_damaged = keys.heads(keys.partition_of("damaged", PARTITIONS))
+    store.hset(of_damaged, keys.settled_field("damaged"), b"?")
     page = await listed(changes())
     assert len(page.changes) == 3
     for each in page.changes:
@@ -351,7 +352,7 @@ async def test_pages_by_probability_are_those_of_a_sort_of_all(store, reads, mon
         put_head(store, GATEWAY.partition(name), name, head)
         if i % 10 == 0:
             values[name] = None
-            store.hset(keys.heads(GATEWAY.partition(name)), keys.position_field(name), b"?")
+            store.hset(keys.heads(GATEWAY.partition(name)), name, b"?")
     for prefix, contains in (("", ""), ("north", ""), ("東", "1"), ("", "ü"), ("north", "-🜁-")):
         expected = sorted(
             (name for name in values if name.startswith(prefix) and contains in name),
@@ -398,8 +399,9 @@ def head_reads(store):
                 operation, _, rest = text.partition(" ")
                 key, *fields = rest.split(" ")
                 if operation.upper() in {"HMGET", "HGET"} and key.endswith(":heads"):
-                    assert fields[1::2] == [f"{name}\\x00" for name in fields[::2]]
-                    found.update(fields[::2])
+                    names = fields[1::2]
+                    assert fields[::2] == [f"{name}\\x00" for name in names]
+                    found.update(names)
                 assert operation.upper() not in {"HGETALL", "HVALS", "HSCAN"}
             return found
 
@@ -437,7 +439,7 @@ async def test_results_leave_out_streams_deleted_after_their_names_were_read(
     async def heads(streams):
         deleted = wire.Head(1, wire.StreamSettings(), deleted=True)
         put_head(store, GATEWAY.partition("s01"), "s01", deleted)
-        store.hdel(keys.heads(GATEWAY.partition("s02")), "s02")
+        store.hdel(keys.heads(GATEWAY.partition("s02")), keys.settled_field("s02"))
         return await read_heads(streams)
 
     monkeypatch.setattr(reads, "heads", heads)

@@ -222,7 +222,7 @@ def test_a_head_that_cannot_be_read_ends_its_connections_only(api, settings):
         next(messages)
         with connect(settings.redis_url) as store:
             p = keys.partition_of("a", settings.partitions)
-            store.hset(keys.heads(p), "a", b"nonsense")
+            store.hset(keys.heads(p), keys.settled_field("a"), b"nonsense")
         list(messages)
         assert refused(f"{api.url}{PATH}").status_code == 500
         post(api, [1.0], "b")

@@ -104,8 +104,7 @@ def everything(bench):
             hashes = (keys.events, keys.idempotency, keys.changes)
             found[name] = [bench.client.hgetall(key(p, name)) for key in hashes]
             found[name].append(bench.client.lrange(keys.tail(p, name), 0, -1))
-            position = keys.position_field(name)
-            found[name].append([heads[name.encode()], heads[position.encode()]])
+            found[name].append([heads[field.encode()] for field in keys.head_fields([name])])
             found[name].append(bench.client.zscore(keys.names(p), name))
             found[name].append(bench.client.zscore(keys.due(p), name))
     return found

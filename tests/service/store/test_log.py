@@ -4,19 +4,22 @@ Which requests are carried out, refused, fenced or repeats: test_protocol.py.
 """
 
 import asyncio
+import random
 import threading
 import time
+from itertools import accumulate, dropwhile, product
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from redis.exceptions import ConnectionError as Unreachable
 
+from service import wire
 from service.store import keys
 from service.store import log as logs
 from service.store.log import DONE, REMEMBER_MS, START, Appended, Appender, Log, Offset, Pushed
 from service.store.shards import is_closed
-from service.store.streams import records_of
+from service.store.streams import blocks, records_of
 from service.wire.stored_records import packed
 from tests.service.store.conftest import TTL_MS, P
 from tests.stored import block_of, put_records, record
@@ -549,8 +552,7 @@ def test_tails_and_positions_are_written_of_all_streams_or_nothing_is_done(
     assert log.commit([commit]) == ["OK"]
     held = [redis_client.lrange(key, 0, -1) for key in tails]
     assert held == [[b"old", b""], [b"old", long], [b"z"]]
-    fields = [keys.position_field(name) for name in pushed.streams]
-    assert redis_client.hmget(HEADS, fields) == [b"       a", b"b:tail:c", b"       c"]
+    assert redis_client.hmget(HEADS, pushed.streams) == [b"       a", b"b:tail:c", b"       c"]
     redis_client.set(keys.tail(P, "d"), "no list")
     for wrong in (
         pushed_to(a=b"x", d=b"y"),
@@ -572,6 +574,34 @@ def test_tails_and_positions_are_written_of_all_streams_or_nothing_is_done(
     commit = make(lease, entries[1], ("UNLINK", tails[0]), expected=entries[0])
     with pytest.raises(ValueError, match="pushed to"):
         log.commit([commit._replace(pushed=pushed)])
+
+
+SIZES = {
+    "alike": [3] * 70,
+    "single rows": [1] * 200,
+    "a list, then single rows": [64, 36, *[1] * 99],
+    "single rows, then lists": [*[1] * 30, 64, 64],
+    "any": random.Random(5).choices(range(1, 9), k=40),
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_a_drop_leaves_all_blocks_with_later_rows(redis_client, log, make, sizes):
+    key, place, row = keys.tail(P, "a"), wire.place_of("tail", "a"), wire.encode_row(record(0))
+    lease = log.acquire(P)
+    for begin, damaged in product((0, 70_000), (None, 0, 5)):
+        ends = [begin + end for end in accumulate(sizes)]
+        tail = [
+            (end, blocks(place, end - n, [row] * n)[0]) for n, end in zip(sizes, ends, strict=True)
+        ]
+        if damaged is not None:  # it goes with those before it
+            tail[damaged] = (0, b"?")
+        for position in sorted({*range(begin, ends[-1] + 2, 7), begin + 31, *ends}):
+            redis_client.delete(key)
+            redis_client.rpush(key, *(block for _, block in tail))
+            assert log.commit([make(lease, START, ("DROP", key, position))]) == ["OK"]
+            left = [*dropwhile(lambda each, at=position: each[0] <= at, tail)]
+            assert redis_client.lrange(key, 0, -1) == [block for _, block in left]
 
 
 def test_effects_may_exceed_what_lua_can_unpack(redis_client, log, add, make):

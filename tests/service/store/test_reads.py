@@ -66,7 +66,7 @@ def test_load_finds_all_parts(redis_client, store):
     redis_client.hset(keys.checkpoints(P), "a", state)
     put_records(redis_client, P, "a", map(record, range(127, 130)))
     redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
-    redis_client.hset(keys.heads(P), "broken", b"\xc1")
+    redis_client.hset(keys.heads(P), keys.settled_field("broken"), b"\xc1")
     redis_client.hset(keys.heads(P), items=head_fields("bare", head_of(5))[:2])
     missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
     assert missing == Stored(tail=[])
@@ -130,13 +130,13 @@ async def test_head_hides_tombstones_and_names_the_broken(redis_client, alone):
     head = head_of(3)
     put_head(redis_client, P, "a", head)
     put_head(redis_client, P, "gone", head_of(3, deleted=True))
-    redis_client.hset(keys.heads(P), "broken", b"\xc1")
+    redis_client.hset(keys.heads(P), keys.settled_field("broken"), b"\xc1")
     assert await alone.head("a") == head
     assert await alone.head("gone") is None
     assert await alone.head("never") is None
     with pytest.raises(UnreadablePart, match="position of 'broken' is missing"):
         await alone.head("broken")
-    redis_client.hset(keys.heads(P), keys.position_field("broken"), b"\xc1")
+    redis_client.hset(keys.heads(P), "broken", b"\xc1")
     with pytest.raises(UnreadablePart, match="head of 'broken'"):
         await alone.head("broken")
     redis_client.rpush(keys.tail(P, "a"), b"\xc1")

@@ -325,7 +325,7 @@ class Bench:
         return head
 
     def _stored_head(self, stream):
-        fields = [stream, keys.position_field(stream)]
+        fields = keys.head_fields([stream])
         return stored_head(*self.client.hmget(keys.heads(self.partition(stream)), fields))
 
     def events(self, stream):

@@ -63,7 +63,7 @@ def test_every_part_of_a_stream_is_checked_by_the_api_too(make_bench):
             return None
 
     parts = read()
-    fields = {"head": b"a", "position": b"a\0", "checkpoint": b"a"}
+    fields = {"head": b"a\0", "position": b"a", "checkpoint": b"a"}
     lists = {"head": keys.heads, "position": keys.heads, "checkpoint": keys.checkpoints}
     for part in (
         "head",

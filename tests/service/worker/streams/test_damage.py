@@ -80,11 +80,11 @@ def damage(bench, part):
         client.lset(keys.tail(0, "a"), at, bytes(blob))
         return
     if part == "no position":
-        client.hdel(keys.heads(0), keys.position_field("a"))
+        client.hdel(keys.heads(0), "a")
         return
     key, field = {
-        "head": (keys.heads(0), "a"),
-        "position": (keys.heads(0), keys.position_field("a")),
+        "head": (keys.heads(0), keys.settled_field("a")),
+        "position": (keys.heads(0), "a"),
         "checkpoint": (keys.checkpoints(0), "a"),
         "numbers": (keys.checkpoints(0), "a"),
         "compression": (keys.checkpoints(0), "a"),
