@@ -27,8 +27,8 @@ class Beliefs:
         """Keep the belief after the next observation."""
         self.counts.append(0 if belief is None else len(belief.run_length))
         if belief is not None:
-            self.run_length.extend(array("i", belief.run_length))
-            self.probability.extend(array("f", belief.probability))
+            self.run_length.fromlist(belief.run_length)
+            self.probability.fromlist(belief.probability)
 
 
 @dataclass
