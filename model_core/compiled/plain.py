@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba.np import arrayobj
+from numpy.typing import NDArray
 
-from model_core.compiled.jit import Flags, Floats, Ints, called, entry_point, intrinsic, locked
+from model_core.compiled.jit import (
+    Flags,
+    Floats,
+    Ints,
+    called,
+    compiled,
+    entry_point,
+    intrinsic,
+    locked,
+)
 from model_core.labels import LARGEST
 
 # Kinds of fields, as `struct` names them. CLOSE: float32 that has all digits, or is 0.
@@ -70,21 +80,136 @@ def _count_fitting(
         first += counts[run]
 
 
-@called
-def _add_scores(counts: Ints, scores: Floats, pruned: Floats, sums: Floats, scored: Ints) -> None:
-    """Add scores (N,; nan: none) and pruned masses of runs to their sums (B, 2), in order.
+class RestColumns(NamedTuple):
+    """Fields of a table of series at rest, one of each (S,), which quiet observations go by.
 
-    counts: (B,) numbers of each run. scored: (B,) is filled in: those of them that have a score.
+    seq to seen: what they move. since, timed, seen, per_day: as of `service.wire.Pace`. interval:
+    nan where times do not count. until, look: last position, and first one, that they may not be
+    at. own_rule, stale: whether the period of alarms is stated, or of a setting that is no more.
     """
+
+    seq: NDArray[Any]
+    scored: NDArray[Any]
+    map_run_length: NDArray[Any]
+    best_start: NDArray[Any]
+    updated_ms: NDArray[Any]
+    changed_probability: NDArray[Any]
+    evidence: NDArray[Any]
+    pruned_mass: NDArray[Any]
+    log_score_sum: NDArray[Any]
+    pruned_mass_sum: NDArray[Any]
+    last_label: NDArray[Any]
+    last_time: NDArray[Any]
+    moved: NDArray[Any]
+    since: NDArray[Any]
+    timed: NDArray[Any]
+    seen: NDArray[Any]
+    per_day: NDArray[Any]
+    interval: NDArray[Any]
+    until: NDArray[Any]
+    look: NDArray[Any]
+    own_rule: NDArray[Any]
+    stale: NDArray[Any]
+
+
+@called
+def _count_left(
+    rest: RestColumns, places: Ints, counts: Ints, timed: Flags, days: Floats, left: Ints
+) -> None:
+    """Fill in of how many numbers each run (B,) may be quiet, as far as is known of its series.
+
+    timed: (B,) of repeating writers, whose time counts; empty: of none. days: (B,) between false
+    alarms of the service, nan: not stated; empty: of none. Of several numbers none may be quiet
+    where the period of alarms is followed: it is fixed after all of them.
+    """
+    for run in range(len(places)):
+        at = places[run]
+        usable = math.isnan(rest.interval[at])
+        if len(timed) and timed[run]:
+            usable = counts[run] == 1
+        if counts[run] > 1:
+            followed = not math.isnan(rest.since[at]) or rest.stale[at]
+            if len(days) and not math.isnan(days[run]):
+                followed = not rest.own_rule[at]
+            usable = usable and not followed
+        following = np.int64(rest.seq[at])
+        end = min(np.int64(rest.until[at]) + 1, max(rest.look[at], following + 1))
+        left[run] = end - following if usable else 0
+
+
+@called
+def _enter(
+    rest: RestColumns,
+    places: Ints,
+    counts: Ints,
+    read: Floats,
+    columns: Ints,
+    labels: Floats,
+    accepted_ms: Ints,
+    times: Floats,
+    days: Floats,
+    first_s: float,
+    day_s: float,
+    left: Flags,
+) -> None:
+    """Enter quiet numbers of runs (B,) of distinct series into their rows.
+
+    read: (N, C) as of `readout.table`; columns: those of score, pruned mass, likeliest run length,
+    best start, probability of a change and evidence. labels: (N, d). accepted_ms: (B,). times:
+    (N,) in seconds, nan: without one; empty: of none. days: as of `_count_left`. first_s, day_s:
+    how long a period of alarms is, at first and later. left: (B,) is filled in: whose period is to
+    be fixed, or is followed no more.
+    """
+    score, pruned, run_length, start, changed, evidence = columns
     i = 0
-    for run in range(len(counts)):
-        scored[run] = 0
+    for run in range(len(places)):
+        at = places[run]
         for _ in range(counts[run]):
-            if not math.isnan(scores[i]):
-                sums[run, 0] += scores[i]
-                scored[run] += 1
-            sums[run, 1] += pruned[i]
+            if not math.isnan(read[i, score]):
+                rest.log_score_sum[at] += read[i, score]
+                rest.scored[at] += 1
+            rest.pruned_mass_sum[at] += read[i, pruned]
+            if len(times) and not math.isnan(times[i]):
+                rest.last_time[at] = times[i]
             i += 1
+        last = i - 1
+        rest.seq[at] += counts[run]
+        rest.moved[at] += counts[run]
+        rest.map_run_length[at] = np.uint32(read[last, run_length])
+        rest.best_start[at] = np.uint32(read[last, start])
+        rest.changed_probability[at] = read[last, changed]
+        rest.evidence[at] = read[last, evidence]
+        rest.pruned_mass[at] = read[last, pruned]
+        rest.last_label[at] = labels[last, 0]
+        rest.updated_ms[at] = accepted_ms[run]
+        timed = len(times) > 0 and not math.isnan(times[last])
+        now = times[last] if timed else accepted_ms[run] / 1000
+        day = days[run] if len(days) else math.nan
+        left[run] = _followed(rest, at, now, timed, day, first_s, day_s)
+
+
+@compiled
+def _followed(
+    rest: RestColumns, at: int, now: float, timed: bool, day: float, first_s: float, day_s: float
+) -> bool:
+    """Count an observation for the period of alarms of a series, unless it is `left` by `_enter`.
+
+    now: when it was made; timed: by its own time.
+    """
+    since = rest.since[at]
+    if math.isnan(day):
+        return not math.isnan(since) or rest.stale[at]
+    if rest.own_rule[at]:
+        return False
+    if rest.timed[at] == timed and now >= since:  # not with since nan
+        if day != 0 and now - since >= (first_s if math.isnan(rest.per_day[at]) else day_s):
+            return True
+        rest.seen[at] += 1
+        return False
+    rest.since[at] = now
+    rest.timed[at] = timed
+    rest.seen[at] = 0
+    return False
 
 
 @called
@@ -182,16 +307,31 @@ FITTING = (
     _any(_real, 2), _wholes, _any(_real, 2), _wholes, _whole, _whole, _real, _real, _flag, _wholes,
     _flags, _wholes, _flags,
 )  # fmt: skip
-SCORES = (_wholes, _reals, _reals, _any(_real, 2), _wholes)
+_KINDS = {"f8": _real, "i8": _whole, "u4": numba.uint32, "u1": numba.uint8, "b1": _flag}
+_REST = (
+    "u4", "u4", "u4", "u4", "i8", "f8", "f8", "f8", "f8", "f8", "f8", "f8", "i8", "f8", "u1", "u4",
+    "f8", "f8", "f8", "i8", "b1", "b1",
+)  # fmt: skip
+_rest = numba.types.NamedTuple(
+    # Fields lie anywhere in their rows.
+    [numba.types.Array(_KINDS[kind], 1, "A", aligned=False) for kind in _REST],
+    RestColumns,
+)
+LEFT = (_rest, _wholes, _wholes, _flags, _reals, _wholes)
+ENTERED = (
+    _rest, _wholes, _wholes, _any(_real, 2), _wholes, _any(_real, 2), _wholes, _reals, _reals,
+    _real, _real, _flags,
+)  # fmt: skip
 FOUND = (_table, _any(_real, 2), _table, _wholes)
 PACKED = (_table, _fields, _fields, _real, _bytes, _flags)
 
 
 def _entry_points() -> list[Callable[..., None]]:
     functions = (
-        (_count_fitting, FITTING), (_add_scores, SCORES), (_find_rows, FOUND), (_pack, PACKED)
+        (_count_fitting, FITTING), (_count_left, LEFT), (_enter, ENTERED), (_find_rows, FOUND),
+        (_pack, PACKED),
     )  # fmt: skip
     return [entry_point(*function) for function in functions]
 
 
-count_fitting, add_scores, find_rows, pack = locked("plain observations", _entry_points)
+count_fitting, count_left, enter, find_rows, pack = locked("plain observations", _entry_points)

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from math import inf, nan
-from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -76,13 +74,19 @@ Rows = NDArray[Any]  # of `stream.ROW`
 _COLUMN = {name: place for place, name in enumerate(readout.NUMBERS)}
 _PREVIOUS_START = _COLUMN["born_previous_start"]
 _MAP_RUN_LENGTH = _COLUMN["map_run_length"]
-_LOG_SCORE = _COLUMN["log_score"]
-_PRUNED_MASS = _COLUMN["pruned_mass"]
 _COUNTED = np.array([_COLUMN[name] for name in GATHERED])
-# Those that a position has of the last step, as its groups have them.
-_LENGTHS = np.array([_COLUMN[name] for name in ("map_run_length", "best_start")])
-_READ = np.array([_COLUMN[name] for name in ("changed_probability", "evidence", "pruned_mass")])
-
+# Those that positions are moved by: see `compiled.plain.enter`.
+_ENTERED = np.array(
+    [
+        _COLUMN[name]
+        for name in (
+            "log_score", "pruned_mass", "map_run_length", "best_start", "changed_probability",
+            "evidence",
+        )
+    ]
+)  # fmt: skip
+_NO_TIMES = _NO_DAYS = np.empty(0)
+_NO_FLAGS = np.empty(0, bool)
 
 # The seasons of a stream after labels, and whether they were found or given up.
 Learned = tuple[SeasonPeriods | None, bool]
@@ -135,6 +139,7 @@ def rest_of(
         stream.place,
         stream.tail.place,
         stream.row,
+        id(slab),
     )
     return values, hazard, cast(list[float], head.last_label)[1:]
 
@@ -212,8 +217,8 @@ class Coming(NamedTuple):
     believed: bool = False
 
     @property
-    def quiet_days(self) -> Floats | None:
-        """Those of the commands (B,)."""
+    def quiet_days(self) -> Floats:
+        """Those of the commands (B,), as of `_quiet_days`."""
         return _quiet_days(self.envelopes, self.commands)
 
     def part(self, chosen: Ints) -> Coming:
@@ -336,12 +341,12 @@ def waves_of(table: Table, coming: Coming, allowed: Bools) -> list[tuple[Ints, W
     for i in ((places < 0) & allowed).nonzero()[0].tolist():
         places[i] = place_of(table, streams[i])
     asleep = allowed & (places >= 0)
-    slabs = list(map(_slab_of, streams))
-    ids = np.fromiter(map(id, slabs), np.int64, len(slabs))
+    ids = table.rows["slab"][places]  # of one that is awake any
     waves = []
-    for slab in dict.fromkeys(compress(slabs, asleep.tolist())):
+    for known in dict.fromkeys(ids[asleep].tolist()):
+        own = (asleep & (ids == known)).nonzero()[0]
+        slab = streams[own[0]].slab
         assert slab is not None
-        own = (asleep & (ids == id(slab))).nonzero()[0]
         for at in range(0, len(own), slab.step_rows):
             part = own[at : at + slab.step_rows]
             runs = coming if len(part) == len(allowed) else coming.part(part)
@@ -349,9 +354,6 @@ def waves_of(table: Table, coming: Coming, allowed: Bools) -> list[tuple[Ints, W
             if len(chosen):
                 waves.append((part[chosen], wave))
     return waves
-
-
-_slab_of = attrgetter("slab")
 
 
 def _chosen(streams: Sequence[Stream], places: Ints) -> list[Stream]:
@@ -364,16 +366,14 @@ def _wave_of(table: Table, slab: Slab, places: Ints, coming: Coming) -> tuple[In
     The last of these may have to be looked at; after it season or scale may. Of several
     observations none may, where the alarm period is followed: it is fixed after all of them.
     """
+    from model_core.compiled import plain  # numba: half a second
+
     streams, envelopes, commands, given, counts, begun, timed, believed = coming
     own = table.of(places)
-    usable = np.isnan(own["interval"])
-    if timed is not None:
-        usable = np.where(timed, counts == 1, usable)
-    if np.count_nonzero(counts > 1):
-        usable &= (counts == 1) | ~followed(own, coming.quiet_days)
-    seq = own["position"]["seq"].astype(np.int64)
-    left = np.minimum(own["until"] + 1, np.maximum(own["look"], seq + 1)).astype(np.int64) - seq
-    left[~usable] = 0
+    left = np.empty(len(counts), np.int64)
+    days = coming.quiet_days
+    repeating = _NO_FLAGS if timed is None else timed
+    plain.count_left(table.columns, places, counts, repeating, days, left)
     alone = len(streams) == 1
     for i in () if alone else own["seasonal"].nonzero()[0].tolist():  # as far as seasons are known
         state = streams[i].season_state
@@ -434,49 +434,12 @@ def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> F
     return offset
 
 
-def followed(own: Rows, days: Floats | None) -> Bools:
-    """Whether observations of commands count for the alarm periods of streams, or end them.
-
-    days: as of `_quiet_days`.
-    """
-    ending = ~np.isnan(own["position"]["since"]) | own["stale"]
-    return np.asarray(
-        ending if days is None else np.where(np.isnan(days), ending, ~own["own_rule"])
-    )
-
-
-def _quiet_days(envelopes: Sequence[Envelope], commands: Ints) -> Floats | None:
-    """Those of the commands (B,) of streams; nan: it has none; None: nor has any other."""
+def _quiet_days(envelopes: Sequence[Envelope], commands: Ints) -> Floats:
+    """Those of the commands (B,) of streams; nan: it has none; empty: nor has any other."""
     days = [envelope.quiet_days for envelope in envelopes]
     if days.count(None) == len(days):  # as where the service states no rate of false alarms
-        return None
+        return _NO_DAYS
     return np.array(days, dtype=np.float64)[commands]
-
-
-def follow_all(
-    position: Rows, own_rule: Bools, stale: Bools, now: Floats, timed: Bools, days: Floats | None
-) -> Bools:
-    """Count one observation of each of several streams, as `alarm_period.follow` does of one.
-
-    position: (B,) rows of `POSITION`, after them. now: (B,) when each was made, in seconds since
-    1970; timed: by its own time. days: as of `_quiet_days`. Returns which of them are left to it:
-    their periods are to be fixed, or not followed any more.
-    """
-    since = position["since"]
-    ending = ~np.isnan(since) | stale
-    if days is None:
-        return np.asarray(ending)
-    stated = ~np.isnan(days)
-    counted = stated & ~own_rule
-    begins = counted & ~((position["timed"] == timed) & (now >= since))  # not with since nan
-    goes_on = counted & ~begins
-    limit = np.where(np.isnan(position["per_day"]), alarm_period.FIRST_S, alarm_period.DAY_S)
-    fixed = goes_on & (now - since >= limit) & (days != 0)
-    position["since"][begins] = now[begins]
-    position["timed"][begins] = timed[begins]
-    position["seen"][begins] = 0
-    position["seen"][goes_on & ~fixed] += 1
-    return np.asarray(fixed | (~stated & ending))
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -631,38 +594,22 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
 
     assert stepped.predicted is not None
     numbers = quiet_numbers(answering.layout, stepped, wave.offset)
-    read = stepped.table
-    gathered.add_steps(answering.model, read.take(_COUNTED, 1))
+    gathered.add_steps(answering.model, stepped.table.take(_COUNTED, 1))
     gathered.add_pits(answering.model, stepped.predicted)
     accepted_ms = np.array([envelope.time_ms for envelope in wave.envelopes])[wave.commands]
     encoded = _encoded(wave, answering.layout, numbers, stepped, accepted_ms)
 
-    number = wave.counts
-    own = wave.own
-    groups = as_rows(own, GROUPS)
-    moved = np.array((number, number)).T  # of the second those that have a score
-    sums = groups["sums"].copy()
-    plain.add_scores(number, read[:, _LOG_SCORE], read[:, _PRUNED_MASS], sums, moved[:, 1])
-    last = wave.last(read)
-    groups["counts"] = groups["counts"] + moved
-    groups["lengths"] = last.take(_LENGTHS, 1)
-    groups["read"] = last.take(_READ, 1)
-    groups["sums"] = sums
-    own["moved"] += number
-    position = own["position"]
-    labels = wave.last(wave.y)
-    position["last_label"] = labels[:, 0]
-    position["updated_ms"] = accepted_ms
-    now = accepted_ms / 1000
-    timed = np.zeros(len(number), dtype=bool)
-    if wave.times is not None:
-        timed = _enter_times(position, now, _seconds(wave.times), number)
+    times = _NO_TIMES if wave.times is None else _seconds(wave.times)
     days = _quiet_days(wave.envelopes, wave.commands)
-    left = follow_all(position, own["own_rule"], own["stale"], now, timed, days)
-    table.put(wave.places, own)
-    if labels.shape[1] > 1:
-        table.further.update(zip(wave.places.tolist(), labels[:, 1:].tolist(), strict=True))
-    table.keep(wave.places, number, encoded)
+    left = np.empty(len(wave.counts), bool)
+    plain.enter(
+        table.columns, wave.places, wave.counts, stepped.table, _ENTERED, wave.y, accepted_ms,
+        times, days, alarm_period.FIRST_S, alarm_period.DAY_S, left,
+    )  # fmt: skip
+    if wave.y.shape[1] > 1:
+        further = wave.last(wave.y)[:, 1:].tolist()
+        table.further.update(zip(wave.places.tolist(), further, strict=True))
+    table.keep(wave.places, wave.counts, encoded)
     for i in left.nonzero()[0].tolist():
         at = int(wave.ends[i]) - 1
         time = None if wave.times is None else wave.times[at]
@@ -751,24 +698,6 @@ def _encoded(
         seq = int(wave.firsts[run] + wave.counts[run] - (wave.ends[run] - i))
         each[i] = encode_row(records.record(i, seq, wave.hazards[run]))
     return each
-
-
-def _enter_times(position: Rows, now: Floats, times: Floats, counts: Ints) -> Bools:
-    """Enter times (N,) of runs, nan where an observation has none, into positions and `now`.
-
-    Returns which runs end with one that has a time.
-    """
-    ends = counts.cumsum()
-    last = times[ends - 1]
-    timed = ~np.isnan(last)
-    now[timed] = last[timed]
-    position["last_time"][timed] = last[timed]
-    for i in np.flatnonzero(~timed & (counts > 1)).tolist():  # one before the last may have one
-        known = times[ends[i] - counts[i] : ends[i]]
-        known = known[~np.isnan(known)]
-        if len(known):
-            position["last_time"][i] = known[-1]
-    return np.asarray(timed)
 
 
 def _seconds(column: NDArray[np.object_]) -> Floats:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain, compress, groupby
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -45,6 +45,9 @@ from service.wire.records import Position
 from service.wire.stored_records import POSITION, decoded_row, enter_numbers, field_at
 from service.worker.streams.history import FEW, NOTHING, LastRows, Tail, encoded_row
 from service.worker.streams.step_inputs import label_of
+
+if TYPE_CHECKING:
+    from model_core.compiled.plain import RestColumns
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]
@@ -80,21 +83,18 @@ ROW = np.dtype(
         ("position_place", "<u4"),  # of checksums: of its position, and of its tail
         ("tail_place", "<u4"),
         ("state", "<u4"),  # row of its slab
+        ("slab", "<i8"),  # its id
     ]
 )
 
 # The same rows, without their fields: numpy copies these one by one.
 WHOLE_ROW = np.dtype(f"V{ROW.itemsize}")
-# The same rows, of which fields that lie together are read and written together.
+# The same rows, of which fields that lie together are read together.
 GROUPS = np.dtype(
     {
-        "names": ["counts", "lengths", "read", "sums", "rates", "rest"],
-        "formats": [("<u4", 2), ("<u4", 2), ("<f8", 3), ("<f8", 2), ("<f8", 4), ("<f8", 3)],
+        "names": ["rates", "rest"],
+        "formats": [("<f8", 4), ("<f8", 3)],
         "offsets": [
-            field_at(POSITION, "seq"),  # and scored
-            field_at(POSITION, "map_run_length"),  # and best_start
-            field_at(POSITION, "changed_probability"),  # evidence, pruned_mass
-            field_at(POSITION, "log_score_sum"),  # and pruned_mass_sum
             field_at(ROW, "outlier_rate"),  # and numbers of `Watch`
             field_at(ROW, "suspected"),  # until, alarm
         ],
@@ -139,6 +139,14 @@ class Table:
     def _hold(self, rows: NDArray[Any]) -> None:
         self.rows = rows
         self._whole = rows.view(WHOLE_ROW)  # the same memory
+        self._columns: RestColumns | None = None
+
+    @property
+    def columns(self) -> RestColumns:
+        """What quiet observations go by: the memory of the rows."""
+        if self._columns is None:
+            self._columns = columns_of(self.rows)
+        return self._columns
 
     def add(self, values: tuple[Any, ...], hazard: Hazard | None, further: list[float]) -> int:
         """Give a stream a row of these values of `ROW`; returns its place. further: its own."""
@@ -248,6 +256,17 @@ class Table:
     def _behind(self) -> Ints:
         position = self.rows["position"]
         return np.asarray(position["seq"].astype(np.int64) - position["checkpoint"])
+
+
+def columns_of(rows: Rows) -> RestColumns:
+    """What quiet observations go by, of rows of `ROW`: the same memory."""
+    from model_core.compiled.plain import RestColumns  # numba: half a second
+
+    position = rows["position"]
+    of_position = POSITION.names or ()
+    return RestColumns(
+        *((position if name in of_position else rows)[name] for name in RestColumns._fields)
+    )
 
 
 def as_rows(rows: NDArray[Any], form: np.dtype[Any]) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from copy import copy
 import numpy as np
 import pytest
 
+from model_core.compiled import plain
 from service.store import keys
 from service.store.streams import BLOCK, head_of
 from service.wire import (
@@ -25,7 +26,7 @@ from service.wire.stored_records import POSITION, numbers_of
 from service.worker.filtering import quiet
 from service.worker.streams import alarm_period
 from service.worker.streams import stream as stream_module
-from service.worker.streams.stream import FEWEST_ROWS, ROW, Stream, Table
+from service.worker.streams.stream import FEWEST_ROWS, ROW, Stream, Table, columns_of
 from tests.service.wire.test_records import ordinary
 from tests.service.worker.conftest import Trouble, noise
 from tests.service.worker.kinds import LABELS
@@ -345,15 +346,26 @@ def test_what_follows_the_alarm_periods_of_many_follows_each():
     days = [rng.choice([None, 0.0, 0.5]) for _ in heads]
     times_s = [1.7e9 + rng.choice([-5.0, 5.0, 0.1 * day_s, 2.0 * day_s]) for _ in heads]
     timed = [rng.random() < 0.5 for _ in heads]
-    position = np.array([numbers_of(head) for head in heads], POSITION)
-    left = quiet.follow_all(
-        position,
-        np.array([head.own_rule for head in heads]),
-        np.array([alarm_period.is_stale(head) for head in heads]),
-        np.array(times_s),
-        np.array(timed),
+    rows = np.zeros(len(heads), ROW)
+    rows["position"] = position = np.array([numbers_of(head) for head in heads], POSITION)
+    rows["own_rule"] = [head.own_rule for head in heads]
+    rows["stale"] = [alarm_period.is_stale(head) for head in heads]
+    left = np.zeros(len(heads), bool)
+    plain.enter(
+        columns_of(rows),
+        np.arange(len(heads)),
+        np.ones(len(heads), int),
+        np.zeros((len(heads), 6)),
+        np.arange(6),
+        np.zeros((len(heads), 1)),
+        np.array([round(1000 * own) for own in times_s]),
+        np.array([own if given else math.nan for own, given in zip(times_s, timed, strict=True)]),
         np.array([math.nan if own is None else own for own in days]),
+        alarm_period.FIRST_S,
+        alarm_period.DAY_S,
+        left,
     )
+    position = rows["position"]
     for i, head in enumerate(heads):
         settings = head.settings
         text = np.datetime64(round(1000 * times_s[i]), "ms").item().isoformat() + "Z"
@@ -366,7 +378,7 @@ def test_what_follows_the_alarm_periods_of_many_follows_each():
         if left[i]:
             assert head.settings is not settings or head.pace is None
             head.pace = was
-        assert numbers_of(head)[15:] == pytest.approx(position[i].item()[15:], abs=0, nan_ok=True)
+        assert numbers_of(head)[16:] == pytest.approx(position[i].item()[16:], abs=0, nan_ok=True)
     assert 0 < left.sum() < len(heads)
 
 
