@@ -26,6 +26,7 @@ from collections.abc import (
     Sequence,
 )
 from importlib.resources import files
+from itertools import chain
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import redis
@@ -49,6 +50,7 @@ SLOTS = 16_384
 REDIRECTIONS = 16  # of one command: more means a redirect loop
 AGAIN_PAUSE_S = 0.05  # before a command whose keys are on their way between servers
 PART = 32_768  # bytes sent at once
+LONG = 1024  # bytes of a value that is sent as it is
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 NOT_RUN = (NoScriptError, MovedError, AskError, TryAgainError)  # a server says of a command
 UNREACHABLE = (redis.RedisError, OSError)  # what may go wrong with a store, a timeout as well
@@ -361,11 +363,31 @@ def _end_wait(stream: Any, limit_s: float) -> None:
         stream.set_exception(redis.TimeoutError(f"no answer within {limit_s:g} s"))
 
 
-def _parts(commands: Iterable[Words]) -> Iterator[bytes]:
+def _parts(commands: Iterable[Words]) -> Iterator[memoryview]:
     # The asyncio connection of the library packs in Python, at several times the cost.
-    sent = b"".join([pack_command(tuple(words)) for words in commands])
+    sent = memoryview(b"".join([*chain.from_iterable(map(_pieces, commands))]))
     for at in range(0, len(sent), PART):
         yield sent[at : at + PART]
+
+
+def _pieces(words: Words) -> list[bytes]:
+    """A command as it is sent, but for long values in pieces that the library packs.
+
+    It takes as long over a long value as over thousands of names.
+    """
+    words = tuple(words)
+    long = [i for i, word in enumerate(words) if type(word) is bytes and len(word) > LONG]
+    if not long:
+        return [pack_command(words)]
+    pieces = [b"*%d\r\n" % len(words)]
+    start = 0
+    for end in (*long, len(words)):
+        packed = pack_command(words[start:end])
+        pieces.append(packed[packed.index(b"\n") + 1 :])
+        for value in words[end : end + 1]:
+            pieces += (b"$%d\r\n" % len(value), value, b"\r\n")
+        start = end + 1
+    return pieces
 
 
 def _packed(part: Sequence[Sending]) -> list[Words]:

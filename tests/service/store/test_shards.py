@@ -1,11 +1,24 @@
 """Which server has a key, as servers of a cluster say; no server."""
 
+import random
+from types import SimpleNamespace
+
 import pytest
 import redis
+from hiredis import pack_command
 from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
 
 from service.store import keys
-from service.store.shards import SLOTS, ClusterShards, Shards, key_of, slot_of
+from service.store.shards import (
+    LONG,
+    PART,
+    SLOTS,
+    ClusterShards,
+    Shards,
+    key_of,
+    send,
+    slot_of,
+)
 
 HALF = SLOTS // 2
 LOW = next(key for key in map(keys.log, range(64)) if slot_of(key) < HALF)
@@ -79,3 +92,18 @@ def test_the_key_of_a_command():
     ]
     assert [key_of(words) for words in cases] == [LOW] * 4
     assert key_of(("TIME",)) == keys.WORKERS
+
+
+def test_commands_with_long_values_are_sent_as_the_library_packs_them():
+    rng = random.Random(1)
+    words = ["EVALSHA", 7, "kéy", b"", b"short", 0.5, *(bytes([i]) * (LONG + i) for i in range(3))]
+    sent = []
+    connection = SimpleNamespace(send_packed_command=lambda parts: sent.extend(map(bytes, parts)))
+    for _ in range(200):
+        commands = [rng.choices(words, k=rng.randint(1, 9)) for _ in range(rng.randint(1, 9))]
+        send(connection, commands)
+        assert b"".join(sent) == b"".join(pack_command(tuple(command)) for command in commands)
+        assert max(map(len, sent)) <= PART
+        sent.clear()
+    send(connection, [("SET", "key", b"x" * (3 * PART))])
+    assert [*map(len, sent[:3])] == [PART] * 3
