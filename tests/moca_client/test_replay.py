@@ -653,6 +653,20 @@ def test_cells_of_a_csv_file_are_read_as_they_were(tmp_path):
     assert truth == ["true", "", "false", "true", "false"]
 
 
+def test_columns_of_parquet_are_those_that_pyarrow_makes(tmp_path):
+    columns = {
+        "whole": [2**60 + 1, None, *range(18)],
+        "number": [None, 0.1 + 0.2, 1, *[-1e300] * 17],
+        "text": ["ü", None, "", *map(str, range(17))],
+        "truth": [None, True, False, *[True] * 17],
+        "nothing": [None] * 20,
+    }
+    write_table(columns, [tmp_path / "a.parquet"])
+    assert parquet.read_table(tmp_path / "a.parquet").equals(pa.table(columns))
+    write_table({name: [] for name in columns}, [tmp_path / "b.parquet"])
+    assert parquet.read_table(tmp_path / "b.parquet").num_rows == 0
+
+
 def test_an_existing_stream(service, shift, tmp_path):
     def again(existing):
         return replay(shift, out=tmp_path / "a.csv", existing=existing, console=quiet())

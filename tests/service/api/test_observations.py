@@ -212,6 +212,20 @@ async def test_neighbours_of_a_stream_share_commands_and_streams_share_appends(a
     assert len(worker.batches) < 100
 
 
+@pytest.mark.parametrize("name", ["a b", "..", "", "x" * 201])
+async def test_requests_for_the_same_streams_are_checked_and_spread_alike(api, worker, name):
+    items = [{"stream": f"s{i}", "y": float(i)} for i in range(50)]
+    for streams in ([*items], [*items, {"stream": name, "y": 1.0}], [*items, items[0]]):
+        for _ in range(2):
+            answers = (await api.post(MANY, json=streams)).json()
+            assert [answer["stream"] for answer in answers] == [own["stream"] for own in streams]
+            wrong = [answer["status"] for answer in answers if answer["stream"] == name]
+            assert wrong == [422 for own in streams if own["stream"] == name]
+            assert sum(answer["status"] == 200 for answer in answers) == len(streams) - len(wrong)
+    seqs = [answer["seq"] for answer in answers]
+    assert seqs == [6, *[5] * 49, 7]
+
+
 async def test_an_item_with_a_key_goes_alone_and_is_repeated_alone(api, worker):
     items = [{"stream": "a", "key": f"k{i}", "y": i} for i in range(3)] + [{"stream": "a", "y": 9}]
     first = (await api.post(MANY, json=items)).json()
