@@ -270,8 +270,8 @@ MUTATIONS = [
     Mutation(
         "quiet: repeats of a held series are scored",
         "model_core/compiled/plain.py",
-        "                scored[run] += 1\n",
-        "            scored[run] += 1\n",
+        "                rest.scored[at] += 1\n",
+        "            rest.scored[at] += 1\n",
         "tests/service/worker/filtering/test_quiet.py",
     ),
     Mutation(
