@@ -15,7 +15,16 @@ from types import ModuleType
 
 import numpy as np
 
-from model_core.compiled.jit import Floats, bits_of, compiled, float_of, fma, inlined, whole
+from model_core.compiled.jit import (
+    Floats,
+    bits_of,
+    compiled,
+    float_of,
+    fma,
+    inlined,
+    linewise,
+    whole,
+)
 from model_core.maths import bound, ops
 
 INF = math.inf
@@ -304,14 +313,14 @@ def dot(left: Floats, right: Floats, n: int) -> float:
     return result
 
 
-@compiled
+@linewise
 def copy(values: Floats, out: Floats) -> None:
     """As many as `out` has; by numba it would take memory, as the two might overlap."""
     for i in range(out.shape[0]):
         out[i] = values[i]
 
 
-@compiled
+@linewise
 def fill(row: Floats, value: float) -> None:
     """Set all; numba's own assignment to a slice is a slow loop."""
     for i in range(row.shape[0]):
@@ -327,42 +336,42 @@ def place_of(values: Floats, value: float, n: int) -> int:
     return 0
 
 
-@compiled
+@linewise
 def exp_of(values: Floats, shift: float, out: Floats, n: int) -> None:
     """`exp(values - shift)`."""
     for i in range(n):
         out[i] = exp(values[i] - shift)
 
 
-@compiled
+@linewise
 def shift(values: Floats, by: float, out: Floats, n: int) -> None:
     """`values + by`."""
     for i in range(n):
         out[i] = values[i] + by
 
 
-@compiled
+@linewise
 def scale(by: float, values: Floats, n: int) -> None:
     """Multiply by a number."""
     for i in range(n):
         values[i] *= by
 
 
-@compiled
+@linewise
 def add(left: Floats, right: Floats, out: Floats) -> None:
     """Sums of two lines."""
     for i in range(whole(out)):
         out[i] = left[i] + right[i]
 
 
-@compiled
+@linewise
 def multiply(left: Floats, right: Floats, out: Floats) -> None:
     """Products of two lines."""
     for i in range(whole(out)):
         out[i] = left[i] * right[i]
 
 
-@compiled
+@linewise
 def add_product(left: Floats, right: Floats, out: Floats) -> None:
     """Add the products of two lines."""
     for i in range(whole(out)):

@@ -22,7 +22,7 @@ from model_core.compiled import (
     arithmetic,
 )
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import Floats, compiled, totals_place, whole
+from model_core.compiled.jit import Floats, compiled, linewise, totals_place, whole
 from model_core.hazard import LEARNED, MOST_STEPS
 from model_core.table import (
     CHANGES,
@@ -83,7 +83,7 @@ def log_change(hazard: float, elapsed: float, changepoint: float) -> tuple[float
     return (math.log(-math.expm1(survival)) if survival < 0 else -INF), survival
 
 
-@compiled
+@linewise
 def _expected(lines: Floats, steps: float, hazard: Floats, out: Floats) -> None:
     """Hazards that are learned, as `hazard.expected`."""
     changes = lines[CHANGES]
@@ -103,7 +103,7 @@ def _is_constant(hazard: Floats) -> bool:
     return constant
 
 
-@compiled
+@linewise
 def _changes(lines: Floats, steps: float, number: Floats, hazard: Floats, work: Floats) -> float:
     """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH.
 
@@ -135,7 +135,7 @@ def _changes(lines: Floats, steps: float, number: Floats, hazard: Floats, work: 
     return math.nan
 
 
-@compiled
+@linewise
 def _learned_changes(lines: Floats, number: Floats, work: Floats) -> None:
     """As `_changes`, by the hazards in SPARE."""
     log_prob = lines[LOG_PROB]
@@ -159,7 +159,7 @@ def _learned_changes(lines: Floats, number: Floats, work: Floats) -> None:
         work[PATH, i] = score[i] + survival[i]
 
 
-@compiled
+@linewise
 def _likeliest(log_prob: Floats, age: Floats, below: float, spare: Floats) -> int:
     """Slot of the largest of run lengths below, as `belief.likeliest`; 0 where there is none.
 
@@ -174,7 +174,7 @@ def _likeliest(log_prob: Floats, age: Floats, below: float, spare: Floats) -> in
     return arithmetic.place_of(spare, arithmetic.largest(spare, n), n)
 
 
-@compiled
+@linewise
 def _gap(
     lines: Floats, steps: float, number: Floats, hazard: Floats, change: float, work: Floats
 ) -> float:
@@ -266,7 +266,7 @@ def mix(rate: float, beside: float, work: Floats) -> None:
         chance[n - 2] = beside * everything
 
 
-@compiled
+@linewise
 def mix_by_input(rate: float, evidence: Floats, work: Floats) -> None:
     """As `mix`, of the belief after the input, whose log density under each is `evidence`."""
     each = work[EACH]
@@ -293,7 +293,7 @@ def mix_by_input(rate: float, evidence: Floats, work: Floats) -> None:
     chance[n] = arithmetic.total(spare, n)
 
 
-@compiled
+@linewise
 def with_outliers(work: Floats) -> None:
     """Label likelihood in EACH with that of an outlier, its last column; fills SHARE.
 
@@ -322,7 +322,7 @@ def with_outliers(work: Floats) -> None:
     share[n - 1] = 0.0
 
 
-@compiled
+@linewise
 def observe(work: Floats, counted: float) -> float:
     """Bayes' rule with EACH, into POSTERIOR, MASS and PATH; returns the log score.
 
@@ -341,7 +341,7 @@ def observe(work: Floats, counted: float) -> float:
     return log_score
 
 
-@compiled
+@linewise
 def _weigh(work: Floats) -> float:
     """Fill POSTERIOR and MASS; returns the log of the evidence in EACH."""
     grown = work[GROWN]
@@ -389,7 +389,7 @@ def totals_after(
     return math.isfinite(arithmetic.total(out, 1 + 2 * outputs))
 
 
-@compiled
+@linewise
 def spared(lines: Floats, log_prob: Floats, slots: int, spare: Floats) -> int:
     """Slot that is not pruned, as `belief.spared` has it."""
     gap = lines[GAP]
@@ -398,7 +398,7 @@ def spared(lines: Floats, log_prob: Floats, slots: int, spare: Floats) -> int:
     return arithmetic.place_of(spare, arithmetic.largest(spare, slots), slots)
 
 
-@compiled
+@linewise
 def keep(
     lines: Floats,
     head: Floats,
@@ -459,7 +459,7 @@ def recall(lines: Floats, work: Floats) -> None:
     arithmetic.exp_of(work[POSTERIOR], 0.0, work[MASS], whole(work[MASS]))
 
 
-@compiled
+@linewise
 def _mass_below(mass: Floats, age: Floats, below: float, spare: Floats) -> float:
     n = whole(age)
     for i in range(n):
@@ -476,7 +476,7 @@ def rates(lines: Floats, steps: float, hazard: Floats, out: Floats) -> None:
         arithmetic.fill(out, arithmetic.largest(hazard, hazard.shape[0]))
 
 
-@compiled
+@linewise
 def likened(lines: Floats, work: Floats) -> None:
     """Fill CHANCE with the probabilities of hypotheses if all gaps had been units of time."""
     gap = lines[GAP]
@@ -491,7 +491,7 @@ def likened(lines: Floats, work: Floats) -> None:
     arithmetic.scale(1.0 / arithmetic.total(out, n), out, n)
 
 
-@compiled
+@linewise
 def evidence_of_change(
     lines: Floats, head: Floats, number: Floats, hazard: Floats, work: Floats
 ) -> float:
@@ -514,7 +514,7 @@ def evidence_of_change(
     return changed / max(arithmetic.total(spare, n), 1.0 / GREATEST)
 
 
-@compiled
+@linewise
 def _likely_starts(mass: Floats, age: Floats, below: float, spare: Floats, table: Floats) -> None:
     """Where a change to run lengths below began: the fewest starts that hold `LIKELY`.
 
@@ -545,7 +545,7 @@ def _likely_starts(mass: Floats, age: Floats, below: float, spare: Floats, table
     table[COVERAGE] = min(held, 1.0)
 
 
-@compiled
+@linewise
 def read_out(
     lines: Floats,
     head: Floats,

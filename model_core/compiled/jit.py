@@ -18,8 +18,19 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import extending
-from numba.core import caching, cgutils, codegen, compiler, event
+from numba.core import (
+    caching,
+    cgutils,
+    codegen,
+    compiler,
+    compiler_machinery,
+    controlflow,
+    event,
+    lowering,
+    typed_passes,
+)
 from numba.np import arrayobj
 from numpy.typing import NDArray
 
@@ -83,18 +94,86 @@ class _Part(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
 
+class _Distinct(ir.MDValue):  # type: ignore[misc]
+    """Metadata that is like no other; that of a loop names itself first."""
+
+    def __init__(self, module: Any, *more: Any) -> None:
+        super().__init__(module, (self, *more) if more else (), str(len(module.metadata)))
+
+    def descr(self, buffer: list[str]) -> None:
+        """Write it."""
+        buffer.append("distinct ")
+        super().descr(buffer)
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+class _Lower(lowering.Lower):  # type: ignore[misc]
+    """Tells LLVM of functions in `LINEWISE` that turns of a loop may run at once.
+
+    It would compare the ends of all lines before each loop, which takes as long as a short one.
+    """
+
+    def post_lower(self) -> None:
+        """The function is there, but for the way from its first block to the next."""
+        super().post_lower()
+        if self.func_ir.func_id.func not in LINEWISE:
+            return
+        _, *blocks = self.function.blocks
+        graph = controlflow.CFGraph()
+        for at in range(len(blocks)):
+            graph.add_node(at)
+        for at, block in enumerate(blocks):
+            for target in block.terminator.operands:
+                if target in blocks:
+                    graph.add_edge(at, blocks.index(target))
+        graph.set_entry_point(0)
+        graph.process()
+        loops = graph.loops()
+        for header, loop in loops.items():
+            if len(loop.body & loops.keys()) == 1:  # the innermost
+                self._mark([blocks[at] for at in loop.body], blocks[header])
+
+    def _mark(self, body: list[Any], header: Any) -> None:
+        group = _Distinct(self.module)
+        says = [self.module.add_metadata(["llvm.loop.parallel_accesses", group])]
+        if not self.flags.fastmath:  # which decides the order of sums that are regrouped
+            one = ir.Constant(cgutils.int32_t, 1)
+            says.append(self.module.add_metadata(["llvm.loop.interleave.count", one]))
+        for block in body:
+            if header in block.terminator.operands:
+                block.terminator.set_metadata("llvm.loop", _Distinct(self.module, *says))
+            for step in block.instructions:
+                if step.opname not in ("load", "store"):
+                    continue
+                if not isinstance(step.operands[-1], ir.AllocaInstr):  # no variable
+                    step.set_metadata("llvm.access.group", group)
+
+
+@compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(typed_passes.NativeLowering):  # type: ignore[misc]
+    _name = "lowering_of_parts"
+    lowering_class = _Lower
+
+
 class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
     """Compiles functions to parts."""
 
     def define_pipelines(self) -> Any:
-        """As those of any function."""
+        """As those of any function, but for the lowering."""
         name = self.state.func_id.func_qualname
         self.state.library = _Part(self.state.targetctx.codegen(), name)
-        return super().define_pipelines()
+        (passes,) = super().define_pipelines()
+        usual = typed_passes.NativeLowering
+        passes.passes = [(_Lowering if own is usual else own, why) for own, why in passes.passes]
+        passes.finalize()
+        return [passes]
 
 
 OPTIONS = {"pipeline_class": _PartCompiler, **_ENTRY_OPTIONS}
 INLINED = {"forceinline": True, **OPTIONS}
+LINEWISE: set[Callable[..., Any]] = set()  # functions of `linewise`
 # What `of_class` calls, by class of named tuples and name.
 FUNCTIONS: dict[type[Any], dict[str, Callable[..., Any]]] = {}
 
@@ -119,11 +198,21 @@ def compiled(function: F) -> F:
     return _of_numbers(numba.njit(**OPTIONS)(function))  # type: ignore[no-any-return]
 
 
+def linewise(function: F) -> F:
+    """As `compiled`, with innermost loops of which no turn reads or writes what another one writes.
+
+    As along lines: two of them are one, or have nothing in common.
+    """
+    LINEWISE.add(function)
+    return compiled(function)
+
+
 def regrouped(function: F) -> F:
-    """As `compiled`, with sums in any order: loops that sum several things become vectors.
+    """As `linewise`, with sums in any order: loops that sum several things become vectors.
 
     The functions they call keep their order. For what no state holds: summaries alone.
     """
+    LINEWISE.add(function)
     return _of_numbers(numba.njit(fastmath={"reassoc"}, **OPTIONS)(function))  # type: ignore[no-any-return]
 
 
@@ -298,8 +387,6 @@ def bits_of(context: Any, x: Any) -> Any:
     """The bits of a float as an integer."""
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        from llvmlite import ir
-
         return builder.bitcast(arguments[0], ir.IntType(64))
 
     return numba.types.int64(REAL), generate
@@ -310,8 +397,6 @@ def float_of(context: Any, bits: Any) -> Any:
     """The float that these bits are."""
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        from llvmlite import ir
-
         return builder.bitcast(arguments[0], ir.DoubleType())
 
     return REAL(numba.types.int64), generate

@@ -25,6 +25,7 @@ from model_core.compiled.jit import (
     compiled,
     entry,
     inlined,
+    linewise,
     of_class,
     padded,
     regrouped,
@@ -134,7 +135,7 @@ def order(chance: Floats, half: Floats, components: Floats) -> int:
     return count
 
 
-@compiled
+@linewise
 def _rank(keys: Ints, ranks: Ints) -> None:
     """Fill in how many of the keys, which all differ, are less than each."""
     widest()
@@ -180,8 +181,9 @@ def merge(
     Hypotheses are merged by their components of the first kind, the narrowest. Those of each other
     kind are merged by the same groups, and these once more.
     """
-    slots = components[SLOTS].view(np.int64)
-    members = components[MEMBERS].view(np.int64)
+    # Unsigned: an index that might be below 0 costs a choice.
+    slots = components[SLOTS].view(np.uint64)
+    members = components[MEMBERS].view(np.uint64)
     usual = squares[0]
     mass = components[MASS]
     kinds = squares.shape[0]
@@ -397,7 +399,7 @@ def _condense(allowed: float, first: int, entries: int, components: Floats) -> i
     return to - first
 
 
-@compiled
+@linewise
 def complete(components: Floats, n: int) -> int:
     """Fill in what follows of merged components, and columns up to whole vectors.
 

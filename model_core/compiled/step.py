@@ -57,6 +57,7 @@ from model_core.compiled.jit import (
     either,
     entry,
     entry_point,
+    linewise,
     locked,
     statistics_line,
     whole,
@@ -195,7 +196,7 @@ def addresses(functions: Functions) -> Ints:
     )
 
 
-@compiled
+@linewise
 def _load(lines: Floats, first: int, slot: int, own: Floats) -> None:
     """Copy the statistics, with the prior's in the column of `slot`.
 
@@ -210,7 +211,7 @@ def _load(lines: Floats, first: int, slot: int, own: Floats) -> None:
         lines[k, slot] = lines[k, last]
 
 
-@compiled
+@linewise
 def _store(own: Floats, first: int, slots: int, lines: Floats) -> None:
     """Put the slots' columns back."""
     for k in range(own.shape[0]):
@@ -234,7 +235,7 @@ def pick(weights: Floats, level: float) -> int:
     return chosen
 
 
-@compiled
+@linewise
 def _finite(own: Floats, sums: Floats) -> bool:
     """Whether all statistics are; a sum of finite numbers that overflows counts as not."""
     n = whole(sums)

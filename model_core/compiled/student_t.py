@@ -15,7 +15,7 @@ from typing import NamedTuple
 from model_core.compiled import LABEL, arithmetic, mixture
 from model_core.compiled.arithmetic import INF, maths
 from model_core.compiled.belief import CHANCE, EACH
-from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, whole
+from model_core.compiled.jit import Floats, call, compiled, either, entry, inlined, linewise, whole
 from model_core.compiled.step import Model, Noise, RowStep, pick
 from model_core.upm.base import OUTLIER_SPREAD
 
@@ -60,7 +60,7 @@ def freedom_of(outputs: int, noise: Noise, k: int) -> int:
     return 2 * outputs + FREEDOM * group
 
 
-@compiled
+@linewise
 def finish(model: Model, params: Floats) -> None:
     """Fill what follows from the degrees of freedom, and means, once all else is there."""
     outputs = model.outputs
@@ -110,7 +110,7 @@ def widen(model: Model, params: Floats) -> None:
         params[first + k, n - 1] *= OUTLIER_SPREAD
 
 
-@compiled
+@linewise
 def _highest(rows: Floats, out: Floats) -> None:
     arithmetic.copy(rows[0], out)
     for k in range(1, rows.shape[0]):
@@ -119,7 +119,7 @@ def _highest(rows: Floats, out: Floats) -> None:
             out[i] = own[i] if own[i] > out[i] else out[i]
 
 
-@compiled
+@linewise
 def fold(densities: Floats, top: Floats, out: Floats) -> None:
     """Fill `out` with the log of the sum of a few rows' exponentials, `top` with the highest."""
     n = whole(out)
@@ -133,7 +133,7 @@ def fold(densities: Floats, top: Floats, out: Floats) -> None:
         out[i] = top[i] + arithmetic.log(out[i])
 
 
-@compiled
+@linewise
 def explain(densities: Floats, top: Floats, out: Floats, shares: Floats) -> None:
     """As `fold`, and each row's share of the sum into `shares`."""
     n = whole(out)
@@ -228,7 +228,7 @@ def draw_outputs(step: RowStep, column: int, noise: Floats) -> None:
         step.number[LABEL + o] = params[at.locations + k, column] + math.sqrt(square) * size
 
 
-@compiled
+@linewise
 def describe(model: Model, params: Floats) -> None:
     """Fill the variances of each hypothesis; inf where one does not exist.
 

@@ -410,6 +410,18 @@ def test_answers_have_the_probabilities_that_are_promised_by_scipy():
 
 
 @numba.njit(error_model="numpy")
+def product(lines):
+    arithmetic.multiply(lines[0], lines[1], lines[2])
+
+
+def test_loops_along_lines_do_not_look_whether_these_overlap():
+    product.compile((numba.float64[:, ::1],))
+    (code,) = product.inspect_llvm().values()
+    assert "x double>" in code
+    assert "memcheck" not in code
+
+
+@numba.njit(error_model="numpy")
 def merged(levels, chance, weight, loc, squares, shares, half, skew, components):
     count = mixture.order(chance, half, components)
     allowed = mixture.allowed(levels, count)

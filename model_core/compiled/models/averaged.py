@@ -26,7 +26,16 @@ from model_core.compiled import (
 )
 from model_core.compiled.arithmetic import maths
 from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
-from model_core.compiled.jit import Floats, compiled, either, entry, inlined, whole, widest
+from model_core.compiled.jit import (
+    Floats,
+    compiled,
+    either,
+    entry,
+    inlined,
+    linewise,
+    whole,
+    widest,
+)
 from model_core.compiled.step import Functions, Model, Noise, RowStep
 from model_core.compiled.student_t import FACTOR, HALF, INVERSE, NORM
 from model_core.maths.regression import SCALES
@@ -136,7 +145,7 @@ def predict(step: RowStep) -> float:
     return complete(step)
 
 
-@compiled
+@linewise
 def regress(step: RowStep) -> None:
     """Locations and squared scales of all experts but a learned one."""
     d = step.model.outputs
@@ -195,7 +204,7 @@ def location_of(d: int, noise: Noise, output: int, expert: int) -> int:
     return student_t.lines_of(d, noise).locations + output * noise.parts + expert
 
 
-@compiled
+@linewise
 def by_scale(step: RowStep, o: int, j: int) -> None:
     """Bound an expert's location, and fill the lines of all scales."""
     d = step.model.outputs
@@ -333,7 +342,7 @@ def score(step: RowStep) -> float:
     return 1.0
 
 
-@compiled
+@linewise
 def log_density(step: RowStep) -> None:
     """Fill the label's log densities, of all outputs, and what it makes likely of each.
 
@@ -397,7 +406,7 @@ def learn(step: RowStep, log_score: float) -> float:
     return score_with_walk(step, log_score)
 
 
-@compiled
+@linewise
 def read(step: RowStep, mass: Floats) -> None:
     """Average responsibilities of the scales over hypotheses and experts, and the forecasts.
 
@@ -438,7 +447,7 @@ def forecast(chance: Floats, means: Floats) -> float:
     return total / everything
 
 
-@compiled
+@linewise
 def update(step: RowStep) -> None:
     """Conjugate update of all experts but a learned one, and of the probabilities of all.
 
@@ -504,7 +513,7 @@ def update(step: RowStep) -> None:
         origin[i] = now if origin[i] < 0 and share[i] > 0 else origin[i]
 
 
-@compiled
+@linewise
 def fill_shares(step: RowStep, o: int, j: int, out: Floats) -> None:
     """Of a label, of which an expert learns."""
     d = step.model.outputs
@@ -523,7 +532,7 @@ def fill_shares(step: RowStep, o: int, j: int, out: Floats) -> None:
         out[i] = share[i] * _REGRESSION.side(y - loc[i], skew) * precision
 
 
-@compiled
+@linewise
 def reweigh(
     step: RowStep, densities: Floats, evidence: Floats, log_weights: Floats, spare: Floats
 ) -> None:
