@@ -527,19 +527,20 @@ class ListResponse(Response):
         """Send the answers, with time for others in between."""
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
-        for part in self.parts():
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+        for buffers in self.parts():
+            body = b"".join(buffers)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
             await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
 
-    def parts(self) -> Iterator[bytes]:
-        """Yield the body in the parts that are sent."""
+    def parts(self) -> Iterator[tuple[bytes, ...]]:
+        """Yield the body in the parts that are sent, each in buffers."""
         before, between, after = self._around
         pieces = self._pieces or [b""]
         for piece in pieces[:-1]:
-            yield before + piece
+            yield before, piece
             before = between
-        yield b"".join((before, pieces[-1], after))
+        yield before, pieces[-1], after
 
 
 async def submit(request: Request, command: Command) -> Response:

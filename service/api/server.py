@@ -414,18 +414,18 @@ class HttpProtocol(HttpToolsProtocol):
 
     async def stream(self, response: ListResponse) -> None:
         """Send an answer in parts, with time for others in between."""
-        parts = response.parts()
-        self._write_head(response, next(parts))
-        for part in parts:
-            await self.flow.drain()
-            await asyncio.sleep(0)
+        self._write_head(response, b"")
+        for number, buffers in enumerate(response.parts()):
+            if number:
+                await self.flow.drain()
+                await asyncio.sleep(0)
             if self.transport.is_closing():
                 break
-            self.transport.write(part)
+            self.transport.writelines(buffers)
         self._end()
 
     def _write_head(self, response: Response, body: bytes | memoryview) -> None:
-        """Send the head of an answer, and its body or the first part of it."""
+        """Send the head of an answer, and its body unless that is sent in parts."""
         if self.transport.is_closing():
             return
         if self._ending:
