@@ -222,17 +222,19 @@ def fitted(labels: Floats, period: int, harmonics: int) -> float:
     wave what is none of those before.
     """
     sums = np.zeros(period)
-    for i in range(len(labels)):
-        sums[i % period] += labels[i]
+    for start in range(0, len(labels), period):
+        for i in range(min(period, len(labels) - start)):
+            sums[i] += labels[start + i]
     turn = 2j * math.pi / period
     count = 2 * harmonics + 1
     products = np.zeros(count, dtype=np.complex128)  # of labels and waves
+    waves = np.ones(harmonics + 1, dtype=np.complex128)
+    steps = np.array([cmath.exp(k * turn) for k in range(harmonics + 1)])
+    for i in range(period):  # side by side: each wave waits for its own last value alone
+        for k in range(harmonics + 1):
+            products[harmonics + k] += sums[i] * waves[k]
+            waves[k] *= steps[k]
     for k in range(harmonics + 1):
-        wave = 1 + 0j
-        step = cmath.exp(k * turn)
-        for i in range(period):
-            products[harmonics + k] += sums[i] * wave
-            wave *= step
         products[harmonics - k] = products[harmonics + k].conjugate()
     crossed = np.empty(count, dtype=np.complex128)  # of waves so far apart
     crossed[0] = len(labels)

@@ -189,22 +189,6 @@ class Stepped(NamedTuple):
             None if self.memories is None else self.memories[chosen],
         )
 
-    @staticmethod
-    def joined(parts: Sequence[Stepped]) -> Stepped:
-        """Predicted steps of rows without memories, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        table, predicted, anomaly, applied, _, quiet = zip(*parts, strict=True)
-        numbers = np.concatenate([own.numbers for own in predicted])
-        return Stepped(
-            np.concatenate(table),
-            Summary(numbers, predicted[0].outputs, predicted[0].support),
-            np.concatenate(anomaly),
-            np.concatenate(applied),
-            None,
-            np.concatenate(quiet),
-        )
-
     def steps(self) -> list[Step]:
         """Each of them alone."""
         lines = readout.rows(self.table, self.memories)
@@ -920,21 +904,69 @@ class Slab:
                 for _, _, at, runs in groups:
                     anomalies[at] = runs.anomalies
                     quiet[at] = runs.quiet
-        # Where a step is not `ok`, table and summary are undefined.
-        refused = table[:, OK_COLUMN] <= 0
-        self._hold(repeating, packed.y, ~refused)
+        self._hold(repeating, packed.y, table[:, OK_COLUMN] > 0)
         if rest is None:
+            refused = table[:, OK_COLUMN] <= 0
             surprises = np.where(refused, np.nan, -table[:, SCORE_COLUMN])
             anomalies = self._anomalies(rows, packed.y, surprises)
+        applied = self._finished(rows, packed, table, predicted)
+        return Stepped(table, predicted, anomalies, applied, memories, quiet)
+
+    def stepped_on(
+        self,
+        rows: NDArray[np.int64],
+        packed: Packed,
+        room: Floats,
+        rest: Floats,
+        following: Callable[[int, int], int],
+    ) -> Stepped:
+        """Step one row, without a memory, by its next observations, as `stepped` does by a kernel.
+
+        rows: (B,) that row. following: called with the observations that were stepped, and how many
+        of the last ones were quiet; returns how many more are to be, 0: none. It may fill in their
+        seasons.
+        """
+        ((chunk, lying, _, runs),) = self._groups(rows, packed.y, rest)
+        tables: list[Floats] = []
+        summaries: list[Floats] = []
+        end = 0
+        count = following(0, 0)
+        while count:
+            part = slice(end, end + count)
+            end += count
+            own, repeating = self._resolved(rows[part], packed.part(part))
+            table, predicted = self._advance(
+                chunk.arrays, lying[part], own.inputs, own.hazard, True, room[part],
+                runs=runs.part(part),
+            )  # fmt: skip
+            self._hold(repeating, own.y, table[:, OK_COLUMN] > 0)
+            tables.append(table)
+            assert predicted is not None
+            summaries.append(predicted.numbers)
+            count = following(end, int(np.count_nonzero(runs.quiet[part])))
+        table = np.concatenate(tables)
+        predicted = Summary(np.concatenate(summaries), self.model.y_dim, self.model.label)
+        applied = self._finished(rows[:end], packed.part(slice(end)), table, predicted)
+        anomalies, quiet = runs.anomalies[:end], runs.quiet[:end]
+        return Stepped(table, predicted, anomalies, applied, None, quiet)
+
+    def _finished(
+        self, rows: Numbers, packed: Packed, table: Floats, predicted: Summary | None
+    ) -> Floats:
+        """Correct predictives of steps, after which tables and summaries are as of `Stepped`.
+
+        Returns the corrections.
+        """
+        # Where a step is not `ok`, table and summary are undefined.
+        refused = table[:, OK_COLUMN] <= 0
         if np.count_nonzero(refused):
             table[refused] = 0.0
             if predicted is not None:
                 predicted.numbers[refused] = np.nan
-        applied = NOTHING_CORRECTED
-        if predicted is not None:
-            labels = packed.y, table[:, OUTLYING_COLUMN] > 0
-            applied = self.corrected(rows, predicted, self._interval, labels, packed.offset)
-        return Stepped(table, predicted, anomalies, applied, memories, quiet)
+        if predicted is None:
+            return NOTHING_CORRECTED
+        labels = packed.y, table[:, OUTLYING_COLUMN] > 0
+        return self.corrected(rows, predicted, self._interval, labels, packed.offset)
 
     def _groups(
         self, rows: Numbers, y: Floats, rest: Floats | None

@@ -653,8 +653,16 @@ def runs_of(part: Part) -> Iterator[Table | list[Record]]:
     if isinstance(part, np.ndarray):
         yield part
         return
-    for (prefix, length), group in groupby(part, _likeness):
-        run: Any = list(group)
+    # Of those that nearly all are, without a call for each.
+    likeness = [
+        (row[0], len(row)) if type(row) is bytes and WHOLE < row[0] < SHAPED else _likeness(row)
+        for row in part
+    ]
+    end = 0
+    for (prefix, length), group in groupby(likeness):
+        begin = end
+        end += len(list(group))
+        run: Any = part[begin:end]
         if length:
             yield np.frombuffer(b"".join(run), np.uint8).reshape(-1, length)
         else:

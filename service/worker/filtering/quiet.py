@@ -564,28 +564,30 @@ def _stepped(wave: Wave, room: Floats) -> tuple[Stepped, Learned | None]:
     rest = wave.each(groups["rest"])
     stream = wave.streams[0]
     state = stream.season_state
-    if not wave.alone or wave.offset is None or state is None:
+    offset = wave.offset
+    if not wave.alone or offset is None or state is None:
         return slab.stepped(rows, taken, room=room, rest=rest), None
     labels = slice(LABEL, LABEL + wave.y.shape[1])
-    parts: list[Stepped] = []
-    at = 0
-    while True:
-        count = min(len(wave.y) - at, season.left(state))
-        part = slice(at, at + count)
-        if at:
-            wave.offset[part] = seasons.ahead(state, count, wave.y.shape[1])
-            inputs[part, labels] = wave.y[part] - wave.offset[part]
-        own = slab.stepped(rows[part], taken.part(part), room=room[part], rest=rest[part])
-        parts.append(own)
-        quiet = int(np.count_nonzero(own.quiet))
-        learned: Learned = stream.season, False
+    learned: Learned = stream.season, False
+    begun = 0
+
+    def following(done: int, quiet: int) -> int:
+        nonlocal begun, learned
         if quiet:
-            seen = wave.y[at : at + quiet]
-            seq = int(wave.firsts[0]) + at + quiet
+            seen = wave.y[begun : begun + quiet]
+            seq = int(wave.firsts[0]) + begun + quiet
             learned = seasons.learned(stream.season, state, seen, seq)
-        at += count
-        if quiet < count or at == len(wave.y) or learned[0] != stream.season:
-            return Stepped.joined(parts), learned
+        if quiet < done - begun or done == len(wave.y) or learned[0] != stream.season:
+            return 0
+        count = min(len(wave.y) - done, season.left(state))
+        if done:
+            part = slice(done, done + count)
+            offset[part] = seasons.ahead(state, count, wave.y.shape[1])
+            inputs[part, labels] = wave.y[part] - offset[part]
+        begun = done
+        return count
+
+    return slab.stepped_on(rows, taken, room, rest, following), learned
 
 
 def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> Floats:

@@ -7,7 +7,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from model_core.stream.slab import AT_ONCE, Stepped
+from model_core.stream.slab import AT_ONCE, Slab
 from service.schema import rendering
 from service.wire import (
     Configure,
@@ -201,8 +201,15 @@ def test_a_long_list_of_one_stream_learns_its_season_on_the_way(make_bench, monk
     """Its period changes, and spikes are not quiet."""
     pieces = []
     advance = quiet.advance
-    joined = Stepped.joined
-    monkeypatch.setattr(Stepped, "joined", lambda parts: pieces.append(len(parts)) or joined(parts))
+    stepped_on = Slab.stepped_on
+
+    def counting(*of):
+        calls = []
+        done = stepped_on(*of[:-1], lambda *own: calls.append(own) or of[-1](*own))
+        pieces.append(len(calls) - 1)
+        return done
+
+    monkeypatch.setattr(Slab, "stepped_on", counting)
     rng = random.Random(5)
     labels = []
     for at in range(900):
