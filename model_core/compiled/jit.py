@@ -413,6 +413,26 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic
+def fetch(context: Any, numbers: Any, at: Any) -> Any:
+    """Have the processor get what lies around a number of an array, counted from its first one.
+
+    Nothing waits for it, and no place is out of bounds.
+    """
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = arrayobj.make_array(signature.args[0])(target, builder, arguments[0])
+        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), cgutils.voidptr_t)
+        kinds = [cgutils.voidptr_t, *[cgutils.int32_t] * 3]
+        kind = ir.FunctionType(ir.VoidType(), kinds)
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, second_cache, data = map(cgutils.int32_t, (0, 2, 1))
+        builder.call(function, [place, read, second_cache, data])
+        return target.get_dummy_value()
+
+    return numba.types.void(numbers, at), generate
+
+
+@intrinsic
 def widest(context: Any) -> Any:
     """Have loops of the function that calls it use the widest vectors of the processor.
 

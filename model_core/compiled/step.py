@@ -57,12 +57,13 @@ from model_core.compiled.jit import (
     either,
     entry,
     entry_point,
+    fetch,
     linewise,
     locked,
     statistics_line,
     whole,
 )
-from model_core.table import SEQ, Rows
+from model_core.table import LANES, SEQ, Rows
 
 NO_NUMBERS = np.empty(0)
 QUANTILE = 4  # place of the first quantile in a summary of one number
@@ -222,6 +223,13 @@ def _store(own: Floats, first: int, slots: int, lines: Floats) -> None:
 
 
 @compiled
+def _ahead(numbers: Floats, row: int, size: int) -> None:
+    """Have a row of so many numbers at hand when it is stepped, after this one."""
+    for at in range(row * size, (row + 1) * size, LANES):
+        fetch(numbers, at)
+
+
+@compiled
 def pick(weights: Floats, level: float) -> int:
     """Place of a weight that is not 0: of the one in which this share of all of them ends."""
     left = level * arithmetic.total(weights, weights.shape[0])
@@ -323,6 +331,11 @@ def advance(
             continue
         if not 0 <= rows[b] < lines.shape[0]:
             continue
+        if b + 1 < rows.shape[0] and rows[b + 1] != rows[b]:
+            _ahead(lines, rows[b + 1], lines.shape[1] * lines.shape[2])
+            _ahead(heads, rows[b + 1], heads.shape[1])
+            if ending:
+                _ahead(runs.ranks, runs.places[b + 1], runs.ranks.shape[1])
         line = lines[rows[b]]
         head = heads[rows[b]]
         number = inputs[b]
