@@ -159,7 +159,11 @@ def _resting(stream: Stream, slab: Slab, head: Head) -> bool:
     stated = head.pending_supervision is not None or head.belief_override is not None
     if stated or head.pending or stream.ahead is not None:
         return False
-    return head.track.event is None or bool(settings.threshold)  # else it is confirmed by time
+    event = head.track.event
+    if event is None:
+        return True
+    # Without a threshold it is confirmed by time. What a new beginning has settled is withdrawn.
+    return bool(settings.threshold) and event.start > head.track.settled
 
 
 def in_lists(stream: Stream, envelope: Envelope) -> bool:

@@ -197,8 +197,14 @@ def test_long_lists_of_several_streams_are_as_their_observations(make_bench, mon
     assert outcomes(1) == by_columns
 
 
-def test_a_long_list_of_one_stream_learns_its_season_on_the_way(make_bench, monkeypatch):
-    """Its period changes, and spikes are not quiet."""
+@pytest.mark.parametrize(("seed", "count"), [(5, 225), (4, 400)])
+def test_a_long_list_of_one_stream_learns_its_season_on_the_way(
+    make_bench, monkeypatch, seed, count
+):
+    """Its period changes, and spikes are not quiet.
+
+    In the second series a filter begins anew behind the start of a change that is suspected.
+    """
     pieces = []
     advance = quiet.advance
     stepped_on = Slab.stepped_on
@@ -210,10 +216,10 @@ def test_a_long_list_of_one_stream_learns_its_season_on_the_way(make_bench, monk
         return done
 
     monkeypatch.setattr(Slab, "stepped_on", counting)
-    rng = random.Random(5)
+    rng = random.Random(seed)
     labels = []
-    for at in range(900):
-        period = 24 if at < 500 else 31
+    for at in range(4 * count):
+        period = 24 if at < 2.25 * count else 31
         y = 4.0 * math.sin(2 * math.pi * at / period) + rng.gauss(0.0, 1.0)
         labels.append(y + (30.0 if rng.random() < 0.005 else 0.0))
 
@@ -226,8 +232,9 @@ def test_a_long_list_of_one_stream_learns_its_season_on_the_way(make_bench, monk
         bench.now_ms = 1_700_000_000_000
         settings = {"model": "gaussian", "seasonal": True, "anomaly_alarm": 0.99}
         bench.ask(Configure("s0", settings), status=201)
-        lists = [Observe("s0", [*map(Observation, labels[at : at + 250])]) for at in (0, 250, 500)]
-        lists.append(Observe("s0", [*map(Observation, labels[750:])], belief=True, full=True))
+        *parts, last = ([*map(Observation, labels[at * count :][:count])] for at in range(4))
+        lists = [Observe("s0", part) for part in parts]
+        lists.append(Observe("s0", last, belief=True, full=True))
         bodies = [bench.send(command)[0].body for command in lists]
         return bodies, stored(bench, ["s0"]), entered
 
