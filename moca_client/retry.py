@@ -88,14 +88,14 @@ def http_options(url: str, api_key: str | None, timeout_s: float) -> dict[str, A
         base = httpx.URL(url)
     except (ValueError, httpx.InvalidURL) as error:
         raise InvalidRequest(f"{url!r} is not a valid address: {error}") from error
+    local = host in {"127.0.0.1", "localhost", "::1"}
     return {
         "base_url": base,
         "headers": headers,
         "timeout": httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
         # Certificates take longer to load than most requests take.
-        "verify": base.scheme == "https",
-        # Requests to this machine must not go through a proxy.
-        "trust_env": host not in {"127.0.0.1", "localhost", "::1"},
+        "verify": not local or base.scheme == "https",
+        "trust_env": not local,  # requests to this machine must not go through a proxy
     }
 
 
