@@ -53,7 +53,7 @@ from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer, gathered
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream, StreamKey
-from service.worker.streams.task import CommandTask, QuietColumns, RowsTask, Task, key_field
+from service.worker.streams.task import BatchAnswers, CommandTask, RowsTask, Task, key_field
 from service.worker.streams.validation import (
     check_details,
     check_position,
@@ -135,7 +135,7 @@ class CommandBatch:
         others: dict[RowsTask, list[int]] = {}  # rows that are not begun
         if tasks:
             streams = [self.touched[key] for task in tasks for key in task.streams]
-            columns = QuietColumns(len(streams))
+            columns = BatchAnswers(len(streams))
             coming = _rows_of(tasks, streams, columns)
             waves = quiet.waves_of(self.engine.table, coming, self._allowed(tasks, streams))
             others = _left(tasks, coming.commands, waves)
@@ -177,7 +177,7 @@ class CommandBatch:
     def _answer(
         self,
         tasks: Sequence[RowsTask],
-        columns: QuietColumns,
+        columns: BatchAnswers,
         counts: Ints,
         places: Ints,
         wave: Wave,
@@ -682,7 +682,7 @@ def _fits(stream: Stream, task: CommandTask) -> bool:
     return bool(quiet.fitting(model, given, counts, counts == 0, counts.copy()).all())
 
 
-def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream], columns: QuietColumns) -> Coming:
+def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream], columns: BatchAnswers) -> Coming:
     """What comes to the streams of all rows of commands, which are to be answered by columns."""
     commands = np.arange(len(tasks)).repeat([len(task.streams) for task in tasks])
     at = 0

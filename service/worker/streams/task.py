@@ -177,7 +177,7 @@ class Answering(NamedTuple):
     layout: Layout
 
 
-class QuietColumns:
+class BatchAnswers:
     """Answers to quiet observations, one of each of some rows (N,) of commands.
 
     answering: by which of the keys of `numbers` each is answered; -1: by none, as it is no such
@@ -258,7 +258,7 @@ class RowsTask:
         self.streams: list[StreamKey] = list(zip(repeat(self.partition), names))
         self.tasks: dict[int, CommandTask] = {}  # of rows that are not quiet
         self.answers: dict[int, Answers] = {}  # of quiet rows of several observations
-        self.columns: QuietColumns | None = None  # of quiet rows of one
+        self.columns: BatchAnswers | None = None  # of quiet rows of one
         self.at = 0  # place of the first row in these
 
     @property
