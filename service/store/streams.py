@@ -22,8 +22,7 @@ from service.wire.stored_records import Part, Sums, begin_of
 
 BLOCK = 64  # rows in a block of a tail, at most
 END = 1 << 48  # after all positions
-STATE_LEVEL = -1  # of Zstandard: higher ones save another hundredth
-MOST_STATE_RATIO = 4096  # of a compressed state: a damaged length takes no memory
+MOST_STATE_RATIO = 256  # of LZ4: a damaged length takes no memory
 
 # Also text that is none, and rows that end too early.
 UNREADABLE = (
@@ -280,9 +279,11 @@ class Store:
 
 
 def packed_state(stream: str, blob: bytes) -> bytes:
-    """Compress a state of `model_core.codec` as it is stored: to three quarters, in 20 us."""
-    packed = bytes(cramjam.zstd.compress(blob, STATE_LEVEL))
-    return wire.checksummed(len(blob).to_bytes(4, "little") + packed, "checkpoint", stream)
+    """Compress a state of `model_core.codec` as it is stored: to three quarters, in 5 us.
+
+    Zstandard makes it a tenth smaller, and takes four times as long.
+    """
+    return wire.checksummed(bytes(cramjam.lz4.compress_block(blob)), "checkpoint", stream)
 
 
 def state_of(stream: str, head: wire.Head, checkpoint: bytes | None) -> bytes | None:
@@ -296,14 +297,12 @@ def state_of(stream: str, head: wire.Head, checkpoint: bytes | None) -> bytes | 
         raise UnreadablePart(f"the checkpoint of {stream!r} at seq {head.checkpoint} is missing")
 
     def state(body: bytes) -> bytes:
-        length = int.from_bytes(body[:4], "little")
-        if length > MOST_STATE_RATIO * len(body):
+        if int.from_bytes(body[:4], "little") > MOST_STATE_RATIO * len(body):
             raise wire.Damaged("a length that no state has")
-        blob = bytearray(length)
-        cramjam.zstd.decompress_into(body[4:], blob)
+        blob = bytes(cramjam.lz4.decompress_block(body))
         if not blob.startswith(b"MOCA") or crc32(blob[:-4]).to_bytes(4, "little") != blob[-4:]:
             raise wire.Damaged("checksum mismatch")
-        return bytes(blob)
+        return blob
 
     return cast(bytes, decoded(state, checkpoint, "checkpoint", stream))
 
