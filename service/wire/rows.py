@@ -57,7 +57,16 @@ class Numbers(NamedTuple):
     @classmethod
     def given(cls, observations: Sequence[Observation]) -> Numbers:
         """Those of observations, however wide they are."""
-        y, x, _ = _parted(observations, maxsize)
+        y: list[Any] = [seen.y for seen in observations]
+        x = [seen.x for seen in observations]
+        stated = [(seen.elapsed, seen.changepoint, seen.pending) for seen in observations]
+        # Of those that nearly all are, without a call for each.
+        simple = {*map(type, y)} <= {float} and x.count(None) == len(x)
+        if not (simple and stated.count((None, None, False)) == len(stated)):
+            for i, seen in enumerate(observations):
+                if not is_plain(seen, maxsize):
+                    y[i] = nan
+                    x[i] = None
         times = [seen.time for seen in observations]
         return cls.read(*columns(y, x), times if any(times) else None)
 
@@ -165,52 +174,6 @@ def columns(
         inputs = [len(own or ()) for own in x]
         given = [*chain.from_iterable(own or () for own in x)]
     return np.array(numbers, "<f8").tobytes(), outputs, np.array(given, "<f8").tobytes(), inputs
-
-
-def _parted(
-    observations: Sequence[Observation], widest: int = WIDEST
-) -> tuple[list[float | list[float]], list[list[float] | None], list[Observation]]:
-    """Return labels and inputs as `columns` takes them, nan of what is more; then the latter."""
-    y = [seen.y for seen in observations]
-    x = [seen.x for seen in observations]
-    stated = [(seen.elapsed, seen.changepoint, seen.pending) for seen in observations]
-    others: list[Observation] = []
-    # Of those that nearly all are, without a call for each.
-    simple = {*map(type, y)} <= {float} and x.count(None) == len(x)
-    if not (simple and stated.count((None, None, False)) == len(stated)):
-        for i, seen in enumerate(observations):
-            if not is_plain(seen, widest):
-                y[i], x[i] = nan, None
-                others.append(seen)
-    return cast(list[float | list[float]], y), x, others
-
-
-def pack(commands: Sequence[Observe]) -> ObserveMany:
-    """Return commands of distinct streams, all of one kind and with the same options, as rows."""
-    first = commands[0]
-    observations = [seen for command in commands for seen in command.observations]
-    labels, given, others = _parted(observations)
-    y, outputs, x, inputs = columns(labels, given)
-    counts = [len(command.observations) for command in commands]
-    times = [seen.time for seen in observations]
-    return ObserveMany(
-        [command.stream for command in commands],
-        y,
-        counts if len(observations) != len(commands) or 0 in counts else None,
-        times if any(times) else None,
-        outputs,
-        x,
-        inputs,
-        others or None,
-        unless_empty([command.seq for command in commands]),
-        unless_empty([command.key for command in commands]),
-        unless_empty([command.digest for command in commands]),
-        [command.settings for command in commands if isinstance(command, Ingest)] or None,
-        first.full,
-        first.belief,
-        first.components,
-        first.quantiles,
-    )
 
 
 def check(command: ObserveMany) -> None:

@@ -58,9 +58,10 @@ from service.store.streams import (
     rows_of,
     values_of,
 )
-from service.wire import rows, snapshot, stored_records
+from service.wire import snapshot, stored_records
 from service.wire.snapshot import BadSnapshot
 from service.worker.streams.task import decode_entries
+from tests.packing import pack
 from tests.remote_write import version_1, version_2
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -102,8 +103,12 @@ def read_remote_write(body: bytes) -> None:
     for version in Version:
         for sent in (body, bytes(cramjam.snappy.compress_raw(body))):
             try:
-                write = samples.parse_write(sent, version, SETTINGS.max_body_bytes, 1000)
-                StreamAssignment(write, _rules, NOW_MS)
+                limits = SETTINGS.max_body_bytes, 1000
+                known = samples.parse_known(sent, version, _rules.known, *limits)
+                if known is not None:
+                    StreamAssignment.of_known(known, NOW_MS)
+                write = samples.parse_write(sent, version, _rules.known, *limits)
+                StreamAssignment.of(write, _rules, NOW_MS)
             except ServiceError as error:
                 check(error)
 
@@ -112,7 +117,8 @@ def read_otlp(body: bytes) -> None:
     """Read metrics of OpenTelemetry in both forms."""
     for media in (PROTOBUF, JSON):
         try:
-            StreamAssignment(samples.parse_metrics(body, media, 1000), _rules, NOW_MS)
+            write = samples.parse_metrics(body, media, 1000)
+            StreamAssignment.of(write, _rules, NOW_MS)
         except ServiceError as error:
             check(error)
 
@@ -262,7 +268,7 @@ def stored_seeds() -> list[bytes]:
     command = wire.Observe("s", [wire.Observation(1.5), wire.Observation([1.0, None])], key="k")
     envelope = wire.Envelope(1, NOW_MS, 0, "averaged", command)
     many = wire.ObserveMany(["a", "b"], struct.pack("<3d", 1, 2, 3), [1, 2])
-    vectors = rows.pack(
+    vectors = pack(
         [wire.Observe("a", [wire.Observation([1.0, 2.0])]),
          wire.Observe("b", [wire.Observation(3.0, [4.0]), wire.Observation(None)])]
     )  # fmt: skip

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from hashlib import blake2b
+from math import nan
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, ValidationError
 
 from model_core import wording
@@ -43,6 +45,8 @@ _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
 _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
 Labels = bytes | tuple[str, ...]  # as sent: it depends on the protocol
 Samples = list[tuple[float | None, int]]  # value, None where it is missing, and ms since 1970
+KnownTargets = Mapping[Labels, "Target | None"]
+UNKNOWN: Any = object()
 Texts = Callable[[Labels], tuple[str, ...]]  # of labels: name, value, name, value ...
 
 
@@ -63,6 +67,18 @@ class RemoteWrite(NamedTuple):
     histograms: int
     exemplars: int
     texts: Texts = plain_texts
+
+
+class KnownSamples(NamedTuple):
+    """One sample of each of several series, by columns.
+
+    targets: None: they go nowhere; UNKNOWN: the others have nothing of it. times: ms since 1970.
+    """
+
+    targets: list[Any]
+    labels: list[bytes]
+    values: NDArray[np.float64]
+    times: NDArray[np.int64]
 
 
 def too_many_labels(count: float) -> str:
@@ -146,13 +162,22 @@ class SeriesRules:
             by_name = any(matcher.name == tags.METRIC for matcher in selector.matchers)
             rule = _Rule(selector, form.stream, {**DEFAULTS, **settings}, form.drop, by_name)
             self._rules.append(rule)
-        self._found = lru_cache(MAX_REMEMBERED)(self._find)
+        self.known: dict[Labels, Target | None] = {}  # of series whose targets were found last
 
     def target(self, labels: Labels, texts: Texts = plain_texts) -> Target | None:
-        """Return where a series goes, None: nowhere; raises ValueError for one that cannot."""
-        size = len(labels) if isinstance(labels, bytes) else sum(map(len, labels))
-        find = self._found if size <= MAX_KEY else self._find
-        return find(labels, texts)
+        """Return where a series goes, None: nowhere; raises ValueError for one that cannot.
+
+        In one thread at a time; others may read what is known.
+        """
+        target: Target | None = self.known.get(labels, UNKNOWN)
+        if target is UNKNOWN:
+            target = self._find(labels, texts)
+            size = len(labels) if isinstance(labels, bytes) else sum(map(len, labels))
+            if size <= MAX_KEY:
+                if len(self.known) >= MAX_REMEMBERED:
+                    del self.known[next(iter(self.known))]
+                self.known[labels] = target
+        return target
 
     def _find(self, own: Labels, texts: Texts) -> Target | None:
         labels = texts(own)
@@ -254,41 +279,70 @@ class SampleTally:
         self.reason = self.reason or reason
 
 
-class StreamSamples(NamedTuple):
-    """Samples of one series, for its stream."""
-
-    target: Target
-    observations: list[wire.Observation]
-
-
 class StreamAssignment:
-    """Samples of one request by stream; those that go to none are counted."""
+    """Samples of one request that are for streams, by columns; the others are counted.
 
-    def __init__(self, write: RemoteWrite, rules: SeriesRules, now_ms: int) -> None:
-        self.streams: dict[str, StreamSamples] = {}
-        self.tally = SampleTally(write.samples)
+    y: nan: it is missing.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self.targets: list[Target] = []
+        self.y: list[float] = []
+        self.times: list[str] = []
+        self.tally = SampleTally(samples)
         self._instants: dict[int, str] = {}  # by ms: many series have samples of the same time
+        self._fingerprints: dict[str, str] = {}  # by stream
+
+    @classmethod
+    def of_known(cls, samples: KnownSamples, now_ms: int) -> StreamAssignment | None:
+        """Assign samples of known series; None where one of them is to be looked at by itself."""
+        targets, _, values, times = samples
+        own = cls(len(targets))
+        if None in targets:
+            matched = [place for place, target in enumerate(targets) if target is not None]
+            own.tally.add("unmatched", len(targets) - len(matched))
+            targets = [targets[place] for place in matched]
+            values = values[matched]
+            times = times[matched]
+        y = np.where(np.isfinite(values), values, nan)
+        too_large = bool((np.abs(y) > MAX_LABEL).any())
+        ahead = bool((times > now_ms + MAX_AHEAD_MS).any())
+        if too_large or ahead or len({target.stream for target in targets}) < len(targets):
+            return None
+        own.targets = targets
+        own.y = y.tolist()
+        milliseconds = times.tolist()
+        instants = {ms: rendering.instant(ms) for ms in set(milliseconds)}
+        own.times = [instants[ms] for ms in milliseconds]
+        return own
+
+    @classmethod
+    def of(cls, write: RemoteWrite, rules: SeriesRules, now_ms: int) -> StreamAssignment:
+        """Assign the samples of any request."""
+        own = cls(write.samples)
         for refused, reason in write.refusals:
-            self.tally.add("rejected", refused, reason)
-        self._texts = write.texts
+            own.tally.add("rejected", refused, reason)
         for labels, samples in write.series:
             if samples:
-                self._add(labels, samples, rules, now_ms)
+                own._add(labels, write.texts, samples, rules, now_ms)
+        return own
 
-    def _add(self, labels: Labels, samples: Samples, rules: SeriesRules, now_ms: int) -> None:
+    def _add(
+        self, labels: Labels, texts: Texts, samples: Samples, rules: SeriesRules, now_ms: int
+    ) -> None:
         try:
-            target = rules.target(labels, self._texts)
+            target = rules.target(labels, texts)
             if target is None:
                 self.tally.add("unmatched", len(samples))
                 return
-            stream = self.streams.get(target.stream)
-            if stream is None:
-                stream = self.streams[target.stream] = StreamSamples(target, [])
-            elif stream.target.fingerprint != target.fingerprint:
+            if (
+                self._fingerprints.setdefault(target.stream, target.fingerprint)
+                != target.fingerprint
+            ):
                 detail = "the rules give another series of the request the same stream"
                 raise ValueError(f"{detail}, {target.stream!r}: name more labels in `stream`")
         except ValueError as error:
-            reason = f"{_label_text(self._texts(labels))}: {error}"
+            reason = f"{_label_text(texts(labels))}: {error}"
             self.tally.add("rejected", len(samples), reason)
             return
         for value, ms in samples:
@@ -298,10 +352,13 @@ class StreamAssignment:
                     raise ValueError(
                         f"expected a value of at most {MAX_LABEL:g} in size, got {value:g}"
                     )
-                stream.observations.append(wire.Observation(value, None, instant))
             except (ValueError, OverflowError, OSError) as error:
-                text = _label_text(self._texts(labels))
+                text = _label_text(texts(labels))
                 self.tally.add("rejected", 1, f"{text}: sample with timestamp {ms}: {error}")
+                continue
+            self.targets.append(target)
+            self.y.append(nan if value is None else value)
+            self.times.append(instant)
 
     def _instant(self, ms: int, now_ms: int) -> str:
         if ms > now_ms + MAX_AHEAD_MS:

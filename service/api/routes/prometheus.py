@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 from fastapi import Query
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -35,17 +37,19 @@ from service.api.parsing.samples import (
     Version,
     media_of,
     metrics_answer,
+    parse_known,
     parse_metrics,
     parse_write,
     version_of,
 )
-from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignment, StreamSamples
+from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignment, Target
 from service.api.routes.calls import Calls
+from service.api.routes.observations import Group, pick
 from service.observability import metrics
 from service.schema.queries import RESULT_SERIES, ResultsQuery
 from service.store.reads import AsyncStore, Recent, from_store, without
 from service.tasks import apart
-from service.wire import rows, tags
+from service.wire import tags
 
 AGAIN = frozenset((429, 503, 504))  # statuses after which the same command may yet be taken
 # Errors of one observation: others of its command may be taken. All others are of the stream.
@@ -98,11 +102,15 @@ async def write_samples(request: Request) -> Response:
 
 async def apply_write(context: Context, version: Version, body: bytes) -> Response:
     """Apply the body of a remote write."""
+    rules = context.series_rules
     settings = context.settings
-    tally = await apply_samples(
-        context,
-        partial(parse_write, body, version, settings.max_body_bytes, settings.max_observations),
-    )
+    limits = {"max_bytes": settings.max_body_bytes, "max_samples": settings.max_observations}
+    known = parse_known(body, version, rules.known, **limits)
+    assignment = None if known is None else StreamAssignment.of_known(known, _now_ms())
+    if assignment is None:
+        write = partial(parse_write, body, version, rules.known, **limits)
+        assignment = await assigned(context, write)
+    tally = await apply_samples(context, assignment)
     headers = {}
     if version is Version.V2:
         lost = sum(tally.counts[result] for result in ("rejected", "untried", "deferred"))
@@ -113,20 +121,27 @@ async def apply_write(context: Context, version: Version, body: bytes) -> Respon
     return Response(status_code=204, headers=headers) if error is None else problem(error, headers)
 
 
-async def apply_samples(context: Context, parse_body: Callable[[], RemoteWrite]) -> SampleTally:
-    """Apply the samples of a request; returns what became of them all."""
+async def assigned(context: Context, parse_body: Callable[[], RemoteWrite]) -> StreamAssignment:
+    """Return the samples of any request by stream, read in the thread."""
 
     def assignment_of_body() -> StreamAssignment:
         write = parse_body()
         for ignored, count in (("histogram", write.histograms), ("exemplar", write.exemplars)):
             metrics.REMOTE_WRITE_IGNORED.labels(ignored).inc(count)
-        return StreamAssignment(write, context.series_rules, time.time_ns() // 1_000_000)
+        return StreamAssignment.of(write, context.series_rules, _now_ms())
 
-    assignment = await apart(context.thread, assignment_of_body)
+    return await apart(context.thread, assignment_of_body)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def apply_samples(context: Context, assignment: StreamAssignment) -> SampleTally:
+    """Apply the samples of a request; returns what became of them all."""
     tally = assignment.tally
     size = context.observation_parser.parts([])  # of numbers alone
-    write = SampleWrite(assignment.streams, tally, size)
-    await write.submit(context.gateway)
+    await SampleWrite(assignment, size).submit(context.gateway)
     for result, count in tally.counts.items():
         metrics.REMOTE_WRITE_SAMPLES.labels(result).inc(count)
     return tally
@@ -169,9 +184,10 @@ async def write_metrics(request: Request) -> Response:
     settings = context.settings
     media = media_of(header_text(request.scope, b"content-type"))
     body = await read_body(request.scope, request.receive, settings.max_body_bytes)
-    tally = await apply_samples(
+    assignment = await assigned(
         context, partial(parse_metrics, body, media, settings.max_observations)
     )
+    tally = await apply_samples(context, assignment)
     error = refusal(tally)
     if isinstance(error, problems.SamplesDeferred):
         raise error
@@ -187,11 +203,11 @@ class SampleWrite:
     size: observations in a command, at most.
     """
 
-    def __init__(self, streams: Mapping[str, StreamSamples], tally: SampleTally, size: int) -> None:
-        self._streams = streams
-        self._tally = tally
+    def __init__(self, samples: StreamAssignment, size: int) -> None:
+        self._samples = samples
+        self._tally = samples.tally
         self._size = size
-        self._left: dict[str, list[list[wire.Observation]]] = {}  # parts of those with several
+        self._left: dict[str, list[Group]] = {}  # places of samples that are not sent, by stream
         # Of each stream: samples that are applied and counted, and still sent once more; and those
         # that were refused one by one.
         self._repeats: Counter[str] = Counter()
@@ -199,96 +215,116 @@ class SampleWrite:
 
     async def submit(self, gateway: Gateway) -> None:
         """Submit all samples."""
-        waves: dict[int, list[wire.Ingest]] = {}
-        commands = list(self._commands())
-        partitions = gateway.partitions([command.stream for command in commands])
-        for command, partition in zip(commands, partitions, strict=True):
-            waves.setdefault(partition, []).append(command)
-        await submit_waves(gateway, waves, rows.pack, self._following)
+        streams = [target.stream for target in self._samples.targets]
+        groups: Iterable[Group] = zip(range(len(streams)))
+        if len(set(streams)) < len(streams):
+            groups = self._grouped(streams)
+        waves: dict[int, list[Group]] = {}
+        partitions = gateway.partitions(streams)
+        for group in groups:
+            waves.setdefault(partitions[group[0]], []).append(group)
+        await submit_waves(gateway, waves, self._command, self._following)
 
-    def _commands(self) -> Iterator[wire.Ingest]:
-        """Yield the first command of each stream."""
+    def _grouped(self, streams: Sequence[str]) -> Iterator[Group]:
+        """Yield the first samples of each stream."""
         size = self._size
-        for stream, (_, samples) in self._streams.items():
-            part = samples
-            if len(samples) > size:
-                part = samples[:size]
-                starts = range(size, len(samples), size)
-                self._left[stream] = [samples[start : start + size] for start in starts]
-            if part:
-                yield self._command(stream, part)
+        places: dict[str, list[int]] = {}
+        for place, stream in enumerate(streams):
+            places.setdefault(stream, []).append(place)
+        for stream, own in places.items():
+            if len(own) > size:
+                self._left[stream] = [own[at : at + size] for at in range(size, len(own), size)]
+            yield own[:size]
 
-    def _command(self, stream: str, part: list[wire.Observation]) -> wire.Ingest:
-        target = self._streams[stream].target
-        return wire.Ingest(stream, part, settings=wire.AS_IT_IS if target.made else target.settings)
+    def _command(self, wave: Sequence[Group]) -> wire.ObserveMany:
+        """Return the command of groups, a row each."""
+        places = list(chain.from_iterable(wave))
+        several = len(places) > len(wave)
+        own = pick(places)
+        y = own(self._samples.y)
+        times = own(self._samples.times)
+        firsts = pick([group[0] for group in wave]) if several else own
+        targets = firsts(self._samples.targets)
+        missing = [time for number, time in zip(y, times, strict=True) if number != number]
+        return wire.ObserveMany(
+            [target.stream for target in targets],
+            np.array(y, "<f8").tobytes(),
+            list(map(len, wave)) if several else None,
+            list(times),
+            others=[wire.Observation(None, None, time) for time in missing] or None,
+            settings=[wire.AS_IT_IS if target.made else target.settings for target in targets],
+        )
 
-    def _following(self, wave: Sequence[wire.Ingest], results: RowsResult) -> list[wire.Ingest]:
-        """Count what some commands came to; return the next ones of their streams."""
-        commands = [wave[place] for place in results.places]
+    def _following(self, wave: Sequence[Group], results: RowsResult) -> list[Group]:
+        """Count what some groups came to; return the next ones of their streams."""
+        places = results.places
+        groups = wave if len(places) == len(wave) else [wave[place] for place in places]
         result = results.result
         if isinstance(result, wire.Outcome) and result.status < 400:
-            self._count(commands, _ingested(result.body[-1]))
+            self._count(groups, _ingested(result.body[-1]))
         else:
-            for command in commands:
-                self._fail(command.stream, [*command.observations], result)
-        later: list[wire.Ingest] = []
-        for command in commands if self._left else ():
-            left = self._left.get(command.stream)
+            for group in groups:
+                self._fail(group, result)
+        later: list[Group] = []
+        for group in groups if self._left else ():
+            left = self._left.get(self._target(group).stream)
             if left:
-                later.append(self._command(command.stream, left.pop(0)))
+                later.append(left.pop(0))
         return later
 
-    def _count(self, commands: Sequence[wire.Ingest], done: Ingested) -> None:
-        """Count what each of some commands came to."""
-        self._tally.add("applied", done.applied * len(commands))
-        self._tally.add("skipped", done.skipped * len(commands))
-        for command in commands:
-            if command.settings is not wire.AS_IT_IS:
-                self._streams[command.stream].target.made = True
+    def _target(self, group: Group) -> Target:
+        return self._samples.targets[group[0]]
+
+    def _count(self, groups: Sequence[Group], done: Ingested) -> None:
+        """Count what each of some groups came to."""
+        self._tally.add("applied", done.applied * len(groups))
+        self._tally.add("skipped", done.skipped * len(groups))
+        targets = self._samples.targets
+        for group in groups:
+            target = targets[group[0]]
+            target.made = True
             if done.rejected:
-                reason = _reason(command.stream, done.reason)
-                self._tally.add("rejected", done.rejected, reason)
+                self._tally.add("rejected", done.rejected, _reason(target.stream, done.reason))
             if done.skipped and self._repeats:
-                repeated = min(self._repeats.get(command.stream, 0), done.skipped)
-                self._repeats[command.stream] -= repeated
+                repeated = min(self._repeats.get(target.stream, 0), done.skipped)
+                self._repeats[target.stream] -= repeated
                 self._tally.add("skipped", -repeated)
 
-    def _fail(self, stream: str, part: list[wire.Observation], result: Result) -> None:
-        """Count what a command came to that was refused, or have a part of it tried again."""
-        target = self._streams[stream].target
+    def _fail(self, group: Group, result: Result) -> None:
+        """Count what a group came to that was refused, or have a part of it tried again."""
+        target = self._target(group)
+        stream = target.stream
         if isinstance(result, problems.ServiceError):
             document = result.document()
         else:
             document = document_of(result)
         if result.status in AGAIN:  # by default Prometheus drops what is answered 429
-            self._fail_all_left("deferred", stream, part, document["detail"])
+            self._fail_all_left("deferred", stream, group, document["detail"])
         elif target.made and document["type"] == NO_STREAM:  # any more: this makes it again
             target.made = False
-            self._left[stream] = [part, *self._left.get(stream, [])]
+            self._left[stream] = [group, *self._left.get(stream, [])]
         else:
-            self._refuse(stream, part, document)
+            self._refuse(stream, group, document)
 
-    def _refuse(self, stream: str, part: list[wire.Observation], problem: dict[str, Any]) -> None:
-        """Go on with the halves of a part; each half that is not refused is applied."""
+    def _refuse(self, stream: str, group: Group, problem: dict[str, Any]) -> None:
+        """Go on with the halves of a group; each half that is not refused is applied."""
         applied = problem.get("applied", 0)
         self._tally.add("applied", applied)
         self._repeats[stream] += applied
         reason = _reason(stream, problem["detail"])
         if problem["type"] not in OF_ONE:
-            self._fail_all_left("rejected", stream, part, reason)
+            self._fail_all_left("rejected", stream, group, reason)
         elif self._refused[stream] == MAX_REFUSED:
-            self._fail_all_left("untried", stream, part, reason)
-        elif len(part) > 1:
-            half = len(part) // 2
-            self._left[stream] = [part[:half], part[half:], *self._left.get(stream, [])]
+            self._fail_all_left("untried", stream, group, reason)
+        elif len(group) > 1:
+            half = len(group) // 2
+            self._left[stream] = [group[:half], group[half:], *self._left.get(stream, [])]
         else:
             self._refused[stream] += 1
             self._tally.add("rejected", 1, reason)
 
-    def _fail_all_left(
-        self, result: str, stream: str, part: list[wire.Observation], reason: str
-    ) -> None:
-        left = len(part) + sum(map(len, self._left.pop(stream, [])))
+    def _fail_all_left(self, result: str, stream: str, group: Group, reason: str) -> None:
+        left = len(group) + sum(map(len, self._left.pop(stream, [])))
         self._tally.add(result, left - self._repeats[stream], reason)
 
 

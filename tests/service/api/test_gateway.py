@@ -19,9 +19,10 @@ from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import keys
 from service.store import log as logs
 from service.store.keys import partition_of
-from service.wire import Id, rows
+from service.wire import Id
 from service.wire.event_entries import START
 from tests.faults import REPLIES, Proxy
+from tests.packing import pack
 from tests.remote_write import V2, raw, version_2
 from tests.service.api.conftest import BAD_LABEL, DEADLINE_S, slug, worker_of
 from tests.waiting import PATIENCE_S, until_async
@@ -333,7 +334,7 @@ async def test_a_group_that_goes_away_before_it_is_sent_has_no_effect(api, worke
 async def test_a_group_that_goes_away_while_it_is_encoded_never_counts_as_waiting(api, worker):
     gateway = api.app.state.context.gateway
     commands = [wire.Observe(item["stream"], [wire.Observation(1.0)]) for item in bulk_of(5)]
-    gone = asyncio.create_task(gateway.submit_rows(P, rows.pack(commands)))
+    gone = asyncio.create_task(gateway.submit_rows(P, pack(commands)))
     await asyncio.sleep(0)
     assert missing(api) == 5
     gone.cancel()
@@ -364,7 +365,7 @@ async def test_rows_are_answered_in_pieces_each_once():
     """A piece that comes twice counts once; a deadline is that of the rows without a result."""
     waiting = {}
     group = gateway.CommandGroup(waiting, 0, 5, 1.0, read_only=False, counted=True)
-    command = rows.pack([wire.Observe(f"s{i}", [wire.Observation(1.0)]) for i in range(4)])
+    command = pack([wire.Observe(f"s{i}", [wire.Observation(1.0)]) for i in range(4)])
     envelopes = [wire.Envelope(n, 0, 0, "m", what) for n, what in ((7, command), (8, command))]
     pending = gateway.PendingCommand(group, range(4), envelopes[0], b"", None)
     other = gateway.PendingCommand(group, (4,), envelopes[1], b"", None)

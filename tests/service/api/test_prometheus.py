@@ -16,7 +16,7 @@ from service import wire
 from service.api.gateway.gateway import RowsResult
 from service.api.parsing import samples, series
 from service.api.parsing.bodies import CommandParser
-from service.api.parsing.samples import MOST_PARTS, Version, parse_write
+from service.api.parsing.samples import MOST_PARTS, Version, parse_known, parse_write
 from service.api.parsing.series import SeriesRules
 from service.api.routes import prometheus
 from service.api.routes.prometheus import SampleWrite
@@ -40,7 +40,7 @@ from tests.service.api.conftest import slug
 
 SERIES = [({"__name__": "x", "instance": each}, [(1.0, 1000), (2.0, 100_000)]) for each in "abc"]
 WRITTEN = "x-prometheus-remote-write-samples-written"
-LIMITS = 8 << 20, 1000
+LIMITS = {}, 8 << 20, 1000  # no series is known
 PARSER = CommandParser(Settings())
 
 
@@ -177,14 +177,13 @@ class NonNegativeWorker:
 
 
 async def counts_of(worker, values, size=1000):
-    seen = [wire.Observation(y, None, f"{i:05}") for i, y in enumerate(values)]
-    target = series.Target("s", raw({}), "")
-    samples = {"s": series.StreamSamples(target, seen)}
-    tally = series.SampleTally(len(values))
-    write = SampleWrite(samples, tally, size)
-    await write.submit(worker)
-    assert sum(tally.counts.values()) == len(values)
-    return tally.counts
+    assigned = series.StreamAssignment(len(values))
+    assigned.targets = [series.Target("s", raw({}), "")] * len(values)
+    assigned.y = values
+    assigned.times = [f"{i:05}" for i in range(len(values))]
+    await SampleWrite(assigned, size).submit(worker)
+    assert sum(assigned.tally.counts.values()) == len(values)
+    return assigned.tally.counts
 
 
 async def test_settings_are_sent_with_samples_of_streams_that_may_not_be_there(write):
@@ -253,7 +252,7 @@ def test_a_series_with_too_many_labels_is_refused_before_they_are_read():
     assert [count for count, _ in parsed.refusals] == [1]
     labels = {f"l{i}": "x" for i in range(tags.MAX_TAGS)}
     for body, version in ((version_1, Version.V1), (version_2, Version.V2)):
-        parsed = parse_write(body((labels, [])), version, *LIMITS)
+        parsed = parse_write(body((labels, [(1.0, 1)])), version, *LIMITS)
         assert len(parsed.texts(parsed.series[0][0])) == 2 * tags.MAX_TAGS
         parsed = parse_write(body((labels | {"m": "x"}, [(1.0, 1), (2.0, 2)])), version, *LIMITS)
         assert (parsed.series, parsed.samples, parsed.refusals[0][0]) == ([], 2, 2)
@@ -288,20 +287,20 @@ def test_more_than_a_request_may_have_is_refused_before_an_object_is_made_of_it(
     version, monkeypatch
 ):
     for part in ("timeseries", "samples"):
-        assert parse_write(packed(filled(version, part, 3)), version, 8 << 20, 3)
+        assert parse_write(packed(filled(version, part, 3)), version, {}, 8 << 20, 3)
         with pytest.raises(BodyTooLarge, match=rf"at most 3 {part} .* max_samples_per_send"):
-            parse_write(packed(filled(version, part, 4)), version, 8 << 20, 3)
+            parse_write(packed(filled(version, part, 4)), version, {}, 8 << 20, 3)
     monkeypatch.setattr(samples._remote_write, "classes", {})
     own = "labels" if version is Version.V1 else "symbols"
     for part in ("timeseries", "samples", "histograms", "exemplars", own):
         with pytest.raises(BodyTooLarge, match="parts in a request"):
-            parse_write(packed(filled(version, part, 3 * MOST_PARTS + 1)), version, 8 << 20, 3)
+            parse_write(packed(filled(version, part, 3 * MOST_PARTS + 1)), version, {}, 8 << 20, 3)
     first = 1 if version is Version.V1 else 5
     for longer in (b"\x80\x00", b"\x00"):  # tags of more bytes than need be are read, too
         tag = bytes([first << 3 | 0x82]) + longer
         body = bytes(cramjam.snappy.compress_raw((tag + b"\0") * (3 * MOST_PARTS + 1)))
         with pytest.raises(BodyTooLarge, match="parts in a request"):
-            parse_write(body, version, 8 << 20, 3)
+            parse_write(body, version, {}, 8 << 20, 3)
 
 
 @pytest.mark.parametrize(
@@ -328,44 +327,55 @@ def test_bytes_that_are_cut_short_or_no_message_are_refused():
     none = (b"\x0b", b"\x00\x00", b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f")
     for content in (bytes(good)[:-1], *none):
         with pytest.raises(MalformedBody):
-            parse_write(bytes(cramjam.snappy.compress_raw(content)), Version.V1, 8 << 20, 10)
-    assert parse_write(version_1(({"a": "b"}, [(1.0, 2)])), Version.V1, len(good), 1).samples == 1
+            parse_write(bytes(cramjam.snappy.compress_raw(content)), Version.V1, {}, 8 << 20, 10)
+    body = version_1(({"a": "b"}, [(1.0, 2)]))
+    assert parse_write(body, Version.V1, {}, len(good), 1).samples == 1
 
 
-def test_a_series_of_one_sample_is_read_as_its_message_is(monkeypatch):
+def test_samples_of_known_series_are_read_as_their_messages_are(monkeypatch):
     rng = random.Random(1)
     now = 1_767_225_600_000
     labels = [{"a": "b", "__name__": "x" * size} for size in (0, 1, 127, 128, 200, 2000, 20_000)]
     labels += [{}, {f"l{i}": "v" for i in range(tags.MAX_TAGS)}]
     labels += [{f"l{i}": "v" for i in range(tags.MAX_TAGS + 1)}]
     values = (0.0, -0.0, 1.5, math.nan, math.inf, 1e300)
-    times = (now, 0, 1, -1, 2**35, 2**42 - 1, 2**42, 2**63 - 1)
-    known = [version_1((own, [(value, now)])) for own in labels for value in values]
-    known += [version_1((labels[1], [(1.0, ms)])) for ms in times]
-    known += [version_1((labels[1], [(1.0, now + i) for i in range(n)])) for n in range(4)]
-    contents = [cramjam.snappy.decompress_raw(body).read() for body in known]
-    for content in rng.sample(contents, 10) * 100:
+    times = (now, 0, 1, -1, 2**35 - 1, 2**35, 2**42 - 1, 2**42, 2**63 - 1)
+    bodies = [version_1((own, [(value, now)])) for own in labels for value in values]
+    bodies += [version_1((labels[1], [(1.0, ms)])) for ms in times]
+    bodies += [version_1((labels[1], [(1.0, now + i) for i in range(n)])) for n in range(4)]
+    contents = [cramjam.snappy.decompress_raw(body).read() for body in bodies]
+    contents += [b"".join(rng.sample(contents, 3)) for _ in range(300)]
+    for content in rng.sample(contents, 100) * 10:
         changed = bytearray(content)
         changed[rng.randrange(min(len(content), 60)) - rng.randrange(2) * 30] = rng.randrange(256)
         contents.append(bytes(changed))
+    bodies = [bytes(cramjam.snappy.compress_raw(content)) for content in contents]
 
-    def outcomes():
-        for content in contents:
-            try:
-                body = bytes(cramjam.snappy.compress_raw(content))
-                parsed = parse_write(body, Version.V1, *LIMITS)
-                yield repr(parsed), [parsed.texts(labels) for labels, _ in parsed.series]
-            except MalformedBody as error:
-                yield str(error)
+    def parsed(parse, body, known):
+        try:
+            return parse(body, Version.V1, known, *LIMITS[1:])
+        except MalformedBody as error:
+            return str(error)
 
-    quick = list(outcomes())
-    read = Mock(side_effect=samples._series_of)
-    monkeypatch.setattr(samples, "_series_of", read)
-    assert list(outcomes()) == quick
-    assert read.call_count < len(contents) / 2
-    monkeypatch.setattr(samples, "_of_one_sample", lambda content: None)
-    assert list(outcomes()) == quick
-    assert read.call_count > len(contents)
+    read = [parsed(parse_write, body, {}) for body in bodies]
+    writes = [write for write in read if not isinstance(write, str)]
+    known = {own: series.Target("", raw({}), "") for write in writes for own, _ in write.series}
+    messages = Mock(side_effect=samples._series_of)
+    monkeypatch.setattr(samples, "_series_of", messages)
+    assert [repr(parsed(parse_write, body, known)) for body in bodies] == [*map(repr, read)]
+    assert messages.call_count < sum(len(write.series) for write in writes) / 2
+    count = 0
+    for body, write in zip(bodies, read, strict=True):
+        columns = parsed(parse_known, body, known)
+        if not isinstance(columns, series.KnownSamples):
+            assert columns in (None, write)
+            continue
+        count += 1
+        pairs = zip(columns.values.tolist(), columns.times.tolist(), strict=True)
+        rows = [[(series.finite(value), ms)] for value, ms in pairs]
+        assert [*zip(columns.labels, rows, strict=True)] == write.series
+        assert [known[own] for own in columns.labels] == columns.targets
+    assert count > len(bodies) / 3
 
 
 # --- from series to streams ---------------------------------------------------------------------
@@ -509,9 +519,8 @@ def test_labels_of_a_series_that_is_known_are_not_read(monkeypatch):
     body = version_1(({"__name__": "up"}, [(1.0, 1000)]))
 
     def assigned():
-        return series.StreamAssignment(
-            parse_write(body, Version.V1, *LIMITS), rules, 10_000
-        ).streams
+        write = parse_write(body, Version.V1, rules.known, *LIMITS[1:])
+        return series.StreamAssignment.of(write, rules, 10_000).targets
 
     first = assigned()
     monkeypatch.setattr(samples, "_labels", None)
@@ -525,19 +534,44 @@ def test_labels_of_a_series_that_is_known_are_not_read(monkeypatch):
 def test_the_rules_remember_so_many_series_and_none_of_endless_labels(monkeypatch):
     monkeypatch.setattr(series, "MAX_REMEMBERED", 10)
     rules = SeriesRules(None, PARSER)
-    first = ("a", "0" * 400, "b", "1" * 400)
-    target = rules.target(first)
     for i in range(1000):
-        rules.target(("a", f"{i:0400}", "b", "2" * 400))
-        assert rules.target(first) is target  # what is in use stays
-    assert rules._found.cache_info().currsize == 10
+        labels = ("a", f"{i:0400}", "b", "2" * 400)
+        assert rules.target(labels) is rules.target(labels)
+    assert [*rules.known] == [("a", f"{i:0400}", "b", "2" * 400) for i in range(990, 1000)]
     with pytest.raises(ValueError, match="expected"):
         rules.target(("a", "x" * (series.MAX_KEY + 1)))
-    assert rules._found.cache_info().misses == 1001
+    assert len(rules.known) == 10
+
+
+def test_samples_of_known_series_are_assigned_as_one_by_one(tmp_path):
+    rules = rules_of(tmp_path, "[[rule]]\nmatch = 'b'\ndrop = true\n[[rule]]\n")
+    now = 1_767_225_600_000
+    known = {name: version_1(({"__name__": name}, [(1.0, now)])) for name in "abcd"}
+    for body in known.values():
+        series.StreamAssignment.of(parse_write(body, Version.V1, *LIMITS), rules, now)
+    rng = random.Random(1)
+    count = 0
+    for _ in range(300):
+        values = (0.0, -1.5, math.nan, math.inf, 1e100, 1e101)
+        chosen = rng.choices(values, (3, 3, 3, 3, 3, 1), k=3)
+        times = [now + rng.choice((0, 0, -60_000, 600_000, 600_001)) for _ in chosen]
+        names = [rng.choice("abcd") for _ in chosen]
+        samples_of = zip(names, chosen, times, strict=True)
+        body = version_1(*[({"__name__": name}, [(y, ms)]) for name, y, ms in samples_of])
+        columns = parse_known(body, Version.V1, rules.known, *LIMITS[1:])
+        quick = series.StreamAssignment.of_known(columns, now)
+        own = series.StreamAssignment.of(parse_write(body, Version.V1, *LIMITS), rules, now)
+        if quick is None:
+            assert own.tally.reason or len({*names}) < len(names)
+            continue
+        count += 1
+        assert repr((quick.y, quick.times)) == repr((own.y, own.times))
+        assert (quick.targets, quick.tally.counts) == (own.targets, own.tally.counts)
+    assert count > 50
 
 
 def test_a_long_text_that_many_series_name_is_not_looked_at(monkeypatch):
-    assigned = series.StreamAssignment(
+    assigned = series.StreamAssignment.of(
         parse_write(request_2([1, 2], symbols=("", "a", "é" * tags.MAX_ALL)), Version.V2, *LIMITS),
         SeriesRules(None, PARSER),
         10_000,
@@ -547,7 +581,7 @@ def test_a_long_text_that_many_series_name_is_not_looked_at(monkeypatch):
     parsed = parse_write(
         request_2(*[[1, 2]] * 100, symbols=("", "a", "x" * (1 << 20))), Version.V2, *LIMITS
     )
-    assigned = series.StreamAssignment(parsed, SeriesRules(None, PARSER), 10_000)
+    assigned = series.StreamAssignment.of(parsed, SeriesRules(None, PARSER), 10_000)
     assert assigned.tally.counts["rejected"] == 100
     assert "expected at most 8000 characters in all labels" in assigned.tally.reason
 

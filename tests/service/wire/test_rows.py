@@ -7,6 +7,7 @@ import pytest
 
 from service import wire
 from service.wire import Ingest, NumberList, Observation, Observe, ObserveMany, rows
+from tests.packing import pack
 
 LABELS = (None, -0.0, 1.5, 1e308, 5e-324, [1.0, None], [2.0, 3.0])
 
@@ -49,7 +50,7 @@ def test_rows_stand_for_the_commands_that_they_were_made_of(kind):
     rng = random.Random(3)
     for _ in range(300):
         given = [*commands(rng, kind)]
-        packed = wire.decode_envelope(wire.encode(wire.Envelope(1, 2, 0, "m", rows.pack(given))))
+        packed = wire.decode_envelope(wire.encode(wire.Envelope(1, 2, 0, "m", pack(given))))
         many = packed.command
         assert isinstance(many, ObserveMany)
         assert rows.rows_of(many) == len(given)
@@ -94,7 +95,7 @@ def test_a_list_of_numbers_is_as_its_observations(times):
 
 def test_plain_numbers_take_their_name_and_eight_bytes():
     given = [Observe(f"host-{i:04d}", [Observation(y=i / 7)]) for i in range(1000)]
-    many = wire.encode(rows.pack(given))
+    many = wire.encode(pack(given))
     assert len(many) < 1000 * (len("host-0000") + 1 + 8) + 60
 
 
@@ -120,14 +121,14 @@ def test_plain_numbers_take_their_name_and_eight_bytes():
     ],
 )
 def test_columns_of_different_lengths_are_refused(column, value):
-    many = rows.pack([Observe("a", [Observation(1.0)]), Observe("b", [Observation(2.0)])])
+    many = pack([Observe("a", [Observation(1.0)]), Observe("b", [Observation(2.0)])])
     setattr(many, column, value)
     with pytest.raises(msgspec.ValidationError, match="rows"):
         wire.decode_envelope(wire.encode(wire.Envelope(1, 2, 0, "m", many)))
 
 
 def test_rows_without_observations_fit():
-    many = rows.pack([Observe("a", []), Observe("b", [])])
+    many = pack([Observe("a", []), Observe("b", [])])
     numbers = rows.Numbers.of(many)
     rows.check(many)
     assert rows.observations_of(many) == [[], []]
@@ -136,7 +137,7 @@ def test_rows_without_observations_fit():
 
 @pytest.mark.parametrize("others", [None, [], [Observation(None)] * 2])
 def test_others_are_those_that_have_no_number(others):
-    many = rows.pack([Observe("a", [Observation(None)]), Observe("b", [Observation(2.0)])])
+    many = pack([Observe("a", [Observation(None)]), Observe("b", [Observation(2.0)])])
 
     many.others = others
     with pytest.raises(ValueError, match="expected 1 observations that are no numbers"):
@@ -146,7 +147,7 @@ def test_others_are_those_that_have_no_number(others):
 def test_each_row_has_its_own_of_what_has_no_number():
     seen = [[1.0, None], [None], [2.0], [None, 3.0]]
     own = [[Observation(y, elapsed=float(i)) for y in ys] for i, ys in enumerate(seen)]
-    many = rows.pack([Observe(name, part) for name, part in zip("abcd", own, strict=True)])
+    many = pack([Observe(name, part) for name, part in zip("abcd", own, strict=True)])
     ends = rows.ends_of(many)
     numbers = rows.Numbers.of(many)
     last = rows.part_of(many, numbers, ends[3], ends[4])
@@ -158,7 +159,7 @@ def test_each_row_has_its_own_of_what_has_no_number():
 def test_one_wide_observation_takes_no_room_of_all_others(wide):
     given = [Observe(f"s{i}", [Observation(float(i), [2.0])]) for i in range(100)]
     given.append(Observe("wide", [Observation(**wide)]))
-    many = rows.pack(given)
+    many = pack(given)
     numbers = rows.Numbers.of(many)
     assert numbers.y.nbytes + numbers.x.nbytes < 4 * len(wire.encode(many))
     assert [seen for (seen,) in rows.observations_of(many)] == [

@@ -38,6 +38,7 @@ from service.wire import Import, Observation, Observe, ObserveMany, RunLength, r
 from service.worker import worker as loop
 from service.worker.worker import Worker
 from tests.answers import close
+from tests.packing import pack
 from tests.waiting import PATIENCE_S, patient
 
 INCARNATION = "api0"
@@ -256,7 +257,7 @@ class Bench:
 
     def append_rows(self, *commands):
         """Append observations of distinct streams as one command; returns a place for each."""
-        ((partition, number),) = self.append(rows.pack(commands))
+        ((partition, number),) = self.append(pack(commands))
         return [(partition, number, row) for row in range(len(commands))]
 
     def send_rows(self, *commands):

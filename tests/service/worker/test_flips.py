@@ -15,6 +15,7 @@ from service.store.log import START, Entry, entry_of
 from service.store.streams import UnreadablePart
 from service.wire import Configure, Observation, Observe, rows
 from service.worker.streams.task import decode_entries
+from tests.packing import pack
 from tests.service.worker.conftest import INCARNATION, Queued
 
 
@@ -112,7 +113,7 @@ def entry_with(count):
         for n in range(7, 7 + count)
     ]
     pair = [Observe("d", [Observation(y=1.5)]), Observe("e", [Observation(y=2.5)])]
-    envelopes[1].command = rows.pack(pair)
+    envelopes[1].command = pack(pair)
     queued = [
         Queued(n.number, wire.units(n.command), wire.encode(n), rows.rows_of(n.command))
         for n in envelopes

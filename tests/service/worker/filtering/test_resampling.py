@@ -4,7 +4,8 @@ import math
 import random
 from datetime import UTC, datetime
 
-from service.wire import AS_IT_IS, Configure, Delete, Ingest, Observation, Observe, rows
+from service.wire import AS_IT_IS, Configure, Delete, Ingest, Observation, Observe
+from tests.packing import pack
 from tests.remote_write import raw
 
 T0 = 1_767_225_600
@@ -62,7 +63,7 @@ def test_samples_without_settings_are_of_a_stream_that_is_there(bench):
     ingest(bench, seen(0), stream=there)
     bare = [Ingest(name, [seen(30)], settings=AS_IT_IS) for name in (there, absent)]
     ((partition, number),) = bench.append(
-        rows.pack([*bare, Ingest(new, [seen(30)], settings=raw(KNOWN))])
+        pack([*bare, Ingest(new, [seen(30)], settings=raw(KNOWN))])
     )
     outcomes = bench.outcomes([(partition, number, row) for row in range(3)])
     assert [own.status for own in outcomes] == [200, 404, 200]
