@@ -9,14 +9,14 @@ A sketch of fixed size stands for the past: sorted values, and how often each wa
 merges the two neighbours that are fewest relative to those above them. So the largest values stay
 exact, and the relative error of a rank is about the same everywhere.
 
-`compiled.beside` compiles the functions for states that are arrays. On lists they run as they are,
-with the same numbers to the last bit.
+`compiled.ranks` compiles the functions. Python runs them as they are, with the same numbers to the
+last bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
-Numbers = MutableSequence[float]  # or an array, compiled
+Ints = NDArray[np.int64]
 
 POINTS = 48  # values of a full sketch; ranks are within about n ** (1 / POINTS), as a factor
 MOVING = 0.125  # share of the newest label in the moving mean
@@ -38,6 +38,9 @@ LEAST_VARIANCE = 1e-12  # in scales, squared
 _VALUE = 1
 _WEIGHT = _VALUE + POINTS
 _SKETCH = _WEIGHT + POINTS
+_BELOW = POINTS + 1  # sums of weights
+ROOM = _BELOW + POINTS  # numbers that `rank` works in
+MOST = 2.0**53  # observations of a sketch: their number is exact
 # Of an output, after two sketches: its units, then count, mean, sum of squared deviations and
 # moving mean of its labels.
 _LABELS = 2 * _SKETCH
@@ -81,24 +84,29 @@ def valid(state: Floats) -> bool:
         weights = state[sketch + _WEIGHT :][: int(used)]
         if (np.diff(values) < 0).any() or (weights < 1).any():
             return False
+        if (weights % 1 > 0).any() or weights.sum() > MOST:
+            return False
     outputs = state[_LABELS:].reshape(-1, _OUTPUT)
     least = outputs[:, (_COUNT, _SQUARES)] >= 0
     return bool(np.isfinite(state).all() and least.all() and (outputs[:, _SCALE] > 0).all())
 
 
-def observe(state: Numbers, surprise: float, label: Sequence[float]) -> float:
-    """Take one observation in; returns its anomaly, in [0, 1]; surprise: finite."""
+def observe(state: Floats, surprise: float, label: Floats, room: Floats) -> float:
+    """Take one observation in; returns its anomaly, in [0, 1].
+
+    surprise: finite. room: as of `rank`.
+    """
     surprise += missing(state, label)
     if abs(surprise) < LARGEST_ROUNDED:
         surprise = math.floor(surprise * RESOLUTION + 0.5) / RESOLUTION
-    p = rank(state, 0, surprise)
+    p = rank(state[:_SKETCH], surprise, room)
     if not len(label):  # a class is no quantity
         return 1.0 - p
-    x = p * rank(state, _SKETCH, distance(state, label))
+    x = p * rank(state[_SKETCH:_LABELS], distance(state, label), room)
     return 1.0 - x * (1.0 - math.log(x))
 
 
-def missing(state: Numbers, label: Sequence[float]) -> float:
+def missing(state: Floats, label: Floats) -> float:
     """What outputs that are missing would add to a surprise, which is in their units.
 
     As much as draws of a normal with their scale do on average; 0 where none is missing.
@@ -110,7 +118,7 @@ def missing(state: Numbers, label: Sequence[float]) -> float:
     return total
 
 
-def distance(state: Numbers, label: Sequence[float]) -> float:
+def distance(state: Floats, label: Floats) -> float:
     """Squared distances of moving means from means of all labels before, in their variances.
 
     Takes the label in.
@@ -140,55 +148,103 @@ def distance(state: Numbers, label: Sequence[float]) -> float:
     return total
 
 
-def rank(state: Numbers, sketch: int, value: float) -> float:
-    """Share of values that are as large, this one counted; takes it in. sketch: its place."""
-    used = int(state[sketch])
-    values = sketch + _VALUE
-    weights = sketch + _WEIGHT
-    above = 0.0
-    place = used  # of the lowest value as large
-    while place > 0 and state[values + place - 1] >= value:
-        place -= 1
-        above += state[weights + place]
-    count = above
-    for i in range(place):
-        count += state[weights + i]
-    if place < used and state[values + place] == value:
-        state[weights + place] += 1.0
-        return (1.0 + above) / (1.0 + count)
-    for i in range(used, place, -1):
-        state[values + i] = state[values + i - 1]
-        state[weights + i] = state[weights + i - 1]
-    state[values + place] = value
-    state[weights + place] = 1.0
-    used += 1
-    if used == POINTS:
-        merge(state, values, weights)
-        used -= 1
-    state[sketch] = float(used)
-    return (1.0 + above) / (1.0 + count)
+def rank(sketch: Floats, value: float, room: Floats) -> float:
+    """Share of values that are as large, this one counted; takes it in.
 
-
-def merge(state: Numbers, values: int, weights: int) -> None:
-    """Merge two neighbours of a full sketch at their mean.
-
-    Those that are fewest relative to those above them; the two largest values stay.
+    room: (ROOM,) numbers to work in.
     """
-    above = state[weights + POINTS - 1]
-    least = math.inf
+    values = sketch[_VALUE:_WEIGHT]
+    weights = sketch[_WEIGHT:]
+    below = room[:_BELOW].view(np.int64)
+    shares = room[_BELOW:]
+    used = int(sketch[0])
+    place = lower(values, used, value, shares)
+    total = 0  # whole numbers are added faster
+    for i in range(used):
+        below[i] = total
+        total += int(weights[i])
+    below[used] = total
+    below[used + 1] = total
+    share = float(1 + total - below[place]) / float(1 + total)
+    if place < used and values[place] == value:
+        weights[place] += 1.0
+        return share
+    free = used
+    if used < POINTS - 1:
+        sketch[0] = used + 1.0
+    else:
+        weigh(sketch[_WEIGHT - 2 :], place, below, total, shares)
+        free = least(shares.view(np.int64)) - 1
+    one = insert(values, free, place, value)
+    of_one = insert(weights, free, place, 1.0)
+    if used == POINTS - 1:  # the two that were to be neighbours at `free` are merged at their mean
+        other = values[free]
+        of_other = weights[free]
+        both = of_one + of_other
+        if free < place:
+            values[free] = one + (other - one) * (of_other / both)
+        else:
+            values[free] = other + (one - other) * (of_one / both)
+        weights[free] = both
+    return share
+
+
+def insert(line: Floats, free: int, place: int, number: float) -> float:
+    """Put a number before what is at `place`; returns what was at `free`, to which others move."""
+    before: float = line[free]
+    if free < place:
+        for i in range(free, place - 1):
+            line[i] = line[i + 1]
+        line[place - 1] = number
+    else:
+        for i in range(free, place, -1):
+            line[i] = line[i - 1]
+        line[place] = number
+    return before
+
+
+# The compiler does not know the length of `shares`: loops of a known one, if it is short, would be
+# unrolled, and not made vectors of.
+
+
+def lower(values: Floats, used: int, value: float, shares: Floats) -> int:
+    """How many of the values are less than one."""
+    count = 0
+    for i in range(len(shares) & -8):
+        own = values[i]
+        count += 1 if i < used and own < value else 0
+    return count
+
+
+def weigh(around: Floats, place: int, below: Ints, total: int, shares: Floats) -> None:
+    """Fill in what the merger of each value with the one before would weigh to those above both.
+
+    A new value at `place` counts. The two largest values stay. around: weights, from two numbers
+    before them on.
+    """
+    before = around[1:]
+    weights = around[2:]
+    next_below = below[1:]
+    for i in range(len(shares) & -8):
+        same = weights[i]
+        other = around[i]
+        near = total - below[i]
+        far = total - next_below[i] + 1
+        other = same if i < place else other
+        other = 1.0 if place <= i <= place + 1 else other
+        above = far if i < place else near
+        share = (before[i] + other) / float(above if above > 0 else 1)
+        shares[i] = share if 0 < i < POINTS - 1 else math.inf
+
+
+def least(shares: Ints) -> int:
+    """Last place of the least share; shares: as whole numbers, which are in the same order."""
+    lowest = shares[0]
+    for i in range(len(shares) & -8):
+        own = shares[i]
+        lowest = own if own < lowest else lowest
     chosen = 0
-    for i in range(POINTS - 3, -1, -1):
-        upper = state[weights + i + 1]
-        share = (state[weights + i] + upper) / above
-        if share < least:
-            least = share
-            chosen = i
-        above += upper
-    upper = state[weights + chosen + 1]
-    both = state[weights + chosen] + upper
-    lower = state[values + chosen]
-    state[values + chosen] = lower + (state[values + chosen + 1] - lower) * (upper / both)
-    state[weights + chosen] = both
-    for i in range(chosen + 1, POINTS - 1):
-        state[values + i] = state[values + i + 1]
-        state[weights + i] = state[weights + i + 1]
+    for i in range(len(shares) & -8):
+        at = i if shares[i] == lowest else 0
+        chosen = at if at > chosen else chosen
+    return chosen

@@ -22,17 +22,22 @@ _OUTPUT = correction.size(1)
 
 @called
 def rank_rows(
-    states: Floats, rows: Ints, surprises: Floats, labels: Floats, anomalies: Floats
+    states: Floats,
+    rows: Ints,
+    surprises: Floats,
+    labels: Floats,
+    anomalies: Floats,
+    room: Floats,
 ) -> None:
     """Take an observation of each row in, in order; fills the anomalies (B,), where there are any.
 
     states: (R, size), changed in place. surprises: (B,) -log_score, nan: no label, which leaves the
     row and the anomaly as they are. labels: (B, d), d the outputs that the states have; nan:
-    missing.
+    missing. room: of `anomaly.rank`.
     """
     for i in range(len(rows)):
         if math.isfinite(surprises[i]):
-            anomalies[i] = _rank(states[rows[i]], surprises[i], labels[i])
+            anomalies[i] = _rank(states[rows[i]], surprises[i], labels[i], room)
 
 
 @called
@@ -95,7 +100,7 @@ def _compile() -> None:
     rows = none.astype(np.int64)
     cube = np.empty((0, 0, 0))
     flags = none.astype(np.bool_)
-    rank_rows(table, rows, none, table, none)
+    rank_rows(table, rows, none, table, none, none)
     correct_rows(table, rows, rows, table, flags, table, table, 0, 0.1, cube)
     recall(none, table, flags, table, cube, 0.1)
 

@@ -73,7 +73,7 @@ class _Own(threading.local):
             self._arrays[shape] = (
                 np.empty((ROWS + kept + params, width)),
                 np.empty((spare, padded(max(spares * width, EXACT_COUNTS) + 1))),
-                np.empty(max(1 + 2 * outputs, classes, QUANTILE + 1)),
+                np.empty(max(1 + 2 * outputs, classes, QUANTILE + 1, anomaly.ROOM)),
             )
         return self._arrays[shape]
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from model_core import anomaly
 from model_core import regimes as memories
 from model_core.compiled import (
     ALARM,
@@ -259,12 +260,12 @@ numbers_of_memory = either(memories.size)
 
 
 @compiled
-def _quiet(head: Floats, number: Floats, runs: Runs, b: int, out: Floats) -> bool:
-    """Whether an observation is quiet; enters its anomaly."""
+def _quiet(head: Floats, number: Floats, runs: Runs, b: int, out: Floats, room: Floats) -> bool:
+    """Whether an observation is quiet; enters its anomaly. room: of `anomaly.rank`."""
     rest = runs.rest[b]
     if math.isfinite(out[LOG_SCORE]):
         ranked = runs.ranks[runs.places[b]]
-        runs.anomalies[b] = ranks.observe(ranked, -out[LOG_SCORE], runs.labels[b])
+        runs.anomalies[b] = ranks.observe(ranked, -out[LOG_SCORE], runs.labels[b], room)
         if runs.anomalies[b] >= rest[ALARM]:
             return False
     position = head[SEQ] - 1.0
@@ -306,7 +307,7 @@ def advance(
 
     Shapes: see `Kernel.advance`; lines (R, L, W), heads (R, H). memory: (belief.ROWS + model.kept +
     model.params, W) to work in, spare: (model.spare, of `components`), room: of a
-    summary of one number, of the classes, or of (1 + 2 d) totals.
+    summary of one number, of the classes, of (1 + 2 d) totals, or of `anomaly.rank`.
     """
     predict = functions[0]
     score = functions[1]
@@ -410,7 +411,7 @@ def advance(
         out[OUTLYING] = 1.0 if outlying else 0.0
         out[OK] = 1.0
         if ending:
-            runs.quiet[b] = _quiet(head, number, runs, b, out)
+            runs.quiet[b] = _quiet(head, number, runs, b, out, room[: anomaly.ROOM])
 
 
 @compiled

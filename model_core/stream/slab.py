@@ -803,10 +803,11 @@ class Slab:
 
         labels = np.ascontiguousarray(y[:, : self._ranked])
         values = np.full(len(rows), np.nan)
+        room = np.empty(anomaly.ROOM)
         for chunk, lying, at in self._beside.groups(rows):
             ranks = chunk.arrays[0]
             own = values[at]
-            beside.rank_rows(ranks, lying, surprises[at], labels[at], own)
+            beside.rank_rows(ranks, lying, surprises[at], labels[at], own, room)
             values[at] = own
         return values
 
