@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from itertools import chain, groupby
-from operator import attrgetter
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -52,7 +51,7 @@ from service.worker.filtering.rewriting import marked, resampled
 from service.worker.streams import alarm_period, answers, step_inputs
 from service.worker.streams.answers import Filling, PendingAnswer, gathered
 from service.worker.streams.registry import Engine
-from service.worker.streams.stream import Stream, StreamKey
+from service.worker.streams.stream import NO_PLACES, Stream, StreamKey, places_of
 from service.worker.streams.task import BatchAnswers, CommandTask, RowsTask, Task, key_field
 from service.worker.streams.validation import (
     check_details,
@@ -81,8 +80,9 @@ class CommandBatch:
     def __init__(self, engine: Engine, tasks: Sequence[Task]) -> None:
         self.engine = engine
         self.tasks = tasks
-        self.touched: dict[StreamKey, Stream] = {}  # what the commands are for
-        self._distinct = False  # none of them is named twice
+        self.lists = [(task.partition, task.names) for task in tasks]
+        self._places: dict[Task, Ints] = {}  # rows of their streams in the table
+        self._distinct = False  # none of these comes twice
         self._queues: dict[StreamKey, StreamQueue] = {}  # of those for whom something waits
         # Whose idempotency records are to be kept, by stream and field.
         self._keyed: dict[tuple[StreamKey, bytes], CommandTask] = {}
@@ -95,9 +95,10 @@ class CommandBatch:
 
         Afterwards each task has its outcome, and streams their changes.
         """
-        keys = list(chain.from_iterable(task.streams for task in self.tasks))
-        self.touched = self.engine.take(keys)
-        self._distinct = len(self.touched) == len(keys)
+        taken = self.engine.take(self.lists)
+        self._places = dict(zip(self.tasks, taken, strict=True))
+        places = np.sort(np.concatenate([NO_PLACES, *taken]))
+        self._distinct = not np.any(places[1:] == places[:-1])
         self._begin()
         waiting = [queue for queue in self._queues.values() if queue.tasks]
         while waiting:
@@ -115,12 +116,15 @@ class CommandBatch:
         """Moves streams that are awake."""
         return StoredPipeline(self.engine)
 
-    def streams(self) -> dict[int, list[Stream]]:
-        """Those that the commands are for, by partition."""
-        by_partition: dict[int, list[Stream]] = {}
-        for partition, streams in groupby(self.touched.values(), attrgetter("partition")):
-            by_partition.setdefault(partition, []).extend(streams)
-        return by_partition
+    def places(self) -> dict[int, Ints]:
+        """Rows of the streams that the commands are for, by partition."""
+        parts: dict[int, list[Ints]] = {}
+        for task, places in self._places.items():
+            parts.setdefault(task.partition, []).append(places)
+        joined = {partition: np.concatenate(own) for partition, own in parts.items()}
+        if self._distinct:
+            return joined
+        return {p: np.array([*dict.fromkeys(own.tolist())]) for p, own in joined.items()}
 
     def _begin(self) -> None:
         """Apply the rows that are quiet, as nearly all are; have all else wait for its turn.
@@ -134,43 +138,45 @@ class CommandBatch:
         ]
         others: dict[RowsTask, list[int]] = {}  # rows that are not begun
         if tasks:
-            streams = [self.touched[key] for task in tasks for key in task.streams]
-            columns = BatchAnswers(len(streams))
-            coming = _rows_of(tasks, streams, columns)
-            waves = quiet.waves_of(self.engine.table, coming, self._allowed(tasks, streams))
+            places = np.concatenate([self._places[task] for task in tasks])
+            columns = BatchAnswers(len(places))
+            coming = _rows_of(tasks, places, columns)
+            waves = quiet.waves_of(self.engine.table, coming, self._allowed(tasks, places))
             others = _left(tasks, coming.commands, waves)
         for task in self.tasks:
             if isinstance(task, RowsTask):
                 for row in others.get(task, range(task.first, task.stop)):
-                    self._wait(task.streams[row - task.first], task.task(row))
+                    self._wait(task.task(row))
             else:
-                self._wait(task.streams[0], task)
+                self._wait(task)
         if tasks:
-            for places, wave in waves:
-                self._answer(tasks, columns, coming.counts[places], places, wave)
+            for runs, wave in waves:
+                self._answer(tasks, columns, coming.counts[runs], runs, wave)
             self._enter_awake()
 
-    def _allowed(self, tasks: Sequence[RowsTask], streams: Sequence[Stream]) -> NDArray[np.bool_]:
+    def _allowed(self, tasks: Sequence[RowsTask], places: Ints) -> NDArray[np.bool_]:
         """Rows of commands whose streams none before them names, and whose keys are not known.
 
-        Those that state a position are at it. streams: of all the rows.
+        Those that state a position are at it. places: of the streams of all the rows.
         """
-        allowed = np.ones(len(streams), dtype=bool)
+        table = self.engine.table
+        allowed = np.ones(len(places), dtype=bool)
         if not self._distinct:
-            named: set[StreamKey] = set()
+            named: set[int] = set()
             first: list[bool] = []
             for task in self.tasks:
+                own_places = self._places[task].tolist()
                 if task in tasks:
-                    first += [key not in named for key in task.streams]
-                named.update(task.streams)
+                    first += [at not in named for at in own_places]
+                named.update(own_places)
             allowed &= first
         if any(task.command.seqs for task in tasks):
             seqs = chain.from_iterable(task.of_rows(task.command.seqs) for task in tasks)
-            stated = zip(seqs, streams, strict=True)
+            stated = zip(seqs, table.streams_of(places), strict=True)
             allowed &= [seq is None or (own.alive and seq == own.seq) for seq, own in stated]
         if any(task.command.keys for task in tasks):
             keys = chain.from_iterable(task.of_rows(task.command.keys) for task in tasks)
-            pairs = zip(keys, streams, strict=True)
+            pairs = zip(keys, table.streams_of(places), strict=True)
             allowed &= [key is None or key_field(key) not in own.remembered for key, own in pairs]
         return allowed
 
@@ -227,12 +233,13 @@ class CommandBatch:
                 digest = task.command.digests[row] if task.command.digests else None
                 answers = task.quiet_answers(row)
                 record = IdempotencyRecord(digest or "", task.envelope.time_ms, 200, [], answers)
-                self._keep(wave.streams[run], key_field(key), record)
+                self._keep(wave.stream(run), key_field(key), record)
 
-    def _wait(self, key: StreamKey, task: CommandTask) -> StreamQueue:
+    def _wait(self, task: CommandTask) -> StreamQueue:
+        key = (task.partition, task.command.stream)
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = StreamQueue(self.touched[key])
+            queue = self._queues[key] = StreamQueue(self.engine.streams[key])
         queue.tasks.append(task)
         return queue
 
@@ -241,7 +248,7 @@ class CommandBatch:
 
         run: of the row, among those that were entered as far as they were quiet.
         """
-        queue = self._wait((task.partition, task.command.stream), task)
+        queue = self._wait(task)
         queue.tasks.rotate(1)
         queue.at = int(entered.counts[run])
         command = task.command
@@ -335,8 +342,8 @@ class CommandBatch:
     def _advance(self, wave: Wave) -> Entered:
         """Step runs of streams of a slab; returns what was entered of them."""
         self.engine.tick()
-        gathered.add(metrics.BATCH_SIZE, len(wave.streams))
-        entered = quiet.advance(self.engine.table, wave, self.pipeline.look)
+        gathered.add(metrics.BATCH_SIZE, len(wave.places))
+        entered = quiet.advance(wave, self.pipeline.look)
         self.filling.count += len(entered.numbers)
         return entered
 
@@ -651,7 +658,7 @@ class CommandBatch:
             digest = command.digest or ""
             time_ms = task.envelope.time_ms
             record = IdempotencyRecord(digest, time_ms, task.status, task.body, task.answers)
-            self._keep(self.touched[key], field, record)
+            self._keep(self.engine.streams[key], field, record)
 
     def _keep(self, stream: Stream, field: bytes, record: IdempotencyRecord) -> None:
         """Keep what a request with a key was answered."""
@@ -682,14 +689,17 @@ def _fits(stream: Stream, task: CommandTask) -> bool:
     return bool(quiet.fitting(model, given, counts, counts == 0, counts.copy()).all())
 
 
-def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream], columns: BatchAnswers) -> Coming:
-    """What comes to the streams of all rows of commands, which are to be answered by columns."""
-    commands = np.arange(len(tasks)).repeat([len(task.streams) for task in tasks])
+def _rows_of(tasks: Sequence[RowsTask], places: Ints, columns: BatchAnswers) -> Coming:
+    """What comes to the streams of all rows of commands, which are to be answered by columns.
+
+    places: of these streams.
+    """
+    commands = np.arange(len(tasks)).repeat([len(task.names) for task in tasks])
     at = 0
     for task in tasks:
         task.columns = columns
         task.at = at
-        at += len(task.streams)
+        at += len(task.names)
     labels = [task.labels for task in tasks]
     if None in labels:
         given = Numbers.joined([task.given for task in tasks])
@@ -701,7 +711,7 @@ def _rows_of(tasks: Sequence[RowsTask], streams: Sequence[Stream], columns: Batc
     timed = np.array(ingested)[commands] if any(ingested) else None
     envelopes = [task.envelope for task in tasks]
     begun = np.zeros(len(counts), dtype=bool)
-    return Coming(streams, envelopes, commands, given, counts, begun, timed)
+    return Coming(places, envelopes, commands, given, counts, begun, timed)
 
 
 def _left(
@@ -743,10 +753,9 @@ def _next_of(queues: Sequence[StreamQueue]) -> Coming:
             counts[i] -= queue.at
         given = Numbers.joined(parts)
     believed = any(command.belief for command in commands)
-    streams = [queue.stream for queue in queues]
     envelopes = [task.envelope for task in tasks]
     return Coming(
-        streams,
+        places_of([queue.stream for queue in queues]),
         envelopes,
         np.arange(len(queues)),
         given,

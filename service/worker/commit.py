@@ -68,7 +68,7 @@ def refused(store: Store, item: LogItem) -> tuple[LogItem, list[Effect]]:
 def _name(item: LogItem) -> str:
     if item.lost:
         return f"command {item.lost.number} of {item.lost.incarnation}, damaged in the log"
-    return f"a command for {item.task.streams[0][1]!r}" if item.task else "an entry"
+    return f"a command for {item.task.names[0]!r}" if item.task else "an entry"
 
 
 class _Piece(NamedTuple):

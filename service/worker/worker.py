@@ -31,7 +31,7 @@ from service.worker.commit import Committer, PartitionCommits, Stages, refused
 from service.worker.self_test import rehearse
 from service.worker.streams.answers import gathered
 from service.worker.streams.registry import STATES_BYTES, Engine
-from service.worker.streams.stream import Changes, Stream, StreamKey
+from service.worker.streams.stream import NO_PLACES, Changes, Stream, places_of
 from service.worker.streams.task import LogItem, RowsTask, decode_entries, in_reach
 
 logger = logging.getLogger(__name__)
@@ -381,14 +381,14 @@ class Worker:
         """The first items of each partition whose streams fit into memory, which are loaded."""
         self._busy = set(received)
         kept = received
-        streams = {p: _streams(items) for p, items in received.items()}
-        if not self.engine.holds(chain.from_iterable(streams.values())):
-            self.engine.applying = set()
+        lists = {p: [x.task.names for x in items if x.task] for p, items in received.items()}
+        if not self.engine.holds((p, names) for p, own in lists.items() for names in own):
+            self.engine.applying = ()
             kept = {}
             part_bytes = self.engine.room.for_states // (2 * len(received))
-            for partition, own in streams.items():
-                names = [name for _, name in own]
-                late = set(own[self.engine.load_first(partition, names, part_bytes) :])
+            for partition, own in lists.items():
+                names = list(dict.fromkeys(chain.from_iterable(own)))
+                late = set(names[self.engine.load_first(partition, names, part_bytes) :])
                 items = received[partition]
                 kept[partition] = _before(items, late) if late else items
         self._busy = set()
@@ -431,15 +431,15 @@ class Worker:
         """
         job.stages.computed()
         self._settle()
-        of_partition = job.batch.streams()
+        of_partition = job.batch.places()
         items = {p: own for p, own in job.items.items() if p in self.offsets and own}
-        touched = {p: of_partition.get(p, []) for p in items}
+        touched = {p: of_partition.get(p, NO_PLACES) for p in items}
         changes = self.engine.changes(touched)
         commits = [
             self._commits[p].commit(self.offsets[p], items[p], own) for p, own in changes.items()
         ]
         self._submit(commits, job.stages)
-        self.engine.committing = job.batch.touched.keys()
+        self.engine.committing = job.batch.lists
         self._busy = set()
 
     def _commit(self, commits: list[Commit]) -> None:
@@ -624,7 +624,7 @@ class Worker:
                 return
             own = [stream for stream, _ in group]
             self.engine.checkpoint(own)
-            changes = self.engine.changes({partition: own})[partition]
+            changes = self.engine.changes({partition: places_of(own)})[partition]
             effects, pushed, _ = changes  # commits of batches have taken all entries of the feed
             if effects or pushed.streams:
                 at = self.offsets[partition]
@@ -657,15 +657,7 @@ class Worker:
         gathered.enter()  # also how long the last commits took
 
 
-def _streams(items: Sequence[LogItem]) -> list[StreamKey]:
-    """Streams that items are for, each once."""
-    if len(items) == 1 and items[0].task is not None:
-        return items[0].task.streams
-    streams = (item.task.streams for item in items if item.task)
-    return list(dict.fromkeys(chain.from_iterable(streams)))
-
-
-def _before(items: list[LogItem], late: Collection[StreamKey]) -> list[LogItem]:
+def _before(items: list[LogItem], late: Collection[str]) -> list[LogItem]:
     """What comes before the first command, or row, of one of these streams."""
     before: list[LogItem] = []
     for item in items:

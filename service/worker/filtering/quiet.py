@@ -61,7 +61,6 @@ from service.worker.streams.stream import (
     Stream,
     Table,
     as_rows,
-    places_of,
 )
 from service.worker.streams.task import Answering
 
@@ -102,7 +101,7 @@ def rest_of(
 ) -> tuple[tuple[Any, ...], Hazard | None, list[float]] | None:
     """What is common to the next observations of a stream; None where it is not at rest.
 
-    As `Table.add` takes it.
+    As `Table.enter` takes it.
     """
     slab = stream.slab
     head = stream.head
@@ -134,6 +133,7 @@ def rest_of(
         alarm_period.is_stale(head),
         head.settings.history,
         stream.waits,
+        stream.writes,
         0,
         0,
         stream.place,
@@ -174,15 +174,6 @@ def in_lists(stream: Stream, envelope: Envelope) -> bool:
     return head.settings.interval is None and not alarm_period.followed(head, envelope)
 
 
-def place_of(table: Table, stream: Stream) -> int:
-    """Row of a stream that is asleep, as one that is at rest falls; -1: it stays awake."""
-    if stream.at < 0:
-        rest = rest_of(stream, table.checkpoint_every)
-        if rest is not None:
-            stream.sleep(table, table.add(*rest))
-    return stream.at
-
-
 def fitting(
     model: UnderlyingModel, given: Numbers, counts: Ints, begun: Bools, most: Ints
 ) -> Bools:
@@ -206,12 +197,13 @@ def fitting(
 class Coming(NamedTuple):
     """The next observations of distinct streams (B): so many of each, run after run.
 
-    commands: (B,) whose envelope is that of each. begun: (B,) of a command that part was applied
-    of; of any other all have to fit. timed: (B,) of repeating writers, see `rewriting.resampled`;
-    None: of none. believed: whether the belief after each is wanted.
+    places: (B,) of the streams' rows in the table. commands: (B,) whose envelope is that of each.
+    begun: (B,) of a command that part was applied of; of any other all have to fit. timed: (B,) of
+    repeating writers, see `rewriting.resampled`; None: of none. believed: whether the belief after
+    each is wanted.
     """
 
-    streams: Sequence[Stream]
+    places: Ints
     envelopes: Sequence[Envelope]
     commands: Ints
     given: Numbers
@@ -227,11 +219,11 @@ class Coming(NamedTuple):
 
     def part(self, chosen: Ints) -> Coming:
         """Those of some of the streams."""
-        streams, envelopes, commands, given, counts, begun, timed, believed = self
+        places, envelopes, commands, given, counts, begun, timed, believed = self
         numbers = np.zeros(len(counts), dtype=bool)
         numbers[chosen] = True
         return Coming(
-            _chosen(streams, chosen),
+            places[chosen],
             envelopes,
             commands[chosen],
             given.part(numbers.repeat(counts)),
@@ -246,19 +238,18 @@ class Coming(NamedTuple):
 class Wave:
     """Runs of plain labels that come to distinct streams of a slab that are asleep, before `until`.
 
-    places: (B,) of their rows in the table; own: (B,) these, as they are before the wave. tables:
-    as of `Table.hazards`. firsts: (B,) position of the first number of each run. counts: (B,)
-    numbers of each run, at least one. envelopes, commands: as of `Coming`. y, x, times: (N, ...) of
-    the observations, run after run, as of `Numbers`. elapsed: (N,) time since the one before.
-    offset: (N, ...) seasons of the labels, if any has one. believed: as of `Coming`. alone: it is
-    one run, whose season is learned on the way: `offset` is filled in as far as it is known.
+    places: (B,) of their rows in the table; own: (B,) these, as they are before the wave. firsts:
+    (B,) position of the first number of each run. counts: (B,) numbers of each run, at least one.
+    envelopes, commands: as of `Coming`. y, x, times: (N, ...) of the observations, run after run,
+    as of `Numbers`. elapsed: (N,) time since the one before. offset: (N, ...) seasons of the
+    labels, if any has one. believed: as of `Coming`. alone: it is one run, whose season is learned
+    on the way: `offset` is filled in as far as it is known.
     """
 
     slab: Slab
-    streams: Sequence[Stream]
+    table: Table
     places: Ints
     own: Rows
-    tables: Mapping[int, Hazard]
     firsts: Ints
     counts: Ints
     envelopes: Sequence[Envelope]
@@ -275,6 +266,10 @@ class Wave:
         self.ends = self.counts.cumsum()  # where each run ends in `y`
         self._single = len(self.y) == len(self.counts)  # no run has more than one number
 
+    def stream(self, run: int) -> Stream:
+        """That of a run."""
+        return cast("Stream", self.table.streams[self.places[run]])
+
     @cached_property
     def owner(self) -> Ints:
         """Run of each number (N,)."""
@@ -288,17 +283,18 @@ class Wave:
     def hazards(self) -> list[Hazard | None]:
         """Those of the streams; None: their model's own."""
         hazards = [None if h != h else h for h in self.own["hazard"].tolist()]
-        if not self.tables:
+        tables = self.table.hazards
+        if not tables:
             return hazards
         known = zip(self.places.tolist(), hazards, strict=True)
-        return [self.tables.get(at, hazard) for at, hazard in known]
+        return [tables.get(at, hazard) for at, hazard in known]
 
     @property
     def hazard_table(self) -> Floats:
         """The same (B, H) as of `model_core.stream.columns.hazard_table`."""
         stated = self.own["hazard"]
         model = self.slab.model
-        if self.tables:
+        if self.table.hazards:
             return hazard_table(model, self.hazards)
         unstated = np.count_nonzero(stated != stated)
         if unstated == len(stated):
@@ -317,10 +313,9 @@ class Wave:
         runs = counts.nonzero()[0]
         return Wave(
             self.slab,
-            _chosen(self.streams, runs),
+            self.table,
             self.places[runs],
             as_rows(as_rows(self.own, WHOLE_ROW).take(runs), ROW),
-            self.tables,
             self.firsts[runs],
             counts[runs],
             self.envelopes,
@@ -340,31 +335,31 @@ def waves_of(table: Table, coming: Coming, allowed: Bools) -> list[tuple[Ints, W
 
     Each is of streams of one slab, as many as are stepped at once.
     """
-    streams = coming.streams
-    places = places_of(streams)
-    for i in ((places < 0) & allowed).nonzero()[0].tolist():
-        places[i] = place_of(table, streams[i])
-    asleep = allowed & (places >= 0)
-    ids = table.rows["slab"][places]  # of one that is awake any
+    places = coming.places
+    ids = table.rows["slab"][places]
+    for i in ((ids == 0) & allowed).nonzero()[0].tolist():
+        stream = table.streams[places[i]]
+        rest = rest_of(stream, table.checkpoint_every)
+        if rest is not None:
+            stream.sleep(table, *rest)
+            ids[i] = id(stream.slab)
+    left = (allowed & (ids != 0)).nonzero()[0]
     waves = []
-    for known in dict.fromkeys(ids[asleep].tolist()):
-        own = (asleep & (ids == known)).nonzero()[0]
-        slab = streams[own[0]].slab
-        assert slab is not None
+    while len(left):
+        alike = ids[left] == ids[left[0]]
+        own = left[alike]
+        left = left[~alike]
+        slab = table.streams[places[own[0]]].slab
         for at in range(0, len(own), slab.step_rows):
             part = own[at : at + slab.step_rows]
             runs = coming if len(part) == len(allowed) else coming.part(part)
-            chosen, wave = _wave_of(table, slab, places[part], runs)
+            chosen, wave = _wave_of(table, slab, runs)
             if len(chosen):
                 waves.append((part[chosen], wave))
     return waves
 
 
-def _chosen(streams: Sequence[Stream], places: Ints) -> list[Stream]:
-    return list(map(streams.__getitem__, places.tolist()))
-
-
-def _wave_of(table: Table, slab: Slab, places: Ints, coming: Coming) -> tuple[Ints, Wave]:
+def _wave_of(table: Table, slab: Slab, coming: Coming) -> tuple[Ints, Wave]:
     """The runs that may be quiet, of streams that are asleep, as far as they may; their wave.
 
     The last of these may have to be looked at; after it season or scale may. Of several
@@ -372,15 +367,15 @@ def _wave_of(table: Table, slab: Slab, places: Ints, coming: Coming) -> tuple[In
     """
     from model_core.compiled import plain  # numba: half a second
 
-    streams, envelopes, commands, given, counts, begun, timed, believed = coming
+    places, envelopes, commands, given, counts, begun, timed, believed = coming
     own = table.of(places)
     left = np.empty(len(counts), np.int64)
     days = coming.quiet_days
     repeating = _NO_FLAGS if timed is None else timed
     plain.count_left(table.columns, places, counts, repeating, days, left)
-    alone = len(streams) == 1
+    alone = len(places) == 1
     for i in () if alone else own["seasonal"].nonzero()[0].tolist():  # as far as seasons are known
-        state = streams[i].season_state
+        state = table.streams[places[i]].season_state
         if state is not None:
             left[i] = min(left.item(i), season.left(state))
     kept = fitting(slab.model, given, counts, begun, left)
@@ -397,17 +392,15 @@ def _wave_of(table: Table, slab: Slab, places: Ints, coming: Coming) -> tuple[In
     if len(chosen) < len(left):
         places, left, elapsed = places[chosen], left[chosen], elapsed[chosen]
         own = table.of(places)
-        streams = _chosen(streams, chosen)
         commands = commands[chosen]
     if not _all(kept):
         given = given.part(kept.nonzero()[0])
     y = given.y[:, : slab.model.y_dim]
     wave = Wave(
         slab,
-        streams,
+        table,
         places,
         own,
-        table.hazards,
         own["position"]["seq"].astype(np.int64),
         left,
         envelopes,
@@ -416,14 +409,14 @@ def _wave_of(table: Table, slab: Slab, places: Ints, coming: Coming) -> tuple[In
         given.x[:, : slab.model.x_dim],
         elapsed.repeat(left),
         given.times,
-        _seasons(streams, own, left, y),
+        _seasons(table, places, own, left, y),
         believed,
         alone,
     )
     return chosen, wave
 
 
-def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> Floats | None:
+def _seasons(table: Table, places: Ints, own: Rows, counts: Ints, y: Floats) -> Floats | None:
     """Seasons (N, d) of the labels of runs; None: no stream has any."""
     chosen = own["seasonal"].nonzero()[0].tolist()  # of numpy's ways the one with the fewest calls
     if not chosen:
@@ -432,7 +425,8 @@ def _seasons(streams: Sequence[Stream], own: Rows, counts: Ints, y: Floats) -> F
     ends = counts.cumsum()
     for i in chosen:
         count = int(counts[i])
-        known = seasons.foreseen(streams[i].season_state, count, y.shape[1])
+        state = table.streams[places[i]].season_state
+        known = seasons.foreseen(state, count, y.shape[1])
         begin = ends[i] - count
         offset[begin : begin + len(known)] = known
     return offset
@@ -498,7 +492,7 @@ class Entered(NamedTuple):
         ]
 
 
-def advance(table: Table, wave: Wave, look: Look) -> Entered:
+def advance(wave: Wave, look: Look) -> Entered:
     """Step distinct streams by their runs; enter the quiet observations of each.
 
     The row of a run that is not quiet to its end is left behind the first that is not.
@@ -507,14 +501,14 @@ def advance(table: Table, wave: Wave, look: Look) -> Entered:
     present: dict[int, SeasonPeriods | None] = {}
     if wave.offset is not None:
         seasonal = wave.own["seasonal"].nonzero()[0].tolist()
-        present = {i: wave.streams[i].season for i in seasonal}
+        present = {i: wave.stream(i).season for i in seasonal}
     room = slab.room(len(wave.y)) if wave.believed else NO_BELIEFS
     stepped, learned = _stepped(wave, room)
     stepped_to = len(stepped.table)
     if stepped_to < len(wave.y):
         wave = wave.first(np.array([stepped_to]), np.arange(stepped_to))
         room = room[:stepped_to]
-    answering = Answering(wave.streams[0].settings.model, layout_of(slab.model))
+    answering = Answering(wave.stream(0).settings.model, layout_of(slab.model))
     counts = wave.counts
     entering = wave
     steps: dict[int, Step] = {}
@@ -531,13 +525,13 @@ def advance(table: Table, wave: Wave, look: Look) -> Entered:
     renewed: dict[int, SeasonPeriods | None] = {}
     anew: list[Stream] = []
     if len(entering.y):
-        numbers = _enter(table, answering, entering, stepped)
+        numbers = _enter(answering, entering, stepped)
         runs = counts.nonzero()[0].tolist()
         moved = _learn(entering, learned)
-        begun = _look(table, entering, moved, look)
-        anew = [entering.streams[i] for i in begun]
+        begun = _look(entering, moved, look)
+        anew = [entering.stream(i) for i in begun]
         changed = {*moved, *(i for i, found in begun.items() if found)}
-        renewed = {runs[i]: entering.streams[i].season for i in changed}
+        renewed = {runs[i]: entering.stream(i).season for i in changed}
     return Entered(wave.firsts, counts, answering, numbers, steps, present, renewed, anew, room)
 
 
@@ -566,7 +560,7 @@ def _stepped(wave: Wave, room: Floats) -> tuple[Stepped, Learned | None]:
     taken = Packed(wave.y, wave.offset, wave.each(wave.hazard_table), inputs)
     rows = wave.each(wave.own["state"].astype(np.int64))
     rest = wave.each(groups["rest"])
-    stream = wave.streams[0]
+    stream = wave.stream(0)
     state = stream.season_state
     offset = wave.offset
     if not wave.alone or offset is None or state is None:
@@ -594,7 +588,7 @@ def _stepped(wave: Wave, room: Floats) -> tuple[Stepped, Learned | None]:
     return slab.stepped_on(rows, taken, room, rest, following), learned
 
 
-def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> Floats:
+def _enter(answering: Answering, wave: Wave, stepped: Stepped) -> Floats:
     """Enter quiet observations; returns the numbers (N, ...) that they are answered with."""
     from model_core.compiled import plain  # numba: half a second
 
@@ -608,6 +602,7 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
     times = _NO_TIMES if wave.times is None else _seconds(wave.times)
     days = _quiet_days(wave.envelopes, wave.commands)
     left = np.empty(len(wave.counts), bool)
+    table = wave.table
     plain.enter(
         table.columns, wave.places, wave.counts, stepped.table, _ENTERED, wave.y, accepted_ms,
         times, days, alarm_period.FIRST_S, alarm_period.DAY_S, left,
@@ -620,7 +615,7 @@ def _enter(table: Table, answering: Answering, wave: Wave, stepped: Stepped) -> 
         at = int(wave.ends[i]) - 1
         time = None if wave.times is None else wave.times[at]
         seen = [Observation(float(wave.y[at, 0]), time=time)]
-        alarm_period.follow(wave.streams[i].live(), wave.envelopes[wave.commands[i]], seen)
+        alarm_period.follow(wave.stream(i).live(), wave.envelopes[wave.commands[i]], seen)
     return numbers
 
 
@@ -632,7 +627,7 @@ def _learn(wave: Wave, known: Learned | None) -> dict[int, bool]:
     """
     changed = {}
     for i in wave.own["seasonal"].nonzero()[0].tolist():
-        stream = wave.streams[i]
+        stream = wave.stream(i)
         state = stream.season_state
         if state is not None:
             end = wave.ends[i]
@@ -646,7 +641,7 @@ def _learn(wave: Wave, known: Learned | None) -> dict[int, bool]:
     return changed
 
 
-def _look(table: Table, wave: Wave, learned: Mapping[int, bool], look: Look) -> dict[int, bool]:
+def _look(wave: Wave, learned: Mapping[int, bool], look: Look) -> dict[int, bool]:
     """Look at the streams of runs that were entered, where that is due; learned: as of `_learn`.
 
     Returns, by run whose filter has begun anew, whether a first season was found.
@@ -655,12 +650,12 @@ def _look(table: Table, wave: Wave, learned: Mapping[int, bool], look: Look) -> 
     looking = sorted({*due, *(i for i, moved in learned.items() if moved)})
     if not looking:
         return {}
-    streams = [wave.streams[i] for i in looking]
+    streams = [wave.stream(i) for i in looking]
     before = [stream.season_state is None for stream in streams]
-    begun = look([(wave.slab, wave.streams[i], learned.get(i, False)) for i in looking])
+    begun = look([(wave.slab, wave.stream(i), learned.get(i, False)) for i in looking])
     for stream in streams:
-        if stream.at >= 0:
-            table.rows["look"][stream.at] = stream.next_look
+        if stream.asleep:
+            wave.table.rows["look"][stream.at] = stream.next_look
     return {
         i: unknown and stream.season_state is not None
         for i, stream, unknown, anew in zip(looking, streams, before, begun, strict=True)
@@ -693,8 +688,9 @@ def _encoded(
     )
     rows, fit = records.encoded(plain)
     whole = ~fit
-    if wave.tables:
-        whole |= wave.each(np.array([at in wave.tables for at in wave.places.tolist()]))
+    tables = wave.table.hazards
+    if tables:
+        whole |= wave.each(np.array([at in tables for at in wave.places.tolist()]))
     others = whole.nonzero()[0].tolist()
     if not others:
         return rows

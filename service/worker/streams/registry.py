@@ -7,17 +7,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import chain
-from operator import attrgetter
+from itertools import chain, repeat
 from pathlib import Path
 from subprocess import SubprocessError
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 import redis
 
 from model_core import codec, lazy
@@ -43,7 +43,17 @@ from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.history import KeptLabels
 from service.worker.streams.loaded_models import LoadedModels, options_of
 from service.worker.streams.step_inputs import past_of, recall_errors
-from service.worker.streams.stream import Changes, Stream, StreamKey, Table, changes_of, parted
+from service.worker.streams.stream import (
+    Changes,
+    Ints,
+    Stream,
+    StreamKey,
+    StreamList,
+    Table,
+    changes_of,
+    parted,
+    places_of,
+)
 
 logger = logging.getLogger(__name__)
 SPARE = 0.02  # of the room, made at once where it is short: all streams are sorted for it
@@ -52,6 +62,7 @@ STATES_BYTES = 64 << 20  # of states that are committed together, about
 CANNOT_REPLAY = f"its tail cannot be replayed: {NOT_FINITE}"
 LOADED = 256  # streams loaded at a time
 NEW_BYTES = 256 << 10  # what a stream that is yet to be made may need
+LISTS = 500  # of names that are known by their rows: the same ones come again and again
 T = TypeVar("T")
 
 
@@ -72,41 +83,60 @@ class Engine:
         self._sharing = sharing
         self.catalogue = LoadedModels(settings.models_dir, settings.device)
         self.streams: dict[StreamKey, Stream] = {}
-        self.table = Table(settings.checkpoint_every)  # of those that are asleep
+        self.table = Table(settings.checkpoint_every)
+        # Names and rows of lists, by partition, first name and length.
+        self._lists: dict[tuple[int, str, int], tuple[list[str], Ints]] = {}
         self.kept_labels = KeptLabels()
         self._host_bytes = 0  # of the streams, as last counted
         self._changed: set[StreamKey] = set()  # those that are to be counted anew
         self._slabs: dict[tuple[str, str | None, int, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of our monotonic one
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
-        self.busy: Container[int] = ()  # partitions of jobs under way
-        self.applying: Set[StreamKey] = set()  # streams of the batch under way
-        self.committing: Set[StreamKey] = set()  # streams that may not be stored yet
+        self.busy: Collection[int] = ()  # partitions of jobs under way
+        self.applying: Sequence[StreamList] = ()  # streams of the batch under way
+        self.committing: Sequence[StreamList] = ()  # streams that may not be stored yet
 
     # --- loading and forgetting ---------------------------------------------------------------
 
-    def holds(self, places: Iterable[StreamKey]) -> bool:
+    def places(self, partition: int, names: Sequence[str]) -> Ints:
+        """Rows of streams in the table; raises KeyError where one is not in memory."""
+        if len(names) == 1:
+            return np.array([self.streams[partition, names[0]].at])
+        key = (partition, names[0], len(names))
+        known = self._lists.get(key)
+        if known is None or known[0] != names:
+            streams = list(map(self.streams.__getitem__, zip(repeat(partition), names)))
+            known = [stream.name for stream in streams], places_of(streams)
+            if len(self._lists) >= LISTS:
+                self._lists.clear()
+            self._lists[key] = known
+        return known[1]
+
+    def holds(self, lists: Iterable[StreamList]) -> bool:
         """Whether all of these streams are in memory."""
-        return all(map(self.streams.__contains__, places))
+        try:
+            for partition, names in lists:
+                self.places(partition, names)
+        except KeyError:
+            return False
+        return True
 
-    def take(self, places: Sequence[StreamKey]) -> dict[StreamKey, Stream]:
-        """Streams of a batch, which are used last, and stay in memory until the next one.
+    def take(self, lists: Sequence[StreamList]) -> list[Ints]:
+        """Rows in the table of the streams of a batch, list by list.
 
-        They are loaded where need be.
+        They are loaded where need be, used last, and stay in memory until the next batch.
         """
-        known = map(self.streams.get, places)
-        taken: dict[StreamKey, Any] = dict(zip(places, known, strict=True))
-        self.applying = taken.keys()
-        if not all(taken.values()):
+        self.applying = lists
+        if not self.holds(lists):
             missing: dict[int, list[str]] = {}
-            for partition, name in self.applying - self.streams.keys():
-                missing.setdefault(partition, []).append(name)
+            for partition, names in lists:
+                missing.setdefault(partition, []).extend(names)
             for partition, names in missing.items():
                 self.load(partition, names)
-            taken.update((place, self.streams[place]) for place in places)
+        taken = [self.places(partition, names) for partition, names in lists]
         now = time.monotonic()
-        for stream in taken.values():
-            stream.used_s = now
+        for places in taken:
+            self.table.used_s[places] = now
         return taken
 
     def load(self, partition: int, names: Iterable[str]) -> None:
@@ -120,6 +150,7 @@ class Engine:
             self.tick()
             stream = Stream(partition, name)
             self.streams[partition, name] = stream
+            self.table.add(stream)
             if self._usable(stream, partial(self._read, stream, stored)):
                 readable.append((stream, stored))
         self.begin([stream for stream, _ in readable if stream.alive and stream.live().warm])
@@ -199,7 +230,7 @@ class Engine:
         while at < len(names) and (not at or need <= most):
             self.tick()
             part = names[at : at + count]
-            self.applying |= {(partition, name) for name in part}
+            self.applying = [*self.applying, (partition, part)]
             self.load(partition, part)
             loaded = [self.streams[partition, name] for name in part]
             need += sum([s.host_bytes + s.slab.row_bytes for s in loaded if s.slab is not None])
@@ -387,8 +418,8 @@ class Engine:
                 blob = codec.encode(slab.layout, own, stream.season_state)
                 yield (stream, item), packed_state(stream.name, blob)
 
-    def changes(self, of_partition: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
-        """What the next commits write of streams of partitions; afterwards nothing waits.
+    def changes(self, of_partition: Mapping[int, Ints]) -> dict[int, Changes]:
+        """What the next commits write of streams, by their rows; afterwards nothing waits.
 
         The last ones have ended. Streams that cannot be used are forgotten: they are read again at
         their next command.
@@ -410,7 +441,7 @@ class Engine:
         self.checkpoint(due)
         asleep = []
         for i in moved.due:
-            stream = moved.streams[i]
+            stream = moved.stream(i)
             if room > 0 and stream.slab is not None:
                 asleep.append((stream, i))
                 room -= stream.slab.row_bytes
@@ -494,7 +525,8 @@ class Engine:
         if self.room.excess(host, device) <= 0:
             return going
         wanted = self.room.less(SPARE)
-        for stream in sorted(self.streams.values(), key=attrgetter("used_s")):
+        used_s = self.table.used_s.tolist()
+        for stream in sorted(self.streams.values(), key=lambda stream: used_s[stream.at]):
             if wanted.excess(host, device) <= 0:
                 break
             if stream.idle and stream.partition not in busy:
@@ -508,7 +540,8 @@ class Engine:
 
         Their last observations are replayed when they are loaded again.
         """
-        used = self.applying | self.committing
+        lists = chain(self.applying, self.committing)
+        used = {(partition, name) for partition, names in lists for name in names}
         for stream in self._to_go(coming, self.busy):
             if (stream.partition, stream.name) not in used:
                 self.evict(stream)
@@ -525,7 +558,8 @@ class Engine:
         """Free the memory of slabs, and of rows of the table, that no stream needs."""
         self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
         self._trim()
-        self.table.trim(self.streams.values())
+        if not self.busy and self.table.trim():  # jobs know streams by their rows
+            self._lists.clear()
 
     def measure(self) -> None:
         """Set the gauges of what is held, and of how far checkpoints are behind."""
@@ -534,7 +568,7 @@ class Engine:
         oldest_ms = self.table.oldest_ms or now_ms
         for stream in self.streams.values():
             # The table has those that are asleep.
-            if stream.at < 0 and stream.slab is not None and stream.behind:
+            if not stream.asleep and stream.slab is not None and stream.behind:
                 head = stream.live()
                 behind = max(behind, stream.behind)
                 oldest_ms = min(oldest_ms, head.checkpoint_ms)
@@ -549,6 +583,8 @@ class Engine:
         del self.streams[stream.partition, stream.name]
         self.kept_labels.forget(stream.tail)
         stream.leave()
+        self.table.remove(stream)
+        self._lists.clear()
         stream.unserved = None  # its traceback holds the stream
 
 

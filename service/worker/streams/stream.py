@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from itertools import chain, compress, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -77,13 +76,14 @@ ROW = np.dtype(
         ("listed_ms", "<f8"),  # when it expires, as it was listed last while it was asleep
         ("stale", "?"),  # its alarm period is of a setting that is no more
         ("history", "<i8"),  # as of `StreamSettings`
-        ("waits", "?"),  # more is to be written than that it moved, and its state
+        ("waits", "?"),  # more of its head and tail is to be written than that it moved
+        ("writes", "?"),  # so are other keys of it
         ("slept_bytes", "<i8"),  # of tail and keyed outcomes, since they were last counted
         ("moved", "<i8"),  # observations since the last commit
         ("position_place", "<u4"),  # of checksums: of its position, and of its tail
         ("tail_place", "<u4"),
         ("state", "<u4"),  # row of its slab
-        ("slab", "<i8"),  # its id
+        ("slab", "<i8"),  # its id; 0: the stream is awake
     ]
 )
 
@@ -124,12 +124,15 @@ class Kept(NamedTuple):
 
 
 class Table:
-    """The streams of a worker that are asleep, a row each."""
+    """The streams of a worker, a row each: zeros of those that are awake."""
 
     def __init__(self, checkpoint_every: int) -> None:
         """Hold no stream; checkpoint_every: observations between checkpoints of a stream."""
         self.checkpoint_every = checkpoint_every
         self._hold(np.zeros(FEWEST_ROWS, ROW))
+        self.streams: list[Any] = [None] * FEWEST_ROWS  # by row; None: it is free
+        self.names: list[str] = [""] * FEWEST_ROWS  # of these: few need the streams for them
+        self.used_s = np.zeros(FEWEST_ROWS)  # last, by the monotonic clock
         self.hazards: dict[int, Hazard] = {}  # those that are tables, by row
         # Numbers of the last label after its first, by row, of vectors.
         self.further: dict[int, list[float]] = {}
@@ -148,19 +151,46 @@ class Table:
             self._columns = columns_of(self.rows)
         return self._columns
 
-    def add(self, values: tuple[Any, ...], hazard: Hazard | None, further: list[float]) -> int:
-        """Give a stream a row of these values of `ROW`; returns its place. further: its own."""
+    def add(self, stream: Stream) -> None:
+        """Give a stream a row; it is awake."""
         if not self._free:
             held = len(self.rows)
             self._hold(_with_room(self.rows, 2 * held))
+            self.used_s = _with_room(self.used_s, 2 * held)
+            self.streams += [None] * held
+            self.names += [""] * held
             self._free += range(2 * held - 1, held - 1, -1)
-        at = self._free.pop()
+        at = stream.at = self._free.pop()
+        self.streams[at] = stream
+        self.names[at] = stream.name
+        self.used_s[at] = time.monotonic()
+
+    def remove(self, stream: Stream) -> None:
+        """Take the row back of a stream that is awake."""
+        self.streams[stream.at] = None
+        self.names[stream.at] = ""
+        self._free.append(stream.at)
+        stream.at = -1
+
+    def streams_of(self, places: Ints) -> list[Stream]:
+        """Streams of rows."""
+        return [self.streams[at] for at in places.tolist()]
+
+    def enter(
+        self, at: int, values: tuple[Any, ...], hazard: Hazard | None, further: list[float]
+    ) -> None:
+        """Have a row hold these values of `ROW`. further: its own."""
         self.rows[at] = values
         if further:
             self.further[at] = further
         if hazard is not None and not isinstance(hazard, float):
             self.hazards[at] = hazard
-        return at
+
+    def clear(self, at: int) -> None:
+        """Forget what a row holds."""
+        self.rows[at] = np.zeros((), ROW)
+        self.hazards.pop(at, None)
+        self.further.pop(at, None)
 
     def of(self, places: Ints) -> NDArray[Any]:
         """Copies (B,) of rows, as whole rows: field by field it takes three times as long."""
@@ -204,28 +234,22 @@ class Table:
                     kept.places[i] = -1
         return stored_records.split_rows(b"".join(parts), int(self.rows["moved"][at]))
 
-    def remove(self, at: int) -> None:
-        """Forget a row."""
-        self.rows[at] = np.zeros((), ROW)
-        self._free.append(at)
-        self.hazards.pop(at, None)
-        self.further.pop(at, None)
+    def trim(self) -> bool:
+        """Give back memory where at most a quarter of the rows is used; returns whether these move.
 
-    def trim(self, streams: Iterable[Stream]) -> None:
-        """Give back memory where at most a quarter of the rows is used.
-
-        As many as are used are free then: it takes as many removals until the next time. streams:
-        all that are asleep are among them; their rows move together.
+        As many as are used are free then: it takes as many removals until the next time.
         """
         used = len(self.rows) - len(self._free)
         held = max(FEWEST_ROWS, 2 * used)
         if 4 * used > len(self.rows) or held >= len(self.rows):
-            return
-        asleep = [stream for stream in streams if stream.at >= 0]
-        assert len(asleep) == used, f"{len(asleep)} streams sleep in {used} rows"
-        own = places_of(asleep)
+            return False
+        streams = [stream for stream in self.streams if stream is not None]
+        own = places_of(streams)
         places = own.tolist()
         self._hold(_with_room(self.of(own), held))
+        self.used_s = _with_room(self.used_s[own], held)
+        self.streams = [*streams, *[None] * (held - used)]
+        self.names = [*(stream.name for stream in streams), *[""] * (held - used)]
         self._free = list(range(held - 1, used - 1, -1))
         self.hazards = {i: self.hazards[at] for i, at in enumerate(places) if at in self.hazards}
         self.further = {i: self.further[at] for i, at in enumerate(places) if at in self.further}
@@ -234,8 +258,9 @@ class Table:
             kept._replace(places=np.array([moved.get(at, -1) for at in kept.places.tolist()]))
             for kept in self._new
         ]
-        for at, stream in enumerate(asleep):
+        for at, stream in enumerate(streams):
             stream.at = at
+        return True
 
     @property
     def slept_bytes(self) -> int:
@@ -275,7 +300,7 @@ def as_rows(rows: NDArray[Any], form: np.dtype[Any]) -> NDArray[Any]:
 
 
 def places_of(streams: Sequence[Stream]) -> Ints:
-    """Rows (B,) of streams in their table; -1: awake."""
+    """Rows (B,) of streams in their table."""
     return np.fromiter(map(_at, streams), np.int64, len(streams))
 
 
@@ -284,7 +309,7 @@ _at = attrgetter("at")
 
 def _with_room(rows: NDArray[Any], held: int) -> NDArray[Any]:
     """Rows, and free ones after them up to so many, which take no memory before they are used."""
-    room = np.zeros(held, ROW)
+    room = np.zeros(held, rows.dtype)
     room[: len(rows)] = rows
     return room
 
@@ -297,6 +322,8 @@ STRUCT_BYTES = 500
 DROPPED = [key for key in keys.PARTS if key is not keys.idempotency]
 Rows = NDArray[Any]  # of `ROW`
 StreamKey = tuple[int, str]  # partition and name
+StreamList = tuple[int, Sequence[str]]  # partition and distinct names
+NO_PLACES = np.empty(0, np.int64)
 
 
 class Ahead(NamedTuple):
@@ -327,15 +354,13 @@ class Stream:
     remembered: dict[bytes, IdempotencyRecord] = dataclasses.field(default_factory=lambda: NOTHING)
     broken: str | None = None  # why what is stored cannot be read
     unserved: Exception | None = None  # why there is no model for what is stored
-    # While it is asleep: its row of the table of streams at rest; -1: it is awake.
-    at: int = -1
+    at: int = -1  # its row in the table of its worker; -1: it is in none
     host_bytes: int = STREAM_BYTES
     counted_bytes: int = 0  # of these, which are in the total of its worker
-    used_s: float = dataclasses.field(init=False)  # last, by the monotonic clock
     # What the next commit writes.
     feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry
     _head: Head | None = None
-    _table: Table | None = None
+    _table: Table | None = None  # which has its position while it is asleep
     _touched: bool = False
     _effects: tuple[Effect, ...] = ()
     _raised: tuple[tuple[Event, str | None], ...] = ()
@@ -345,7 +370,6 @@ class Stream:
     _remembered_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.used_s = time.monotonic()
         self.search_phase = season.phase_of(self.name)
         self.place = wire.place_of("position", self.name)
         self.tail = Tail(self.partition, self.name)
@@ -355,20 +379,26 @@ class Stream:
     @property
     def head(self) -> Head | None:
         """What the stream is; it is awake from here on."""
-        if self.at >= 0:
+        if self._table is not None:
             self.wake()
         return self._head
 
     @head.setter
     def head(self, head: Head | None) -> None:
-        if self.at >= 0:
-            self.wake()
+        self.wake()
         self._head = head
 
-    def sleep(self, table: Table, at: int) -> None:
-        """Have a row of the table hold the position from here on."""
+    @property
+    def asleep(self) -> bool:
+        """Whether its row has its position."""
+        return self._table is not None
+
+    def sleep(
+        self, table: Table, values: tuple[Any, ...], hazard: Hazard | None, further: list[float]
+    ) -> None:
+        """Have its row of the table hold the position from here on, as of `Table.enter`."""
+        table.enter(self.at, values, hazard, further)
         self._table = table
-        self.at = at
         self._forget_position()
 
     def _forget_position(self) -> None:
@@ -382,9 +412,8 @@ class Stream:
         if table is None:
             return
         self._read_through(table)
-        table.remove(self.at)
+        table.clear(self.at)
         self._table = None
-        self.at = -1
 
     def _read_through(self, table: Table) -> None:
         """Have the head as its row has it, whose observations it counts as its own."""
@@ -406,6 +435,11 @@ class Stream:
     def waits(self) -> bool:
         """Whether its head or a record waits for a commit; of a stream that is awake."""
         return self._touched or bool(self.tail.new)
+
+    @property
+    def writes(self) -> bool:
+        """Whether other keys of it wait for a commit."""
+        return bool(self._effects)
 
     @property
     def seq(self) -> int:
@@ -507,7 +541,7 @@ class Stream:
         self.buffer = ()
         self._recent_events = NOTHING
         self.begin_season()
-        self._effects += (("ZADD", keys.names(self.partition), 0, self.name),)
+        self._put(("ZADD", keys.names(self.partition), 0, self.name))
         self._touched = True
 
     def restart(self, head: Head) -> None:
@@ -546,10 +580,10 @@ class Stream:
         self.buffer = ()
         self.season_state = None
         for list_of in (keys.names, keys.due):
-            self._effects += (("ZREM", list_of(self.partition), self.name),)
+            self._put(("ZREM", list_of(self.partition), self.name))
         for key in dropped:
             self.write("UNLINK", key)
-        self._effects += (("HDEL", keys.checkpoints(self.partition), self.name),)
+        self._put(("HDEL", keys.checkpoints(self.partition), self.name))
         self.drop_hindsight()
         self._touched = True
 
@@ -586,8 +620,7 @@ class Stream:
 
     def leave(self) -> None:
         """Give the row on the device back."""
-        if self.at >= 0:
-            self.wake()
+        self.wake()
         self.come_back()
         if self.slab is not None:
             self.slab.remove(self.row)
@@ -604,7 +637,12 @@ class Stream:
 
     def write(self, operation: str, key: Callable[[int, str], str], *arguments: Argument) -> None:
         """Have a key of the stream written, removed or cut."""
-        self._effects += ((operation, key(self.partition, self.name), *arguments),)
+        self._put((operation, key(self.partition, self.name), *arguments))
+
+    def _put(self, effect: Effect) -> None:
+        self._effects += (effect,)
+        if self._table is not None:
+            self._table.rows["writes"][self.at] = True
 
     def touch(self, now_ms: int) -> None:
         """Have the head written."""
@@ -613,7 +651,7 @@ class Stream:
 
     def list_again(self) -> None:
         """Have the stream listed by when it expires."""
-        self._effects += (due_effect(self.partition, self.name, self.live()),)
+        self._put(due_effect(self.partition, self.name, self.live()))
 
     def keep_changes(self, changes: Iterable[SettingsChange]) -> None:
         """Have changes of settings written."""
@@ -625,11 +663,11 @@ class Stream:
     def keep_hindsight(self, hindsight: StoredHindsight) -> None:
         """Have a segmentation in hindsight written."""
         blob = wire.checksummed(wire.encode(hindsight), "hindsight", self.name)
-        self._effects += (("HSET", keys.hindsight(self.partition), self.name, blob),)
+        self._put(("HSET", keys.hindsight(self.partition), self.name, blob))
 
     def drop_hindsight(self) -> None:
         """Have the segmentation in hindsight removed: it is of what is not so any more."""
-        self._effects += (("HDEL", keys.hindsight(self.partition), self.name),)
+        self._put(("HDEL", keys.hindsight(self.partition), self.name))
 
     def keep_events(self, events: Sequence[Event]) -> None:
         """Have events written without publishing them."""
@@ -705,7 +743,7 @@ class Stream:
         head.checkpoint = head.seq
         head.checkpoint_ms = head.updated_ms
         self._enter_checkpoint(head)
-        self._effects += (("HSET", keys.checkpoints(self.partition), self.name, state),)
+        self._put(("HSET", keys.checkpoints(self.partition), self.name, state))
         self._touched = True
 
     @property
@@ -766,6 +804,7 @@ class Stream:
         if table is not None and head is not None:
             self._enter_checkpoint(head)
             table.rows["waits"][self.at] = False
+            table.rows["writes"][self.at] = False
             self._forget_position()
         return effects, fields
 
@@ -800,11 +839,14 @@ class Changes(NamedTuple):
 class Asleep(NamedTuple):
     """Streams of which only position, tail and state move, with their rows as they are.
 
-    further: as of `Table`, by place among them. sizes, records: as of `Table.take_kept`. states: by
-    place, those that are written, as of `packed_state`.
+    names: by partition. places: of the rows in the table. further: as of `Table`, by place among
+    them. sizes, records: as of `Table.take_kept`. states: by place, those that are written, as of
+    `packed_state`.
     """
 
-    streams: Sequence[Stream]
+    table: Table
+    names: Mapping[int, Sequence[str]]
+    places: Ints
     rows: Rows
     further: Mapping[int, list[float]]
     sizes: Ints
@@ -816,36 +858,40 @@ class Asleep(NamedTuple):
         """Places of those whose state is to be written."""
         return np.flatnonzero(self.rows["position"]["seq"] >= self.rows["due"]).tolist()
 
+    def stream(self, i: int) -> Stream:
+        """One of the streams."""
+        return cast("Stream", self.table.streams[self.places[i]])
+
 
 def parted(
-    table: Table, of_partition: Mapping[int, Sequence[Stream]]
+    table: Table, of_partition: Mapping[int, Ints]
 ) -> tuple[Asleep, dict[int, list[Stream]]]:
-    """Streams of which only position, tail and state move, and all others.
+    """Streams of which only position, tail and state move, and all others, of rows by partition.
 
     Their heads say nothing new but of observations that they slept through. They stay in order, and
     the others by partition. What else waits for a commit, as keyed outcomes do, is written as it
     is.
     """
-    streams = [*chain.from_iterable(of_partition.values())]
-    places = places_of(streams)
-    rows = table.of(places)  # of one that is awake any
-    moved = rows["moved"]
-    alone = (places >= 0) & ~rows["waits"] & (moved > 0) & (moved <= BLOCK)
-    left = (~alone).nonzero()[0].tolist()
-    asleep = streams
-    chosen = places
-    if left:
-        asleep = list(compress(streams, alone.tolist()))
-        rows = rows.compress(alone)
-        chosen = places[alone]
+    places = np.concatenate([NO_PLACES, *of_partition.values()])
+    rows = table.of(places)
+    moved = rows["moved"]  # none of one that is awake
+    alone = ~rows["waits"] & (moved > 0) & (moved <= BLOCK)
+    names = {}
+    others = {}
+    end = 0
+    for partition, own in of_partition.items():
+        end += len(own)
+        asleep = alone[end - len(own) : end]
+        names[partition] = [table.names[at] for at in own[asleep].tolist()]
+        others[partition] = table.streams_of(own[~asleep])
+    chosen = places[alone]
+    if len(chosen) < len(places):
+        rows = table.of(chosen)
     vectors = (rows["outputs"] > 1).nonzero()[0].tolist() if table.further else []
-    further = {i: table.further[asleep[i].at] for i in vectors}
+    further = {i: table.further[chosen.item(i)] for i in vectors}
     table.rows["moved"][chosen] = 0
     kept = table.take_kept(chosen)
-    others: dict[int, list[Stream]] = {partition: [] for partition in of_partition}
-    for i in left:
-        others[streams[i].partition].append(streams[i])
-    return Asleep(asleep, rows, further, *kept, {}), others
+    return Asleep(table, names, chosen, rows, further, *kept, {}), others
 
 
 def changes_of(moved: Asleep, others: Mapping[int, Sequence[Stream]]) -> dict[int, Changes]:
@@ -869,9 +915,10 @@ def changes_of(moved: Asleep, others: Mapping[int, Sequence[Stream]]) -> dict[in
         if heads:
             own.append(("HSET", keys.heads(partition), *heads))
         written[partition] = Changes(own, pushed.get(partition, Pushed()), feed)
-    for stream in filter(attrgetter("_effects"), moved.streams):
+    for stream in moved.table.streams_of(moved.places[moved.rows["writes"]]):
         written[stream.partition].effects.extend(stream._effects)
         stream._effects = ()
+        moved.table.rows["writes"][stream.at] = False
     for partition, arguments in _listed(moved).items():
         written[partition].effects.append(("ZADD", keys.due(partition), *arguments))
     return written
@@ -888,9 +935,8 @@ def _listed(moved: Asleep) -> dict[int, list[Argument]]:
         expire_ms = rows["position"]["updated_ms"] + lives_ms
         far = np.abs(expire_ms - rows["listed_ms"]) > LISTED_SHARE * lives_ms
         for i, at_ms in zip(limited[far].tolist(), expire_ms[far].tolist(), strict=True):
-            stream = moved.streams[i]
-            assert stream._table is not None
-            stream._table.rows["listed_ms"][stream.at] = at_ms
+            stream = moved.stream(i)
+            moved.table.rows["listed_ms"][stream.at] = at_ms
             due[stream.partition] += (int(at_ms), stream.name)
     return due
 
@@ -916,23 +962,21 @@ def _checkpoints(moved: Asleep) -> dict[int, list[Effect]]:
     oldest = position["seq"] - rows["history"]
     gone = oldest >= position["oldest"].astype(np.int64) + BLOCK
     position["oldest"] = np.where(gone, oldest, position["oldest"])
-    table = moved.streams[at[0]]._table
-    assert table is not None
-    every = table.checkpoint_every
+    every = moved.table.checkpoint_every
     rows["due"] = _due(rows["position_place"].astype(np.int64), position["seq"], every)
     moved.rows[at] = rows
     rows["moved"] = 0
-    table.put(places_of([moved.streams[i] for i in moved.states]), rows)
+    moved.table.put(moved.places[at], rows)
     fields: defaultdict[int, list[Argument]] = defaultdict(list)
     for i, state in moved.states.items():
-        stream = moved.streams[i]
+        stream = moved.stream(i)
         fields[stream.partition] += (stream.name, state)
     effects: dict[int, list[Effect]] = {
         partition: [("HSET", keys.checkpoints(partition), *own)]
         for partition, own in fields.items()
     }
     for i, first in zip(at[gone].tolist(), oldest[gone].tolist(), strict=True):
-        stream = moved.streams[i]
+        stream = moved.stream(i)
         key = keys.tail(stream.partition, stream.name)
         effects[stream.partition].append(("DROP", key, first))
     return effects
@@ -943,12 +987,11 @@ def _pushed(moved: Asleep) -> dict[int, Pushed]:
     from model_core.compiled.checksums import enter_framed  # numba: half a second
 
     # Made at once: a call of numpy takes as long for one as for a hundred.
-    asleep = moved.streams
     rows = moved.rows
     seq = rows["position"]["seq"]
     counts = rows["moved"]
     further = {i: stored_records.further_bytes(own) for i, own in moved.further.items()}
-    sizes = np.zeros(len(asleep), np.int64)
+    sizes = np.zeros(len(rows), np.int64)
     sizes[[*further]] = [*map(len, further.values())]
     positions, ends_of_positions = stored_records.elements(
         rows["position_place"].astype(np.int64),
@@ -965,13 +1008,14 @@ def _pushed(moved: Asleep) -> dict[int, Pushed]:
         enter_framed,
     )
     for i in (counts > FEW).nonzero()[0].tolist():
-        asleep[i].tail.thin = False
+        moved.stream(i).tail.thin = False
     pushed = {}
     end = 0
     of_tails = slice(0, 0)
     of_positions = slice(0, 0)
-    for partition, streams in groupby(asleep, attrgetter("partition")):
-        names = [stream.name for stream in streams]
+    for partition, names in moved.names.items():
+        if not names:
+            continue
         end += len(names)
         of_tails = slice(of_tails.stop, ends_of_tails[end - 1])
         of_positions = slice(of_positions.stop, ends_of_positions[end - 1])

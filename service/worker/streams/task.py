@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
@@ -39,7 +39,7 @@ from service.wire import (
 from service.wire.commands import Layout
 from service.wire.rows import Numbers
 from service.worker.streams.answers import PendingAnswer
-from service.worker.streams.stream import Stream, StreamKey
+from service.worker.streams.stream import Stream
 
 T = TypeVar("T")
 REACH = 128  # observations of one stream in a batch: they are applied one after the other
@@ -65,7 +65,7 @@ class CommandTask:
     row: int = 0
     given: Numbers | None = None  # its observations as columns, once they are known
     received: Command = dataclasses.field(init=False)
-    streams: list[StreamKey] = dataclasses.field(init=False)  # that it is for
+    names: list[str] = dataclasses.field(init=False)  # of the stream that it is for
     units: int = dataclasses.field(init=False)  # what it counts for in backpressure
     raised: int = 0  # events so far
     status: int = 200
@@ -83,14 +83,14 @@ class CommandTask:
 
     def __post_init__(self) -> None:
         self.received = self.command
-        self.streams = [(self.partition, self.command.stream)]
+        self.names = [self.command.stream]
         self.units = wire.units(self.command)
 
-    def count(self, observations: Counter[StreamKey]) -> int:
+    def count(self, observations: Counter[str]) -> int:
         """Add its observations to those of its stream; returns how many these are then."""
-        (stream,) = self.streams
-        observations[stream] += self.units
-        return observations[stream]
+        (name,) = self.names
+        observations[name] += self.units
+        return observations[name]
 
     def outcomes(self) -> list[Outcome]:
         """What is stored and published."""
@@ -221,7 +221,7 @@ class RowsTask:
 
     __slots__ = (
         "answers", "at", "base", "columns", "command", "entry", "envelope", "first", "incarnation",
-        "partition", "stop", "streams", "tasks", "units", "_ends", "_every",
+        "names", "partition", "stop", "tasks", "units", "_ends", "_every",
     )  # fmt: skip
 
     def __init__(
@@ -253,9 +253,7 @@ class RowsTask:
         self.first = first
         self.stop = stop
         self.units = self._ends[stop] - self._ends[first]  # observations
-        # Streams of the rows; none twice.
-        names = self.command.streams[first:stop]
-        self.streams: list[StreamKey] = list(zip(repeat(self.partition), names))
+        self.names = self.command.streams[first:stop]  # of the rows' streams; none twice
         self.tasks: dict[int, CommandTask] = {}  # of rows that are not quiet
         self.answers: dict[int, Answers] = {}  # of quiet rows of several observations
         self.columns: BatchAnswers | None = None  # of quiet rows of one
@@ -310,15 +308,15 @@ class RowsTask:
         """The worst of the rows' statuses."""
         return max((task.status for task in self.tasks.values()), default=200)
 
-    def count(self, observations: Counter[StreamKey]) -> int:
+    def count(self, observations: Counter[str]) -> int:
         """Add its observations to those of its streams; returns the most that one has then."""
-        streams = self.streams
+        names = self.names
         if self.command.counts is None:
-            observations.update(streams)
+            observations.update(names)
         else:
             counts = self.command.counts[self.first : self.stop]
-            observations.update(dict(zip(streams, counts, strict=True)))
-        return max(map(observations.__getitem__, streams))
+            observations.update(dict(zip(names, counts, strict=True)))
+        return max(map(observations.__getitem__, names))
 
     def task(self, row: int) -> CommandTask:
         """A row as a task of its own."""
@@ -451,12 +449,12 @@ class LogItem(NamedTuple):
     payload: bytes | None = None
     lost: Lost | None = None
 
-    def before(self, late: Collection[StreamKey]) -> LogItem | None:
+    def before(self, late: Collection[str]) -> LogItem | None:
         """What comes before the first row of one of these streams; None: nothing does."""
         task = self.task
         if task is None:
             return self
-        end = next((i for i, stream in enumerate(task.streams) if stream in late), None)
+        end = next((i for i, name in enumerate(task.names) if name in late), None)
         if end is None:
             return self
         if end == 0 or not isinstance(task, RowsTask):
@@ -545,7 +543,7 @@ def in_reach(items: list[LogItem], alone: Callable[[LogItem], bool]) -> list[Log
     """
     if len(items) == 1:
         return items
-    observations: Counter[StreamKey] = Counter()
+    observations: Counter[str] = Counter()
     for i, item in enumerate(items):
         if alone(item):
             return items[: max(1, i)]

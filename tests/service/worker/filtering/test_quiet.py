@@ -139,8 +139,8 @@ def test_quiet_observations_are_as_any_other(make_bench, monkeypatch, model, len
     believed = []
     advance = quiet.advance
 
-    def counting(table, wave, look):
-        done = advance(table, wave, look)
+    def counting(wave, look):
+        done = advance(wave, look)
         entered.append(done.counts.sum())
         for run, season in done.seasons.items():
             if season is not None and season.periods:
@@ -367,7 +367,7 @@ def test_as_many_are_stepped_at_once_as_other_observations(make_bench, monkeypat
     sizes = []
     advance = quiet.advance
     monkeypatch.setattr(
-        quiet, "advance", lambda *of: (sizes.append(len(of[1].streams)), advance(*of))[1]
+        quiet, "advance", lambda *of: (sizes.append(len(of[0].places)), advance(*of))[1]
     )
     outcomes = bench.send(*(Observe(name, [Observation(1.0)]) for name in STREAMS))
     assert [outcome.status for outcome in outcomes] == [200] * len(STREAMS)

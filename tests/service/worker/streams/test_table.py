@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections import Counter
 from copy import copy
 
 import numpy as np
@@ -30,11 +31,6 @@ from service.worker.streams.stream import FEWEST_ROWS, ROW, Stream, Table, colum
 from tests.service.wire.test_records import ordinary
 from tests.service.worker.conftest import Trouble, noise
 from tests.service.worker.kinds import LABELS
-
-
-class Sleeper:
-    at = -1
-
 
 STREAMS = [f"s{i}" for i in range(24)]
 SETTINGS = [
@@ -172,10 +168,11 @@ def test_asleep_or_awake_all_is_the_same(make_bench, monkeypatch, seed):
     shrunk = []
     trim = Table.trim
 
-    def trimming(table, streams):
+    def trimming(table):
         before = len(table.rows)
-        trim(table, streams)
-        shrunk.append(before > len(table.rows))
+        shrunk.append(trim(table))
+        assert shrunk[-1] == (before > len(table.rows))
+        return shrunk[-1]
 
     monkeypatch.setattr(stream_module, "FEWEST_ROWS", 1)
     monkeypatch.setattr(Table, "trim", trimming)
@@ -197,23 +194,26 @@ def test_a_stream_sleeps_until_something_else_touches_its_head(bench):
     bench.observe("a", noise(200))
     (stream,) = bench.worker.engine.streams.values()
     table = bench.worker.engine.table
-    while stream.at < 0:  # a checkpoint has woken it
+    while not stream.asleep:  # a checkpoint has woken it
         bench.observe("a", [0.0])
     before = copy(stream._head)
     seq = stream.seq
     assert table.behind == stream.behind == seq - stored(bench, "a").checkpoint
-    assert (stream.at >= 0, stream.alive, stream.idle) == (True, True, True)
+    assert (stream.asleep, stream.alive, stream.idle) == (True, True, True)
     bench.observe("a", [0.1])
     assert (stream.seq, stream._head.seq) == (seq + 1, before.seq)
     row = stream.at
     assert table.rows["position"]["seq"][row] == seq + 1
     assert stream.head.seq == seq + 1
-    assert (stream.at, stream.seq) == (-1, seq + 1)
+    assert (stream.asleep, stream.seq) == (False, seq + 1)
+    assert table.rows[row] == np.zeros((), ROW)
     assert stream.head.last_label == [0.1]
     bench.observe("a", [0.2])
-    assert stream.at == row
+    assert (stream.asleep, stream.at) == (True, row)
     bench.worker.engine.evict(stream)
+    assert stream.at == -1
     assert row in table._free
+    assert table.rows[row] == np.zeros((), ROW)
 
 
 @pytest.mark.parametrize("count", [30, 49, 50, 51, 99, 100])
@@ -228,7 +228,7 @@ def test_a_stream_that_is_loaded_sleeps_at_once(bench, count):
     table = bench.worker.engine.table
     assert stream.next_look == look or count + 1 == look < stream.next_look
     assert table.rows["look"][stream.at] == stream.next_look
-    assert stream.at >= 0
+    assert stream.asleep
 
 
 def test_what_sleeping_streams_hold_is_counted_as_it_grows(bench):
@@ -252,7 +252,7 @@ def test_what_sleeping_streams_hold_is_counted_as_it_grows(bench):
         for stream in streams:
             stream.count()
         assert host == sum(stream.host_bytes for stream in streams)
-        asleep = [stream for stream in streams if stream.at >= 0]
+        asleep = [stream for stream in streams if stream.asleep]
         behind = [stream.behind for stream in asleep]
         heads = [stored(bench, stream.name) for stream in asleep]
         assert behind == [head.seq - head.checkpoint for head in heads]
@@ -294,40 +294,71 @@ def test_keyed_rows_are_committed_with_all_others(bench, monkeypatch):
 def test_a_table_grows_and_uses_rows_again():
     table = Table(64)
     values = tuple(np.zeros(1, ROW)[0].item())
-    places = [
-        table.add(values, (0.1, 0.2) if i % 2 else None, [0.5] if i % 2 else [])
-        for i in range(3 * FEWEST_ROWS)
-    ]
+    streams = [Stream(0, f"s{i}") for i in range(3 * FEWEST_ROWS)]
+    for i, stream in enumerate(streams):
+        table.add(stream)
+        table.enter(stream.at, values, (0.1, 0.2) if i % 2 else None, [0.5] if i % 2 else [])
+    places = [stream.at for stream in streams]
     assert len({*places}) == len(places)
-    assert len(table.rows) == 4 * FEWEST_ROWS
+    assert len(table.rows) == len(table.used_s) == 4 * FEWEST_ROWS
+    assert table.streams_of(np.array(places)) == streams
+    assert [table.names[at] for at in places] == [stream.name for stream in streams]
     assert len(table.hazards) == len(table.further) == len(places) // 2
-    for place in places:
-        table.remove(place)
+    for stream in streams:
+        table.clear(stream.at)
+        table.remove(stream)
+    assert not any(table.streams)
     assert not table.hazards
     assert not table.further
-    assert table.add(values, 0.5, []) in places
+    table.add(streams[0])
+    assert streams[0].at in places
+    table.enter(streams[0].at, values, 0.5, [])
     assert not table.hazards
     assert not table.further
+
+
+def test_a_list_is_known_by_its_names_as_long_as_its_streams_stay(make_bench):
+    bench = make_bench(partitions=1)
+    engine = bench.worker.engine
+    expected = Counter()
+
+    def observe(names, labels):
+        for y in labels:
+            bench.send_rows(*[Observe(name, [Observation(y)]) for name in names])
+            expected.update(names)
+        bench.worker._settle()
+        assert {name: stored(bench, name).seq for name in expected} == expected
+
+    observe("abcd", noise(40))
+    for last in "cdcc":
+        observe("ab" + last, [0.0])
+    engine.evict(engine.streams[0, "b"])
+    observe("e", noise(40))
+    observe("abc", [0.0])
 
 
 def test_a_table_gives_memory_back_and_streams_sleep_on():
     table = Table(64)
-    streams = [Sleeper() for _ in range(300)]
+    streams = [Stream(0, f"s{i}") for i in range(300)]
     for i, stream in enumerate(streams):
         values = np.zeros(1, ROW)
         values["alarm"] = i
         hazard = (0.1, i) if i % 3 == 0 else None
-        stream.at = table.add(tuple(values[0].item()), hazard, [float(i)] * (i % 5))
+        table.add(stream)
+        table.enter(stream.at, tuple(values[0].item()), hazard, [float(i)] * (i % 5))
+        table.used_s[stream.at] = i
     left = random.Random(6).sample(range(300), 300)
     for used, held in ((129, 512), (128, 256), (65, 256), (64, 128), (3, 64), (0, 64)):
         for i in left[used:]:
-            table.remove(streams[i].at)
-            streams[i].at = -1
+            table.clear(streams[i].at)
+            table.remove(streams[i])
         del left[used:]
-        table.trim(streams)
-        assert len(table.rows) == held
+        table.trim()
+        assert len(table.rows) == len(table.used_s) == held
         own = [streams[i].at for i in left]
-        assert table.rows["alarm"][own].tolist() == left
+        assert table.rows["alarm"][own].tolist() == table.used_s[own].tolist() == left
+        assert [table.names[at] for at in own] == [f"s{i}" for i in left]
+        assert table.streams_of(np.array(own, int)) == [streams[i] for i in left]
         assert table.hazards == {streams[i].at: (0.1, i) for i in left if i % 3 == 0}
         assert table.further == {streams[i].at: [float(i)] * (i % 5) for i in left if i % 5}
         assert sorted([*own, *table._free]) == [*range(held)]
@@ -391,7 +422,7 @@ def test_what_is_due_comes_with_the_commit_of_its_observation(bench):
     slept = 0
     for y in noise(140, seed=5):
         bench.observe("a", [y])
-        slept += stream.at >= 0
+        slept += stream.asleep
         head = stored(bench, "a")
         assert (head.checkpoint + phase) // 64 == (head.seq + phase) // 64
         assert head.seq - 100 - 64 - BLOCK < head.oldest <= head.seq - 100
