@@ -72,6 +72,8 @@ def described(error: Mapping[str, Any]) -> str:
     text = expected(error)
     if not text.startswith("expected ") or error["type"] == "finite_number" or ", got " in text:
         return text
+    if error["type"] == "value_error" and isinstance(error["input"], dict):
+        return text  # of fields together: that they are an object is right
     return f"{text}, got {_shown(error)}"
 
 

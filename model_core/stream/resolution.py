@@ -192,8 +192,9 @@ def _on_grid(labels: Floats, step: float) -> bool:
     there = labels[np.isfinite(labels)]
     if not step or not len(there):
         return True
-    steps = (there - there[0]) / step
-    return bool(np.abs(steps - steps.round()).max() <= NEAR)
+    with np.errstate(over="ignore", invalid="ignore"):  # steps too many to count are on none
+        steps = (there - there[0]) / step
+        return bool(np.abs(steps - steps.round()).max() <= NEAR)
 
 
 def _step(column: Floats, scale: float) -> float:

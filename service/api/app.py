@@ -162,7 +162,9 @@ def _meant(app: FastAPI, path: str) -> str:
 
 def _is_like(word: str, part: str) -> bool:
     """Whether a part of a path may be a word of a call's path, or stands for a name in it."""
-    return "{" in word or word == part or bool(did_you_mean(part, [word]))
+    if "{" in word:
+        return bool(part)
+    return word == part or bool(did_you_mean(part, [word]))
 
 
 def _methods(request: Request) -> list[str]:

@@ -203,6 +203,7 @@ def most_of(labels, model=GAUSSIAN):
         (np.repeat(np.arange(20.0), 5), 0.0),  # a slow counter
         (np.round(20 + 0.02 * np.cumsum(LIVELY), 1), 0.0),  # a slow sensor of few digits
         (np.repeat(np.round(LIVELY, 1), 4), 11.0),  # few digits, yet far more than the values need
+        (np.repeat([5e-324, *LIVELY[:8], 0.0], 5), 14.0),  # of smaller steps than can be counted
         (np.round(2 * LIVELY), 0.0),
         (np.repeat([0.0, 50.0, 100.0] * 8, 5), 0.0),  # states that come again
         ([], 0.0),

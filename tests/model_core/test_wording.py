@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, Field, StrictInt, ValidationError
+from pydantic import BaseModel, Field, StrictInt, ValidationError, model_validator
 
 from model_core import Detector, wording
 from service.schema.observations import Number, StreamForm
@@ -19,6 +19,12 @@ class Every(BaseModel):
     tags: dict[str, str] = {}
     rows: Annotated[list[int], Field(min_length=1, max_length=2)] = [1]
     must: int
+
+    @model_validator(mode="after")
+    def _together(self):
+        if self.wait and self.state == "shut":
+            raise ValueError("expected no wait for what is shut")
+        return self
 
 
 def error_of(**given):
@@ -49,10 +55,13 @@ def error_of(**given):
         ({"tags": {"a": {}}}, "expected a string, got an object"),
         ({"rows": []}, "expected at least 1 item, got 0"),
         ({"rows": [1, 2, 3]}, "expected at most 2 items, got 3"),
+        ({"wait": True, "state": "shut"}, "expected no wait for what is shut"),
     ],
 )
 def test_errors_say_what_was_expected_and_got(given, words):
-    assert wording.described(error_of(**given)).startswith(words)
+    text = wording.described(error_of(**given))
+    assert text.startswith(words)
+    assert text.endswith("got an object") == words.endswith("got an object")
 
 
 def test_a_field_that_is_missing_is_required():

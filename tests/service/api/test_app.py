@@ -68,6 +68,7 @@ async def test_models(api, settings):
         ("/streams/pump-7/history", "/v1/streams/pump-7/history"),
         ("/v1/incident", "/v1/incidents"),
         ("/v1/streams/pump-7/nothing", None),
+        ("/v1/streams//observations", None),
         ("/nothing", None),
     ],
 )
