@@ -24,6 +24,7 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, cast
 
 import redis
@@ -78,6 +79,7 @@ READ_PAUSE_S = 0.1  # after a read of outcomes that failed
 REPEAT_S = 10.0  # between two log lines of such reads
 PIECES_AT_ONCE = 64  # read of each partition
 ALONE = (0,)  # places of a command by itself
+LISTS = 8  # of streams, whose partitions are kept
 MOST_UNITS = 1024  # observations of the rows of one command
 ROWS_AT_ONCE = 128  # that are encoded or entered before the event loop does something else
 STOPPING = "the service is stopping"
@@ -340,6 +342,13 @@ class Gateway:
     def partitions(self, streams: Iterable[str]) -> list[int]:
         """Return the partition of each of many streams."""
         return partitions_of(streams, self._settings.partitions)
+
+    def waves(self, streams: tuple[str, ...]) -> Waves | None:
+        """Return the places of streams by partition, each by itself; None where one is repeated.
+
+        Of a client's next request they are known then: nearly all are for the same streams.
+        """
+        return _waves_of(streams, self._settings.partitions)
 
     def patience(self) -> RequestPatience:
         """Return the patience of a new request of several commands."""
@@ -959,8 +968,21 @@ class Replies:
 # partitions do not wait for each other.
 
 R = TypeVar("R")  # what a request has of a row
+Group = Sequence[int]  # places of one stream in a request, which go together: a row
+Waves = Mapping[int, Sequence[Group]]  # by partition
 Following = Callable[[Sequence[R], RowsResult], list[R]]
 CommandOf = Callable[[Sequence[R]], wire.ObserveMany]
+
+
+@lru_cache(LISTS)
+def _waves_of(streams: tuple[str, ...], partitions: int) -> Waves | None:
+    if len(set(streams)) < len(streams):
+        return None
+    waves: defaultdict[int, list[Group]] = defaultdict(list)
+    partition_of = partitions_of(streams, partitions)
+    for group, partition in zip(zip(range(len(streams))), partition_of, strict=True):
+        waves[partition].append(group)
+    return waves
 
 
 async def submit_waves(

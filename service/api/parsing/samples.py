@@ -221,7 +221,7 @@ def parse_known(
     if version is not Version.V1 or _size(body, max_bytes) > SHORT_BYTES:
         return None
     request = _message(body, version, max_bytes, max_samples)
-    samples = _known_samples(request.timeseries, known)
+    samples = _known_samples(list(request.timeseries), known)
     return None if UNKNOWN in samples.targets else samples
 
 
@@ -235,19 +235,13 @@ def parse_write(
     """
     plain = version is Version.V1
     request = _message(body, version, max_bytes, max_samples)
-    parts = request.timeseries
+    parts = list(request.timeseries)
     if plain:
-        columns = _known_samples(parts, known)
+        targets, sizes, values, times = _known_samples(parts, known)
+        columns = zip(parts, targets, sizes, values.tolist(), times.tolist(), strict=True)
         parts = [
-            _series_of(part) if target is UNKNOWN else (labels, [(finite(value), ms)])
-            for part, target, labels, value, ms in zip(
-                parts,
-                columns.targets,
-                columns.labels,
-                columns.values.tolist(),
-                columns.times.tolist(),
-                strict=True,
-            )
+            _series_of(part) if target is UNKNOWN else (part[:-size], [(finite(value), ms)])
+            for part, target, size, value, ms in columns
         ]
     samples = sum([1 if isinstance(part, tuple) else len(part.samples) for part in parts])
     if samples > max_samples:
@@ -321,14 +315,13 @@ def _known_samples(parts: Sequence[bytes], known: KnownTargets) -> KnownSamples:
     values[~whole] = 0.0
     number = content[:, -TIME_BYTES:]
     plain = (whole | zero) & ((number >= MORE) == GOES_ON).all(1)
-    sizes = np.where(whole, SAMPLE_BYTES, ZERO_BYTES).tolist()
-    labels = [part[:-size] for part, size in zip(parts, sizes, strict=True)]
+    sizes = np.where(plain, np.where(whole, SAMPLE_BYTES, ZERO_BYTES), 0).tolist()
     targets = [
-        known.get(own, UNKNOWN) if fits else UNKNOWN
-        for own, fits in zip(labels, plain.tolist(), strict=True)
+        known.get(part[:-size], UNKNOWN) if size else UNKNOWN
+        for part, size in zip(parts, sizes, strict=True)
     ]
     times = ((number & MORE - 1).astype(np.int64) << SHIFTS).sum(1)
-    return KnownSamples(targets, labels, values, times)
+    return KnownSamples(targets, sizes, values, times)
 
 
 def _label_texts(labels: Labels) -> tuple[str, ...]:

@@ -72,11 +72,12 @@ class RemoteWrite(NamedTuple):
 class KnownSamples(NamedTuple):
     """One sample of each of several series, by columns.
 
-    targets: None: they go nowhere; UNKNOWN: the others have nothing of it. times: ms since 1970.
+    targets: None: they go nowhere; UNKNOWN: the others have nothing of it. sizes: bytes of each
+    sample, after the labels. times: ms since 1970.
     """
 
     targets: list[Any]
-    labels: list[bytes]
+    sizes: list[int]
     values: NDArray[np.float64]
     times: NDArray[np.int64]
 

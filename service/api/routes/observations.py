@@ -22,7 +22,7 @@ from moca_client.tables import Columns
 from service import problems, wire
 from service.api import openapi, tables
 from service.api.context import Context
-from service.api.gateway.gateway import Result, RowsResult, submit_waves
+from service.api.gateway.gateway import Group, Result, RowsResult, Waves, submit_waves
 from service.api.http import (
     ListResponse,
     Rendered,
@@ -48,7 +48,6 @@ from service.api.routes.calls import CHANGE, STREAM, UNFIT, Calls
 from service.api.tables import Document
 from service.schema import rendering
 from service.schema.queries import ObserveQuery
-from service.store.keys import partitions_of
 from service.tasks import apart
 from service.wire import rows
 
@@ -57,7 +56,6 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 ITEMS_AT_ONCE = 1000  # grouped by stream, or refused, before the event loop does something else
 RENDERED_AT_ONCE = 512  # quiet answers to items
 SENT_AT_ONCE = 1024  # answers to items
-LISTS = 8  # of streams, whose partitions are kept
 _encoder = msgspec.json.Encoder()
 _answer = msgspec.json.Decoder(ItemAnswer).decode
 calls = Calls("observations")
@@ -266,8 +264,6 @@ async def _observe_list(
 # --- observations of many streams -----------------------------------------------------------------
 
 
-Group = Sequence[int]  # places of items of one stream, which go together
-Waves = Mapping[int, Sequence[Group]]  # groups by partition
 Kind = tuple[str, bool, wire.Layout]  # of quiet answers: model, whether in full, layout
 
 
@@ -287,21 +283,6 @@ def pick(places: Sequence[int]) -> Callable[[Sequence[T]], Sequence[T]]:
         place = places[0]
         return lambda column: (column[place],)
     return itemgetter(*places)
-
-
-@lru_cache(LISTS)
-def waves_of(streams: tuple[str, ...], partitions: int) -> Waves | None:
-    """Return the items of a request by partition, each by itself; None where a stream has several.
-
-    Of the next request of a client it is known then: nearly all are for the same streams.
-    """
-    if len(set(streams)) < len(streams):
-        return None
-    waves: defaultdict[int, list[Group]] = defaultdict(list)
-    partition_of = partitions_of(streams, partitions)
-    for group, partition in zip(zip(range(len(streams))), partition_of, strict=True):
-        waves[partition].append(group)
-    return waves
 
 
 class Bulk:
@@ -325,7 +306,7 @@ class Bulk:
         """Apply all items."""
         context = self._context
         streams = cast(tuple[str, ...], tuple(self._items.streams))
-        waves = None if self._items.others else waves_of(streams, context.settings.partitions)
+        waves = None if self._items.others else context.gateway.waves(streams)
         if waves is None:
             waves = await self._begin()
         await submit_waves(context.gateway, waves, self._command, self._following)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain
 from typing import Annotated, Any
 
@@ -23,7 +23,7 @@ from moca_client.responses import Ingested
 from service import problems, wire
 from service.api import openapi
 from service.api.context import Context
-from service.api.gateway.gateway import Gateway, Result, RowsResult, submit_waves
+from service.api.gateway.gateway import Gateway, Group, Result, RowsResult, Waves, submit_waves
 from service.api.gateway.pages import SelectedStream, select
 from service.api.http import (
     Rendered,
@@ -44,7 +44,7 @@ from service.api.parsing.samples import (
 )
 from service.api.parsing.series import RemoteWrite, SampleTally, StreamAssignment, Target
 from service.api.routes.calls import Calls
-from service.api.routes.observations import Group, pick
+from service.api.routes.observations import pick
 from service.observability import metrics
 from service.schema.queries import RESULT_SERIES, ResultsQuery
 from service.store.reads import AsyncStore, Recent, from_store, without
@@ -68,6 +68,8 @@ OUTPUT = "output"  # label of the number in a label of several
 ResultSample = tuple[str, dict[str, str], float]
 # Most streams of a request come to the same, and share the text that says so.
 _ingested = lru_cache(256)(msgspec.json.Decoder(Ingested).decode)
+# To find a metric costs more than to count.
+_counter = cache(metrics.REMOTE_WRITE_SAMPLES.labels)
 calls = Calls("prometheus")
 
 
@@ -143,7 +145,7 @@ async def apply_samples(context: Context, assignment: StreamAssignment) -> Sampl
     size = context.observation_parser.parts([])  # of numbers alone
     await SampleWrite(assignment, size).submit(context.gateway)
     for result, count in tally.counts.items():
-        metrics.REMOTE_WRITE_SAMPLES.labels(result).inc(count)
+        _counter(result).inc(count)
     return tally
 
 
@@ -207,6 +209,7 @@ class SampleWrite:
         self._samples = samples
         self._tally = samples.tally
         self._size = size
+        self._makes = False in [target.made for target in samples.targets]  # streams, or may
         self._left: dict[str, list[Group]] = {}  # places of samples that are not sent, by stream
         # Of each stream: samples that are applied and counted, and still sent once more; and those
         # that were refused one by one.
@@ -215,26 +218,24 @@ class SampleWrite:
 
     async def submit(self, gateway: Gateway) -> None:
         """Submit all samples."""
-        streams = [target.stream for target in self._samples.targets]
-        groups: Iterable[Group] = zip(range(len(streams)))
-        if len(set(streams)) < len(streams):
-            groups = self._grouped(streams)
-        waves: dict[int, list[Group]] = {}
-        partitions = gateway.partitions(streams)
-        for group in groups:
-            waves.setdefault(partitions[group[0]], []).append(group)
+        streams = tuple([target.stream for target in self._samples.targets])
+        waves = gateway.waves(streams)
+        if waves is None:
+            waves = self._grouped(streams, gateway.partitions(streams))
         await submit_waves(gateway, waves, self._command, self._following)
 
-    def _grouped(self, streams: Sequence[str]) -> Iterator[Group]:
-        """Yield the first samples of each stream."""
+    def _grouped(self, streams: Sequence[str], partitions: Sequence[int]) -> Waves:
+        """Return the first samples of each stream by partition."""
         size = self._size
+        waves: dict[int, list[Group]] = {}
         places: dict[str, list[int]] = {}
         for place, stream in enumerate(streams):
             places.setdefault(stream, []).append(place)
         for stream, own in places.items():
             if len(own) > size:
                 self._left[stream] = [own[at : at + size] for at in range(size, len(own), size)]
-            yield own[:size]
+            waves.setdefault(partitions[own[0]], []).append(own[:size])
+        return waves
 
     def _command(self, wave: Sequence[Group]) -> wire.ObserveMany:
         """Return the command of groups, a row each."""
@@ -279,9 +280,9 @@ class SampleWrite:
         """Count what each of some groups came to."""
         self._tally.add("applied", done.applied * len(groups))
         self._tally.add("skipped", done.skipped * len(groups))
-        targets = self._samples.targets
-        for group in groups:
-            target = targets[group[0]]
+        by_stream = done.rejected or (done.skipped and self._repeats)
+        for group in groups if by_stream or self._makes else ():
+            target = self._target(group)
             target.made = True
             if done.rejected:
                 self._tally.add("rejected", done.rejected, _reason(target.stream, done.reason))
@@ -302,6 +303,7 @@ class SampleWrite:
             self._fail_all_left("deferred", stream, group, document["detail"])
         elif target.made and document["type"] == NO_STREAM:  # any more: this makes it again
             target.made = False
+            self._makes = True
             self._left[stream] = [group, *self._left.get(stream, [])]
         else:
             self._refuse(stream, group, document)
