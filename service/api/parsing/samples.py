@@ -213,7 +213,7 @@ def version_of(content_type: str, encoding: str) -> Version:
 def parse_known(
     body: bytes, version: Version, known: KnownTargets, max_bytes: int, max_samples: int
 ) -> KnownSamples | None:
-    """Return the samples of a short body that has one of each series, and only known ones.
+    """Return the samples of a short body whose series have one each, and are all known.
 
     None of any other body, which `parse_write` reads. In the thread that answers: samples come from
     another at twice the cost.

@@ -70,7 +70,7 @@ class RemoteWrite(NamedTuple):
 
 
 class KnownSamples(NamedTuple):
-    """One sample of each of several series, by columns.
+    """Samples of series that have one each, by columns.
 
     targets: None: they go nowhere; UNKNOWN: the others have nothing of it. sizes: bytes of each
     sample, after the labels. times: ms since 1970.
@@ -308,7 +308,9 @@ class StreamAssignment:
         y = np.where(np.isfinite(values), values, nan)
         too_large = bool((np.abs(y) > MAX_LABEL).any())
         ahead = bool((times > now_ms + MAX_AHEAD_MS).any())
-        if too_large or ahead or len({target.stream for target in targets}) < len(targets):
+        # A series may come several times, but no two with the same stream.
+        shared = len({target.stream for target in targets}) < len({*map(id, targets)})
+        if too_large or ahead or shared:
             return None
         own.targets = targets
         own.y = y.tolist()
