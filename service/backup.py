@@ -45,6 +45,7 @@ from service.store.shards import Argument, StoreClient, Words
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
+    blocks_of,
     head_of,
     rows_of,
     state_of,
@@ -366,7 +367,7 @@ def _taken(client: StoreClient, partition: int, stored_name: bytes) -> tuple[Kep
     head = head_of(name, stored)
     kept = Kept(name, stored, checkpoint, tail, dict(zip(keys.HASHES, parts, strict=True)))
     state_of(name, head, checkpoint)
-    rows_of(name, tail)
+    rows_of(name, blocks_of(name, stored, tail))
     for of, stored_hash in kept.hashes.items():
         values_of(of, name, stored_hash)
     return kept, head

@@ -439,8 +439,8 @@ MUTATIONS = [
     Mutation(
         "commit: a checksum does not say where its bytes belong",
         "model_core/compiled/checksums.py",
-        "own = _sum(out, body, end, starts[i])",
-        "own = _sum(out, body, end, 0)",
+        "_enter_sum(out, body, stop, starts[i, 1], marks[1])",
+        "_enter_sum(out, body, stop, 0, marks[1])",
         "tests/model_core/test_checksums.py",
     ),
     Mutation(
@@ -467,9 +467,23 @@ MUTATIONS = [
     Mutation(
         "table: what a stream slept through is not in its head",
         "service/worker/streams/stream.py",
-        "        if moved:\n            self.tail.put_rows",
-        "        if moved > 1:\n            self.tail.put_rows",
+        "        if rows:\n            self.tail.put_rows",
+        "        if len(rows) > 1:\n            self.tail.put_rows",
         "tests/service/worker/streams/test_table.py",
+    ),
+    Mutation(
+        "tail: rows that lie beside a position are read backwards",
+        "service/worker/streams/stream.py",
+        'parts = [self.beside[at, : row["beside_bytes"]].tobytes()]',
+        'parts = [self.beside[at, : row["beside_bytes"]].tobytes()[::-1]]',
+        "tests/service/worker/streams/test_table.py",
+    ),
+    Mutation(
+        "tail: rows beside a position are not read",
+        "service/store/scripts/rows.lua",
+        "if #block > 0 and first_of(block) < stop",
+        "if #block > 0 and first_of(block) < start",
+        "tests/service/store/test_reads.py",
     ),
     Mutation(
         "tail: a stored row stays beside the one that stands for it",

@@ -16,6 +16,7 @@ from model_core.compiled.jit import called, inlined, locked
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
+Flags = NDArray[np.bool_]
 POLYNOMIAL = 0xEDB88320
 STRIDE = 16  # bytes that are taken in at once
 SUM = 4  # bytes of a checksum
@@ -79,39 +80,101 @@ def _sum(data: Bytes, begin: Any, stop: Any, start: int) -> np.uint32:
 
 
 @called
-def enter_framed(
-    heads: Bytes, data: Bytes, sizes: Ints, starts: Ints, before: Bytes, out: Bytes, ends: Ints
+def enter_positions(
+    heads: Bytes,
+    further: Bytes,
+    sizes_further: Ints,
+    firsts: Ints,
+    counts: Ints,
+    full: Flags,
+    room: Bytes,
+    places: Ints,
+    held: Ints,
+    rows: Bytes,
+    sizes: Ints,
+    starts: Ints,
+    marks: Bytes,
+    positions: Bytes,
+    ends: Ints,
+    tails: Bytes,
+    ends_of_tails: Ints,
 ) -> None:
-    """Join bodies, each behind its length and checksum; fills in where each ends.
+    """Join positions and blocks as they are stored, each behind its length; and where each ends.
 
-    heads: (N, H) how each begins. data, sizes: (N,) what follows in each. starts: (N,) what their
-    checksums begin with. before: two bytes, of which one stands before the length (u32,
-    big-endian), which is that of all after it, and one before the checksum (u32, little-endian).
+    heads: (N, H) how positions begin. further, sizes_further: (N,) what follows in each. firsts,
+    counts: (N,) of the rows of each block. full: (N,) whether it goes to the tails; the others go
+    with their positions. room: where rows are held; places, held: (N,) rows of it, and bytes of
+    each, which a block begins with; what does not go to a tail is held there from here on. rows,
+    sizes: (N,) those that follow. starts: (N, 2) what checksums of position and block begin with.
+    marks: one before each length (u32, big-endian) and one before each checksum (u32).
     """
     # Unsigned places: bytes are copied as vectors.
     begins = heads.reshape(-1)
     width = np.uint64(heads.shape[1])
     at = np.uint64(0)
+    at_tail = np.uint64(0)
     read = np.uint64(0)
+    read_further = np.uint64(0)
     for i in range(len(sizes)):
-        size = np.uint64(sizes[i])
+        size = np.uint64(sizes_further[i])
         body = at + np.uint64(FRAME)
         end = body + width + size
         for k in range(width):
-            out[body + np.uint64(k)] = begins[np.uint64(i) * width + np.uint64(k)]
+            positions[body + np.uint64(k)] = begins[np.uint64(i) * width + np.uint64(k)]
         for k in range(size):
-            out[body + width + np.uint64(k)] = data[read + np.uint64(k)]
-        read += size
-        length = end - at - np.uint64(LENGTH)
-        own = _sum(out, body, end, starts[i])
-        out[at] = before[0]
-        for k in range(4):
-            out[at + np.uint64(1 + k)] = (length >> np.uint64(24 - 8 * k)) & np.uint64(BYTE)
-        out[at + np.uint64(LENGTH)] = before[1]
-        for k in range(SUM):
-            out[body - np.uint64(SUM - k)] = (own >> np.uint32(8 * k)) & BYTE
+            positions[body + width + np.uint64(k)] = further[read_further + np.uint64(k)]
+        read_further += size
+        _enter_sum(positions, body, end, starts[i, 0], marks[1])
+        out = tails if full[i] else positions
+        body = at_tail + np.uint64(FRAME) if full[i] else end + np.uint64(1 + SUM)
+        stop = body
+        for k in range(POSITION):
+            out[stop] = (np.uint64(firsts[i]) >> np.uint64(8 * k)) & np.uint64(BYTE)
+            stop += np.uint64(1)
+        out[stop] = counts[i]
+        stop += np.uint64(1)
+        size = np.uint64(held[i])
+        for k in range(size):
+            out[stop + np.uint64(k)] = room[places[i], np.uint64(k)]
+        stop += size
+        more = np.uint64(sizes[i])
+        for k in range(more):
+            out[stop + np.uint64(k)] = rows[read + np.uint64(k)]
+        stop += more
+        _enter_sum(out, body, stop, starts[i, 1], marks[1])
+        block = np.uint64(0)
+        if full[i]:
+            _enter_length(tails, at_tail, stop, marks[0])
+            at_tail = stop
+        else:
+            for k in range(more):
+                room[places[i], size + np.uint64(k)] = rows[read + np.uint64(k)]
+            block = stop - end
+            end = stop
+        read += more
+        positions[end] = block & np.uint64(BYTE)
+        positions[end + np.uint64(1)] = block >> np.uint64(8)
+        end += np.uint64(2)
+        _enter_length(positions, at, end, marks[0])
         at = end
-        ends[i] = end
+        ends[i] = at
+        ends_of_tails[i] = at_tail
+
+
+@inlined
+def _enter_sum(out: Bytes, body: Any, end: Any, start: int, mark: int) -> None:
+    own = _sum(out, body, end, start)
+    out[body - np.uint64(1 + SUM)] = mark
+    for k in range(SUM):
+        out[body - np.uint64(SUM - k)] = (own >> np.uint32(8 * k)) & BYTE
+
+
+@inlined
+def _enter_length(out: Bytes, at: Any, end: Any, mark: int) -> None:
+    length = end - at - np.uint64(LENGTH)
+    out[at] = mark
+    for k in range(4):
+        out[at + np.uint64(1 + k)] = (length >> np.uint64(24 - 8 * k)) & np.uint64(BYTE)
 
 
 @inlined
@@ -186,7 +249,13 @@ def _compile() -> None:
     row = np.frombuffer(bytes(2), np.uint8)
     of_rows(row.reshape(1, 2), 1, 0)
     none = np.empty(0, np.int64)
-    enter_framed(np.empty((0, 2), np.uint8), row, none, none, row, np.empty(0, np.uint8), none)
+    table = np.empty((0, 2), np.uint8)
+    sums = np.empty((0, 2), np.int64)
+    flags = np.empty(0, np.bool_)
+    enter_positions(
+        table, row, none, none, none, flags, table, none, none, row, none, sums, row,
+        row.copy(), none, row.copy(), none,
+    )  # fmt: skip
     words = np.empty((0, 0), np.uint64)
     find_columns(row, none, 0, 0, np.empty((256, 2), np.int64), 0, words, none)
 

@@ -39,7 +39,7 @@ lease = _of_partition("lease")  # string: the owner's token, while its lease las
 append = _of_each("append")  # last batch number that one API process appended, with its entry id
 results = _of_each("results")  # stream of outcomes for one API process, and the channel they go to
 # Hash of stream heads, tombstones included, of two fields each: the position under the stream's id,
-# and the settled part under `settled_field`.
+# with the last rows that are not in its tail yet, and the settled part under `settled_field`.
 heads = _of_partition("heads")
 names = _of_partition("names")  # sorted set (all scores 0) of the ids of living streams
 due = _of_partition("due")  # sorted set of streams that expire, by when, in milliseconds
@@ -48,7 +48,7 @@ checkpoints = _of_partition("checkpoints")  # hash of streams' states by stream 
 hindsight = _of_partition("hindsight")  # hash of segmentations in hindsight by stream id
 staged = _of_each("staged")  # string: a snapshot on its way in, by its token; it expires
 quarantine = _of_partition("quarantine")  # hash of commands set aside, by where they came from
-tail = _of_each("tail")  # list of blocks of records: all that is retained, oldest first
+tail = _of_each("tail")  # list of blocks of records: all others that are retained, oldest first
 events = _of_each("events")  # hash of events by `kind:id`
 idempotency = _of_each(
     "idempotency"

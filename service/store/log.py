@@ -110,13 +110,14 @@ Effect = tuple[Argument, ...]  # see `Commit`
 class Pushed(NamedTuple):
     """What is written of streams of which only tail and position move, together.
 
-    tails: what is pushed to the tail of each. positions: of each. Both are lists in msgpack, as of
-    `stored_records.packed`.
+    positions: of each, as they are stored. full: those whose tail a block is pushed to. tails: of
+    these the blocks. Both are lists in msgpack, as of `stored_records.packed`.
     """
 
     streams: Sequence[str] = ()
-    tails: bytes = b""
     positions: bytes = b""
+    full: Sequence[str] = ()
+    tails: bytes = b""
 
 
 class Commit(NamedTuple):
@@ -415,12 +416,12 @@ def _command_of(commits: Sequence[Commit]) -> Words:
     for commit in commits:
         p = commit.partition
         tag = f"{{{p}}}"
-        streams, tails, positions = commit.pushed
+        streams, positions, full, tails = commit.pushed
         begin = len(arguments)
         arguments += (0, 0, commit.token, str(commit.expected), str(commit.new), commit.done)
-        arguments += (len(streams), tails, positions)
+        arguments += (len(full), tails, wire.encode(streams), positions)
         tail = keys.tail(p, "")
-        tails_of = [tail + stream for stream in streams]
+        tails_of = [tail + stream for stream in full]
         number = {keys.heads(p): 1}
         for operation, key, *others in commit.effects:
             if type(key) is not str or tag not in key:

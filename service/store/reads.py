@@ -18,6 +18,7 @@ from service.store.shards import LOST, UNREACHABLE, AsyncStoreClient, good, scri
 from service.store.streams import (
     StoredHead,
     UnreadablePart,
+    blocks_of,
     decoded,
     head_of,
     hindsight_of,
@@ -131,7 +132,7 @@ class AsyncStore:
             head.digest,
             head,
             state_of(stream, head, checkpoint),
-            records_of(stream, tail, stop=head.seq),
+            records_of(stream, blocks_of(stream, stored, tail), stop=head.seq),
             values_of("events", stream, events),
             # Without checksums: they may get another stream.
             dict(zip(idempotency, map(wire.encode, keyed), strict=True)),
@@ -164,8 +165,8 @@ class AsyncStore:
         They are those that are stored: some may lie before what the stream retains, and go with a
         later commit.
         """
-        fields = keys.head_fields([stream])
-        read = reading_span(self._partition(stream), stream, start, stop, *fields)
+        settled = keys.settled_field(stream)
+        read = reading_span(self._partition(stream), stream, start, stop, settled)
         with reading("tail", stream):
             ((blobs, parts),) = await self._client.all([read])
         return stored_head(*parts), records_of(stream, blobs, start, stop)

@@ -129,8 +129,28 @@ def head_of(stream: str, stored: StoredHead) -> wire.Head:
     if stored.position is None:
         raise UnreadablePart(f"the position of {stream!r} is missing")
     settled = decoded(wire.decode_settled, stored.settled, "head", stream)
-    position = decoded(wire.decode_position, stored.position, "position", stream)
-    return wire.joined(settled, position)
+    return wire.joined(settled, position_of(stream, stored.position))
+
+
+def position_of(stream: str, stored: bytes) -> wire.Position:
+    """Decode a position; raises UnreadablePart."""
+    blob, _ = _parts_of(stream, stored)
+    return cast(wire.Position, decoded(wire.decode_position, blob, "position", stream))
+
+
+def blocks_of(stream: str, stored: StoredHead, tail: Sequence[bytes]) -> list[bytes]:
+    """Return the blocks of a tail, with the one that lies beside the position.
+
+    Raises UnreadablePart.
+    """
+    _, block = _parts_of(stream, stored.position or b"")
+    return [*tail, block] if block else [*tail]
+
+
+def _parts_of(stream: str, position: bytes) -> tuple[bytes, bytes]:
+    """Return a position and the block beside it, empty without one; raises UnreadablePart."""
+    with reading("position", stream):
+        return stored_records.split_position(position)
 
 
 def living_heads(stored: Mapping[str, StoredHead | None]) -> tuple[dict[str, wire.Head], list[str]]:
@@ -153,45 +173,53 @@ def living_heads(stored: Mapping[str, StoredHead | None]) -> tuple[dict[str, wir
 def head_fields(stream: str, head: wire.Head) -> list[Argument]:
     """Return the fields of a head among those of its partition, each with its value."""
     settled = wire.checksummed(wire.encode_settled(head), "head", stream)
-    position = wire.checksummed(wire.encode_position(head), "position", stream)
+    encoded = wire.checksummed(wire.encode_position(head), "position", stream)
+    position = stored_records.with_block(encoded)
     return [keys.settled_field(stream), settled, stream, position]
 
 
 class Stored(NamedTuple):
-    """What one stream left in Redis. Idempotency is by field, as keys.py says."""
+    """What one stream left in Redis. Idempotency is by field, as keys.py says.
+
+    beside: rows that lie beside the position.
+    """
 
     head: wire.Head | None = None
     checkpoint: bytes | None = None
     tail: Sequence[bytes] = ()  # blocks with all rows after the checkpoint; see `blocks`
     idempotency: Mapping[bytes, bytes] = {}
     wrong: str | None = None  # why it cannot be read
+    beside: Sequence[bytes | wire.Record] = ()
 
 
 class Span(NamedTuple):
     """Rows of a stream from the position `first` to before `end`.
 
-    thin: whether blocks of a tail that ends there are likely to have few rows each.
+    thin: rows that each block is likely to have of a tail that ends there, where these are few.
     """
 
     partition: int
     stream: str
     first: int
     end: int
-    thin: bool = False
+    thin: int = 0
 
 
-def reading_span(partition: int, stream: str, first: int, end: int, *fields: str) -> Words:
-    """Return what reads blocks with the rows from `first` to `end`, and fields of the heads."""
+def reading_span(partition: int, stream: str, first: int, end: int, *settled: str) -> Words:
+    """Return what reads blocks with the rows from `first` to `end`.
+
+    settled: field of the settled part, where the stream's head is to be read as well.
+    """
     names = [keys.heads(partition), keys.tail(partition, stream)]
-    return script("rows", names, [first, end, *fields])
+    return script("rows", names, [first, end, stream, *settled])
 
 
 def _reading(span: Span) -> Words:
     if not span.thin:
         return reading_span(span.partition, span.stream, span.first, span.end)
-    # Each block has a row of its own, at least, so that so many hold the span. A script takes four
-    # times as long.
-    return ("LRANGE", keys.tail(span.partition, span.stream), span.first - span.end, -1)
+    # So many blocks are likely to hold the span. A script takes four times as long.
+    first = (span.first - span.end) // span.thin
+    return ("LRANGE", keys.tail(span.partition, span.stream), first, -1)
 
 
 class Store:
@@ -220,7 +248,10 @@ class Store:
             parts_of_head = stored_head(*parts[2 * i : 2 * i + 2])
             try:
                 if parts_of_head is not None:
-                    stored = stored._replace(head=head_of(stream, parts_of_head))
+                    head = head_of(stream, parts_of_head)
+                    _, rows = rows_of(stream, blocks_of(stream, parts_of_head, ()))
+                    beside = stored_records.singly(rows)
+                    stored = stored._replace(head=head, beside=beside)
                 elif others[2 * i + 1] is not None:
                     stored = stored._replace(wrong="its head is missing")
             except UnreadablePart as error:
@@ -251,7 +282,7 @@ class Store:
             else:
                 again.append(i)
         if again:
-            others = self.tails([spans[i]._replace(thin=False) for i in again])
+            others = self.tails([spans[i]._replace(thin=0) for i in again])
             for i, blobs in zip(again, others, strict=True):
                 found[i] = blobs
         return found

@@ -92,7 +92,7 @@ from service.wire.stored_records import (
     place_of,
 )
 
-FORMAT = 44  # of all that the store and backups hold; one of another format is refused
+FORMAT = 45  # of all that the store and backups hold; one of another format is refused
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -6,7 +6,8 @@ others are the whole in msgpack. What a replay needs of a record is exact, and s
 may be 1e290; what else it was answered is float32, means and quantiles as their distance from the
 label, so that a series far from zero loses no more.
 A block is what one commit appends to a tail: the position of its first row (u48), how many there
-are (u8), and rows one after the other.
+are (u8), and rows one after the other. Few rows lie beside the position at first, as a block after
+it: what is pushed to a list of its own costs the server as much as all else of a stream.
 """
 
 from __future__ import annotations
@@ -849,43 +850,82 @@ def block_of(first: int, rows: Sequence[bytes]) -> bytes:
     return first.to_bytes(_SEQ_BYTES, "little") + bytes([len(rows)]) + b"".join(rows)
 
 
-def headers_of(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return how blocks (N,) begin, as bytes (N, ...)."""
-    headers = np.empty(len(firsts), _BLOCK)
-    headers["first"], headers["above"] = _halves(firsts)
-    headers["count"] = counts
-    return bytes_of(headers)
-
-
 def bytes_of(rows: NDArray[Any]) -> NDArray[np.uint8]:
     """Return rows (N,) as bytes (N, ...)."""
     return np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.itemsize)
 
 
+class Blocks(NamedTuple):
+    """Blocks of several streams (N,): position of the first row, and rows of each.
+
+    full: whether it goes to the stream's tail; the others go with its position. room, places, held:
+    the table where rows lie that a block begins with, its row there, and bytes of these. rows,
+    sizes: those that follow, one after the other, and bytes of each block.
+    """
+
+    firsts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    full: NDArray[np.bool_]
+    room: NDArray[np.uint8]
+    places: NDArray[np.int64]
+    held: NDArray[np.int64]
+    rows: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
+
+
 def elements(
-    places: NDArray[np.int64],
+    starts: NDArray[np.int64],
     heads: NDArray[np.uint8],
     sizes: NDArray[np.int64],
     more: bytes,
-    enter_framed: Callable[..., None],
-) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return bodies with their checksums as elements of `packed`, joined; and where each ends.
+    blocks: Blocks,
+    enter_positions: Callable[..., None],
+) -> tuple[tuple[NDArray[np.uint8], list[int]], tuple[NDArray[np.uint8], list[int]]]:
+    """Return positions with blocks, and blocks of tails, as elements of `packed`, joined.
 
-    places: (N,) of the checksums. heads: (N, ...) how the bodies begin. sizes: (N,) of what follows
-    in each, which is `more`.
-    enter_framed: of `model_core.compiled.checksums`, which API processes do not load.
+    With each where those of each stream end. starts: (N, 2) places of the checksums of positions
+    and of tails. heads: (N, ...) how positions begin. sizes: (N,) of what follows in each, which is
+    `more`. enter_positions: of `model_core.compiled.checksums`, which API processes do not load.
     """
-    data = np.frombuffer(more, np.uint8)
-    before = np.frombuffer(_BEFORE_ELEMENT, np.uint8)
-    out = np.empty(len(data) + len(sizes) * (heads.shape[1] + _ELEMENT), np.uint8)
-    ends = np.empty(len(sizes), np.int64)
-    enter_framed(heads, data, sizes, places, before, out, ends)
-    return out, ends.tolist()
+    count, width = heads.shape
+    full = blocks.full
+    of_blocks = blocks.held + blocks.sizes + (_HEADER + CHECKSUM_SIZE)
+    lying = of_blocks[~full].sum()
+    held = np.empty(len(more) + lying + count * (width + _ELEMENT + 2), np.uint8)
+    pushed = np.empty(of_blocks.sum() - lying + np.count_nonzero(full) * 5, np.uint8)
+    ends = np.empty((2, count), np.int64)
+    enter_positions(
+        heads,
+        np.frombuffer(more, np.uint8),
+        sizes,
+        *blocks,
+        starts,
+        np.frombuffer(_BEFORE_ELEMENT, np.uint8),
+        held,
+        ends[0],
+        pushed,
+        ends[1],
+    )
+    return (held, ends[0].tolist()), (pushed, ends[1].tolist())
 
 
 def packed(count: int, elements: NDArray[np.uint8]) -> bytes:
     """Return the list in msgpack of so many elements, which are packed and joined."""
     return b"".join((b"\xdd", count.to_bytes(4, "big"), elements.data))
+
+
+def with_block(position: bytes, block: bytes = b"") -> bytes:
+    """Return a position, with its checksum, as it is stored with a block that lies beside it."""
+    return b"".join((position, block, len(block).to_bytes(2, "little")))
+
+
+def split_position(stored: bytes) -> tuple[bytes, bytes]:
+    """Return the parts of what `with_block` made; raises Damaged."""
+    end = len(stored) - 2
+    begin = end - int.from_bytes(stored[-2:], "little")
+    if begin < CHECKSUM_SIZE:
+        raise Damaged("a length that no block has")
+    return stored[:begin], stored[begin:end]
 
 
 def begin_of(blob: bytes) -> int:

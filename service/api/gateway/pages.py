@@ -37,7 +37,7 @@ from service.schema.queries import (
 from service.store import keys
 from service.store.feed import OF_INCIDENTS, ChangeFeed, IncidentFeed
 from service.store.reads import AsyncStore, from_store, without
-from service.store.streams import StoredHead, UnreadablePart, decoded, living_heads
+from service.store.streams import StoredHead, UnreadablePart, decoded, living_heads, position_of
 from service.tasks import apart
 from service.wire import tags
 from service.wire.event_entries import blob_of, text_of
@@ -466,7 +466,7 @@ def _probabilities(blobs: Mapping[bytes, bytes | None]) -> dict[bytes, float]:
         if blob is not None:
             # The overview names one that cannot be read, where it is on a page.
             with contextlib.suppress(UnreadablePart):
-                position = decoded(wire.decode_position, blob, "position", keys.text_of(name))
+                position = position_of(keys.text_of(name), blob)
                 probability = position.changed_probability
         probabilities[name] = -1.0 if probability is None else probability
     return probabilities

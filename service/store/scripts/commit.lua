@@ -262,21 +262,22 @@ local function commit(base, from, to)
   local log_type = call('TYPE', log).ok
   if log_type ~= 'stream' and log_type ~= 'none' then return 'INVALID: the log is a ' .. log_type end
 
-  local heads, streams = KEYS[base + 4], tonumber(ARGV[from + 4])
-  local elements, positions = listed(ARGV[from + 5]), listed(ARGV[from + 6])
-  if #elements ~= streams or #positions ~= streams then
-    return 'INVALID: ' .. #elements .. ' elements and ' .. #positions .. ' positions of ' .. streams
+  local heads, tails = KEYS[base + 4], tonumber(ARGV[from + 4])
+  local elements, names = listed(ARGV[from + 5]), listed(ARGV[from + 6])
+  local positions = listed(ARGV[from + 7])
+  if #elements ~= tails or #positions ~= #names then
+    return 'INVALID: ' .. #elements .. ' elements of ' .. tails .. ' tails, ' .. #positions ..
+      ' positions of ' .. #names
   end
   local fields = {}
-  local name = streams > 0 and string.match(KEYS[base + 5], ':tail:()')
-  for i = 1, streams do
-    fields[2 * i - 1] = string.sub(KEYS[base + 4 + i], name)
+  for i = 1, #names do
+    fields[2 * i - 1] = names[i]
     fields[2 * i] = positions[i]
   end
-  local kind = streams > 0 and call('TYPE', heads).ok or 'none'
+  local kind = #fields > 0 and call('TYPE', heads).ok or 'none'
   if kind ~= 'hash' and kind ~= 'none' then return 'INVALID: the heads are a ' .. kind end
 
-  local effects = from + 7 -- where they begin in ARGV
+  local effects = from + 8 -- where they begin in ARGV
   local at = effects
   while at <= to do
     local first = at + 3
@@ -286,7 +287,7 @@ local function commit(base, from, to)
     at = last + 1
   end
 
-  for i = 1, streams do
+  for i = 1, tails do
     local key = KEYS[base + 4 + i]
     local pushed = redis.pcall('RPUSH', key, elements[i])
     if type(pushed) ~= 'number' then
@@ -295,7 +296,7 @@ local function commit(base, from, to)
     end
   end
 
-  if streams > 0 then run('HSET', heads, fields, 1, 2 * streams) end
+  if #fields > 0 then run('HSET', heads, fields, 1, #fields) end
   at = effects
   while at <= to do
     local operation, n = ARGV[at], tonumber(ARGV[at + 2])

@@ -1,14 +1,16 @@
 #!lua flags=no-writes
--- The elements of a stream's tail that have rows in a span, and fields of its head, as of one moment.
+-- The blocks of a stream that have rows in a span, and its head if that is wanted, as of one moment.
 -- KEYS: heads, tail
--- ARGV: position of the first row, position after the last row, fields of the heads if any
+-- ARGV: position of the first row, position after the last row, field of the stream's position, and
+--       that of the settled part of its head where the head is wanted
 local start, stop = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-local function begin_of(number)
-  local element = redis.call('LINDEX', KEYS[2], number)
+local function first_of(element)
   local a, b, c, d, e, f = string.byte(element .. '\0\0\0\0\0\0\0\0\0\0\0', 6, 11)
   return a + 256 * (b + 256 * (c + 256 * (d + 256 * (e + 256 * f))))
 end
+
+local function begin_of(number) return first_of(redis.call('LINDEX', KEYS[2], number)) end
 
 -- Number of the first element that begins at a position or later: they begin in order. It is
 -- between two numbers.
@@ -32,4 +34,11 @@ if after > 0 then
   -- rows standing that it took the place of.
   elements = redis.call('LRANGE', KEYS[2], first, after)
 end
-return {elements, ARGV[3] and redis.call('HMGET', KEYS[1], unpack(ARGV, 3)) or {}}
+-- The last block may lie beside the position, before its length (u16).
+local position = redis.call('HGET', KEYS[1], ARGV[3])
+local low, high = string.byte(position or '', -2, -1)
+if high then
+  local block = string.sub(position, -2 - low - 256 * high, -3)
+  if #block > 0 and first_of(block) < stop then elements[#elements + 1] = block end
+end
+return {elements, ARGV[4] and {redis.call('HGET', KEYS[1], ARGV[4]), position} or {}}

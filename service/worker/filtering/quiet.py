@@ -136,6 +136,8 @@ def rest_of(
         stream.writes,
         0,
         0,
+        0,
+        0,
         stream.place,
         stream.tail.place,
         stream.row,

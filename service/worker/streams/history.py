@@ -29,7 +29,7 @@ from service.wire.stored_records import Floats, Part, begin_of, decoded_row
 NOTHING: Any = MappingProxyType({})
 NO_LABELS: Floats = np.empty((0, 0))
 KEPT_BYTES = 16 << 20  # of labels of a worker: all that 1,000 streams are searched in
-FEW = 2  # rows in a block, of a tail whose last blocks are read by their number
+FEW = 4  # rows in a block, of a tail whose last blocks are read by their number
 
 
 class LastRows(NamedTuple):
@@ -49,7 +49,8 @@ class Tail:
 
     new: by position, up to the stream's own, rows, and records, which are encoded when their
     answers are complete. stored: position after the last row in the store; new rows may stand for
-    stored ones. thin: whether blocks that were read last, and written since, have few rows each.
+    stored ones. thin: rows in each block that was read last, and written since, where these are
+    few; 0: many, or not known.
     unchanged: position up to which labels are as `KeptLabels` has them.
     """
 
@@ -65,7 +66,7 @@ class Tail:
         """Have nothing that is new, and nothing in the store."""
         self.new: dict[int, Record | bytes] = NOTHING
         self.stored = 0
-        self.thin = False
+        self.thin = 0
         self.unchanged = 0
 
     def put(self, record: Record) -> None:
@@ -159,7 +160,8 @@ class Tail:
         """Note how many rows the blocks of a span have."""
         rows = span.end - begin_of(stored[0])
         if rows >= BLOCK:
-            self.thin = rows <= FEW * len(stored)
+            each = rows // len(stored)
+            self.thin = each if each <= FEW else 0
 
     def _parts(self, last: LastRows, stored: Sequence[bytes]) -> list[Part]:
         """The last rows, of blocks and of what is new."""
@@ -196,7 +198,7 @@ class Tail:
             effects.append(("CUT", key, first))
         effects.append(("RPUSH", key, *blocks(self.place, first, rows)))
         self.stored = end
-        self.thin = self.thin and len(rows) <= FEW
+        self.thin = min(self.thin, len(rows)) if len(rows) <= FEW else 0
         self.new = NOTHING
         return effects
 

@@ -189,7 +189,9 @@ class Engine:
         stream.recall(stored.idempotency)
         if stored.head is not None:
             stream.begin_with(stored.head)
-            stream.tail.stored = stored.head.seq
+            stream.tail.stored = first = stored.head.seq - len(stored.beside)
+            if stored.beside:
+                stream.tail.put_rows(first, stored.beside)
         elif stored.tail:
             raise UnreadablePart("its head is missing")
         if stream.alive:

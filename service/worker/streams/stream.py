@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -41,7 +42,7 @@ from service.wire import (
     stored_records,
 )
 from service.wire.records import Position
-from service.wire.stored_records import POSITION, decoded_row, enter_numbers, field_at
+from service.wire.stored_records import POSITION, Blocks, decoded_row, enter_numbers, field_at
 from service.worker.streams.history import FEW, NOTHING, LastRows, Tail, encoded_row
 from service.worker.streams.step_inputs import label_of
 
@@ -55,6 +56,8 @@ FEWEST_ROWS = 64  # room for so many at first
 # A stream is listed again as one that expires once that moves by more than this share of its `ttl`;
 # when it seems to be due it is looked at, and listed as it is.
 LISTED_SHARE = 1 / 16
+TOGETHER = 3  # rows of a block of a tail, at least; fewer lie beside the position
+BESIDE_BYTES = 240  # of rows, at most
 ROW = np.dtype(
     [
         ("position", POSITION),
@@ -80,6 +83,8 @@ ROW = np.dtype(
         ("writes", "?"),  # so are other keys of it
         ("slept_bytes", "<i8"),  # of tail and keyed outcomes, since they were last counted
         ("moved", "<i8"),  # observations since the last commit
+        ("beside", "<u2"),  # rows that lie beside its position, and their bytes
+        ("beside_bytes", "<u2"),
         ("position_place", "<u4"),  # of checksums: of its position, and of its tail
         ("tail_place", "<u4"),
         ("state", "<u4"),  # row of its slab
@@ -129,7 +134,7 @@ class Table:
     def __init__(self, checkpoint_every: int) -> None:
         """Hold no stream; checkpoint_every: observations between checkpoints of a stream."""
         self.checkpoint_every = checkpoint_every
-        self._hold(np.zeros(FEWEST_ROWS, ROW))
+        self._hold(np.zeros(FEWEST_ROWS, ROW), np.zeros((FEWEST_ROWS, BESIDE_BYTES), np.uint8))
         self.streams: list[Any] = [None] * FEWEST_ROWS  # by row; None: it is free
         self.names: list[str] = [""] * FEWEST_ROWS  # of these: few need the streams for them
         self.used_s = np.zeros(FEWEST_ROWS)  # last, by the monotonic clock
@@ -139,8 +144,10 @@ class Table:
         self._new: list[Kept] = []  # since the last commit, oldest first
         self._free = list(range(FEWEST_ROWS))
 
-    def _hold(self, rows: NDArray[Any]) -> None:
+    def _hold(self, rows: NDArray[Any], beside: Bytes) -> None:
         self.rows = rows
+        # Rows that commits have written with positions, and not to tails.
+        self.beside = beside
         self._whole = rows.view(WHOLE_ROW)  # the same memory
         self._columns: RestColumns | None = None
 
@@ -155,7 +162,7 @@ class Table:
         """Give a stream a row; it is awake."""
         if not self._free:
             held = len(self.rows)
-            self._hold(_with_room(self.rows, 2 * held))
+            self._hold(*(_with_room(own, 2 * held) for own in (self.rows, self.beside)))
             self.used_s = _with_room(self.used_s, 2 * held)
             self.streams += [None] * held
             self.names += [""] * held
@@ -221,18 +228,22 @@ class Table:
         return np.fromiter(map(len, runs), np.int64, len(runs)), b"".join(runs)
 
     def kept_of(self, at: int, taken: bool = False) -> list[Record | bytes]:
-        """Return the records of one row since the last commit.
+        """Return the records of one row that lie beside its position, and those since then.
 
         taken: the next commit does not write them from here.
         """
-        parts = []
+        row = self.rows[at]
+        parts = [self.beside[at, : row["beside_bytes"]].tobytes()]
         for kept in self._new:
             for i in (kept.places == at).nonzero()[0].tolist():
                 start = int(kept.sizes[:i].sum())
                 parts.append(kept.records[start : start + int(kept.sizes[i])])
                 if taken:
                     kept.places[i] = -1
-        return stored_records.split_rows(b"".join(parts), int(self.rows["moved"][at]))
+        count = int(row["moved"]) + int(row["beside"])
+        if taken:
+            row["moved"] = row["beside"] = row["beside_bytes"] = 0
+        return stored_records.split_rows(b"".join(parts), count)
 
     def trim(self) -> bool:
         """Give back memory where at most a quarter of the rows is used; returns whether these move.
@@ -246,7 +257,7 @@ class Table:
         streams = [stream for stream in self.streams if stream is not None]
         own = places_of(streams)
         places = own.tolist()
-        self._hold(_with_room(self.of(own), held))
+        self._hold(_with_room(self.of(own), held), _with_room(self.beside[own], held))
         self.used_s = _with_room(self.used_s[own], held)
         self.streams = [*streams, *[None] * (held - used)]
         self.names = [*(stream.name for stream in streams), *[""] * (held - used)]
@@ -309,7 +320,7 @@ _at = attrgetter("at")
 
 def _with_room(rows: NDArray[Any], held: int) -> NDArray[Any]:
     """Rows, and free ones after them up to so many, which take no memory before they are used."""
-    room = np.zeros(held, rows.dtype)
+    room = np.zeros((held, *rows.shape[1:]), rows.dtype)
     room[: len(rows)] = rows
     return room
 
@@ -421,15 +432,14 @@ class Stream:
         head = self._head
         row = table.rows[self.at]
         enter_numbers(head, row["position"].item(), table.further.get(self.at, ()))
-        moved = int(row["moved"])
-        first = head.seq - moved
+        row["waits"] = True
+        self._touched |= bool(row["moved"])
+        rows = table.kept_of(self.at, taken=True)
+        first = head.seq - len(rows)
         if not self.tail.new:
             self.tail.stored = first  # commits moved it on: see `parted`
-        row["waits"] = True
-        if moved:
-            self.tail.put_rows(first, table.kept_of(self.at, taken=True))
-            row["moved"] = 0
-            self._touched = True
+        if rows:
+            self.tail.put_rows(first, rows)
 
     @property
     def waits(self) -> bool:
@@ -779,6 +789,7 @@ class Stream:
         if table is not None:
             self._read_through(table)
         head = self._head
+        self._touched |= bool(self.tail.new)  # also of what lay beside the position
         effects = [*self._effects, *self.tail.effects()]
         self._effects = ()
         self.buffer = tuple(map(encoded_row, self.buffer))
@@ -791,7 +802,7 @@ class Stream:
         fields: list[Argument] = []
         if self._touched and head is not None:
             position = wire.checksummed_at(self.place, wire.encode_position(head))
-            fields += (self.name, position)
+            fields += (self.name, stored_records.with_block(position))
             settled = wire.encode_settled(head)
             digest = _digest_of(settled)
             if digest != self._settled:
@@ -875,7 +886,7 @@ def parted(
     places = np.concatenate([NO_PLACES, *of_partition.values()])
     rows = table.of(places)
     moved = rows["moved"]  # none of one that is awake
-    alone = ~rows["waits"] & (moved > 0) & (moved <= BLOCK)
+    alone = ~rows["waits"] & (moved > 0) & (moved + rows["beside"] <= BLOCK)
     names = {}
     others = {}
     end = 0
@@ -984,45 +995,58 @@ def _checkpoints(moved: Asleep) -> dict[int, list[Effect]]:
 
 def _pushed(moved: Asleep) -> dict[int, Pushed]:
     """Tails and positions of streams of which only these move, by partition."""
-    from model_core.compiled.checksums import enter_framed  # numba: half a second
+    from model_core.compiled.checksums import enter_positions  # numba: half a second
 
     # Made at once: a call of numpy takes as long for one as for a hundred.
+    table = moved.table
     rows = moved.rows
-    seq = rows["position"]["seq"]
-    counts = rows["moved"]
+    places = moved.places
+    held = rows["beside_bytes"].astype(np.int64)
+    counts = rows["moved"] + rows["beside"]
+    together = held + moved.sizes
+    full = (counts >= TOGETHER) | (together > BESIDE_BYTES)
+    table.rows["beside"][places] = np.where(full, 0, counts)
+    table.rows["beside_bytes"][places] = np.where(full, 0, together)
     further = {i: stored_records.further_bytes(own) for i, own in moved.further.items()}
     sizes = np.zeros(len(rows), np.int64)
     sizes[[*further]] = [*map(len, further.values())]
-    positions, ends_of_positions = stored_records.elements(
-        rows["position_place"].astype(np.int64),
+    (positions, ends_of_positions), (tails, ends_of_tails) = stored_records.elements(
+        np.stack((rows["position_place"], rows["tail_place"]), 1).astype(np.int64),
         np.ascontiguousarray(stored_records.bytes_of(rows)[:, : POSITION.itemsize]),
         sizes,
         b"".join(further.values()),
-        enter_framed,
-    )
-    tails, ends_of_tails = stored_records.elements(
-        rows["tail_place"].astype(np.int64),
-        stored_records.headers_of(seq - counts, counts),
-        moved.sizes,
-        moved.records,
-        enter_framed,
+        Blocks(
+            rows["position"]["seq"] - counts,
+            counts,
+            full,
+            table.beside,
+            places,
+            held,
+            np.frombuffer(moved.records, np.uint8),
+            moved.sizes,
+        ),
+        enter_positions,
     )
     for i in (counts > FEW).nonzero()[0].tolist():
-        moved.stream(i).tail.thin = False
+        moved.stream(i).tail.thin = 0
     pushed = {}
     end = 0
     of_tails = slice(0, 0)
     of_positions = slice(0, 0)
+    to_tails = full.tolist()
     for partition, names in moved.names.items():
         if not names:
             continue
+        begin = end
         end += len(names)
         of_tails = slice(of_tails.stop, ends_of_tails[end - 1])
         of_positions = slice(of_positions.stop, ends_of_positions[end - 1])
+        chosen = list(compress(names, to_tails[begin:end]))
         pushed[partition] = Pushed(
             names,
-            stored_records.packed(len(names), tails[of_tails]),
             stored_records.packed(len(names), positions[of_positions]),
+            chosen,
+            stored_records.packed(len(chosen), tails[of_tails]),
         )
     return pushed
 

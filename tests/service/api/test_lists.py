@@ -389,7 +389,10 @@ def tagged(store, monkeypatch):
 
 @pytest.fixture
 def head_reads(store):
-    """Numbers of reads of each head from the server, by any client; in its two parts."""
+    """Numbers of reads of each head from the server, by any client; in its two parts.
+
+    Rows are read with the position that they may lie beside.
+    """
     with store.monitor() as monitor:
 
         def counts():
@@ -398,7 +401,9 @@ def head_reads(store):
             while not (text := next(commands)["command"]).upper().startswith("ECHO"):
                 operation, _, rest = text.partition(" ")
                 key, *fields = rest.split(" ")
-                if operation.upper() in {"HMGET", "HGET"} and key.endswith(":heads"):
+                if operation.upper() == "HGET" and key.endswith(":heads"):
+                    assert "\\x00" not in fields[0]
+                elif operation.upper() == "HMGET" and key.endswith(":heads"):
                     names = fields[1::2]
                     assert fields[::2] == [f"{name}\\x00" for name in names]
                     found.update(names)

@@ -420,10 +420,11 @@ def test_a_repeated_commit_answers_already_and_writes_nothing(redis_client, log,
     assert dump(redis_client) == before
 
 
-def pushed_to(**elements):
-    return Pushed(
-        [*elements], strings(elements.values()), strings(f"{n:>8}".encode() for n in elements)
-    )
+def pushed_to(*others, **elements):
+    """Elements for tails, and positions of their streams and others."""
+    streams = [*others, *elements]
+    positions = strings(f"{n:>8}".encode() for n in streams)
+    return Pushed(streams, positions, [*elements], strings(elements.values()))
 
 
 def strings(elements):
@@ -547,18 +548,24 @@ def test_tails_and_positions_are_written_of_all_streams_or_nothing_is_done(
     redis_client.rpush(tails[0], "old")
     redis_client.rpush(tails[1], "old")
     long = b"y" * 70_000
-    pushed = pushed_to(**{"a": b"", "b:tail:c": long, "c": b"z"})
+    pushed = pushed_to("e", **{"a": b"", "b:tail:c": long, "c": b"z"})
     commit = make(lease, entries[0])._replace(pushed=pushed)
     assert log.commit([commit]) == ["OK"]
     held = [redis_client.lrange(key, 0, -1) for key in tails]
     assert held == [[b"old", b""], [b"old", long], [b"z"]]
-    assert redis_client.hmget(HEADS, pushed.streams) == [b"       a", b"b:tail:c", b"       c"]
+    assert redis_client.hmget(HEADS, pushed.streams) == [
+        b"       e",
+        b"       a",
+        b"b:tail:c",
+        b"       c",
+    ]
     redis_client.set(keys.tail(P, "d"), "no list")
     for wrong in (
         pushed_to(a=b"x", d=b"y"),
         pushed._replace(tails=pushed.tails[:-1]),
         pushed._replace(tails=pushed.tails + b"x"),
         pushed._replace(tails=pushed.tails[:2]),
+        pushed._replace(streams=pushed.streams[1:]),
         pushed._replace(positions=pushed.positions + b"x"),
         pushed._replace(positions=pushed_to(a=b"x").positions),
     ):

@@ -24,6 +24,7 @@ from service.store.streams import (
 )
 from service.wire import Id
 from service.wire.event_entries import KINDS, START
+from service.wire.stored_records import split_position, with_block
 from tests.clusters import running_valkey
 from tests.stored import put_event, put_head, put_records, record
 from tests.waiting import until
@@ -59,6 +60,14 @@ def head_of(seq=0, **fields):
 # --- the worker's side ------------------------------------------------------------------------
 
 
+def lay_beside(client, stream, head, rows):
+    """Store a head with the last rows beside its position."""
+    (block,) = blocks(wire.place_of("tail", stream), head.seq - len(rows), rows)
+    *settled, name, position = head_fields(stream, head)
+    position = with_block(split_position(position)[0], block)
+    client.hset(keys.heads(P), items=[*settled, name, position])
+
+
 def test_load_finds_all_parts(redis_client, store):
     put_head(redis_client, P, "a", head_of(130, checkpoint=128))
     redis_client.zrem(keys.names(P), "a")
@@ -72,7 +81,12 @@ def test_load_finds_all_parts(redis_client, store):
     assert missing == Stored(tail=[])
     head = head_of(130, checkpoint=128)
     tail = redis_client.lrange(keys.tail(P, "a"), 1, 2)
-    assert found == Stored(head, state, tail, {b"k\x000": b"r"})
+    assert found == Stored(head, state, tail, {b"k\x000": b"r"}, beside=[])
+    rows = [wire.encode_row(record(at)) for at in (130, 131)]
+    lay_beside(redis_client, "a", head_of(132, checkpoint=128), rows)
+    (found,) = store.load(P, ["a"])
+    assert (found.head, found.beside) == (head_of(132, checkpoint=128), rows)
+    assert seqs(records_of("a", found.tail)) == [*range(128, 132)]
     assert (broken.head, broken.wrong) == (None, "the position of 'broken' is missing")
     assert bare.wrong == "the position of 'bare' is missing"
     redis_client.zadd(keys.names(P), {"lost": 0})
@@ -142,6 +156,30 @@ async def test_head_hides_tombstones_and_names_the_broken(redis_client, alone):
     redis_client.rpush(keys.tail(P, "a"), b"\xc1")
     with pytest.raises(UnreadablePart, match="'a'"):
         await alone.records("a", head_of(1), 0, 1)
+
+
+async def test_the_last_rows_may_lie_beside_the_position(redis_client, alone):
+    rows = list(map(wire.encode_row, map(record, range(9))))
+    redis_client.zadd(keys.names(P), {"a": 0})
+    for stored in (0, 7):
+        redis_client.delete(keys.tail(P, "a"))
+        if stored:
+            own = blocks(wire.place_of("tail", "a"), 0, rows[:stored])
+            redis_client.rpush(keys.tail(P, "a"), *own)
+        head = head_of(9, oldest=0)
+        lay_beside(redis_client, "a", head, rows[stored:])
+        for first in range(9):
+            for end in range(first + 1, 10):
+                assert seqs(await alone.records("a", head, first, end)) == [*range(first, end)]
+        (recent,), _ = await alone.recent(["a"], await alone.heads(["a"]), 3)
+        assert seqs(recent.records) == [6, 7, 8]
+        assert seqs((await alone.snapshot("a")).records) == [*range(9)]
+    damaged = bytearray(redis_client.hget(keys.heads(P), "a"))
+    damaged[-5] ^= 1
+    redis_client.hset(keys.heads(P), "a", bytes(damaged))
+    assert await alone.head("a") == head
+    with pytest.raises(UnreadablePart, match="tail of 'a'"):
+        await alone.records("a", head, 0, 9)
 
 
 async def test_events_by_id(redis_client, alone):

@@ -1,11 +1,12 @@
 """Positions of heads: what is read is what was written, one by one and many at once."""
 
 import random
+from itertools import compress
 
 import numpy as np
 import pytest
 
-from model_core.compiled.checksums import enter_framed
+from model_core.compiled.checksums import enter_positions
 from model_core.stream.state import KnownRegime
 from model_core.stream_settings import DEFAULTS
 from service.store.streams import UNREADABLE
@@ -13,15 +14,18 @@ from service.wire import Head, Pace, Position, decode_position, encode_position
 from service.wire.stored_records import (
     POSITION,
     TOO_MANY,
+    Blocks,
+    Damaged,
     block_of,
     bytes_of,
     checksummed_at,
     elements,
     enter_numbers,
     further_bytes,
-    headers_of,
     numbers_of,
     packed,
+    split_position,
+    with_block,
 )
 
 
@@ -83,33 +87,54 @@ def strings_of(packed):
     return strings
 
 
-def test_many_at_once_are_encoded_as_each_alone():
+def test_many_at_once_are_stored_as_each_alone():
     rng = random.Random(2)
     labels = [[1.5], [0.5, -0.0, 2.0]]
     heads = [ordinary(rng, last_label=rng.choice(labels)) for _ in range(200)]
     rows = np.array([numbers_of(head) for head in heads], POSITION)
     further = [further_bytes(head.last_label[1:]) for head in heads]
-    sizes = np.array([*map(len, further)])
+    new = [[rng.randbytes(rng.randrange(300)) for _ in range(rng.randrange(1, 4))] for _ in heads]
+    firsts = [rng.choice([rng.randrange(300), rng.randrange(2**47)]) for _ in heads]
+    full = np.array([rng.random() < 0.3 for _ in heads])
+    joined = [*map(b"".join, new)]
     places = np.arange(200)
-    stored, ends = elements(places, bytes_of(rows), sizes, b"".join(further), enter_framed)
+    (positions, ends), (tails, ends_of_tails) = elements(
+        np.stack((places, places + 1000), 1),
+        bytes_of(rows),
+        np.array([*map(len, further)]),
+        b"".join(further),
+        Blocks(
+            np.array(firsts),
+            np.array([*map(len, new)]),
+            full,
+            np.zeros((200, 900), np.uint8),
+            places,
+            np.zeros(200, np.int64),
+            np.frombuffer(b"".join(joined), np.uint8),
+            np.array([*map(len, joined)]),
+        ),
+        enter_positions,
+    )
     each = [checksummed_at(at, encode_position(head)) for at, head in enumerate(heads)]
-    assert strings_of(packed(200, stored)) == each
-    assert strings_of(packed(7, stored[: ends[6]])) == each[:7]
-
-
-def test_many_blocks_are_stored_as_each_alone():
-    rng = random.Random(4)
-    firsts = [rng.choice([rng.randrange(300), rng.randrange(2**47)]) for _ in range(50)]
-    rows = [[rng.randbytes(rng.randrange(300)) for _ in range(rng.randrange(1, 4))] for _ in firsts]
-    joined = [b"".join(own) for own in rows]
-    counts = np.array([*map(len, rows)])
-    headers = headers_of(np.array(firsts), counts)
-    sizes = np.array([*map(len, joined)])
-    stored, _ = elements(np.arange(50), headers, sizes, b"".join(joined), enter_framed)
-    each = [
-        checksummed_at(n, block_of(*own)) for n, own in enumerate(zip(firsts, rows, strict=True))
+    blocks = [
+        checksummed_at(1000 + at, block_of(*own))
+        for at, own in enumerate(zip(firsts, new, strict=True))
     ]
-    assert strings_of(packed(50, stored)) == each
+    beside = [b"" if own else block for own, block in zip(full, blocks, strict=True)]
+    stored = [*map(with_block, each, beside)]
+    assert strings_of(packed(200, positions)) == stored
+    assert strings_of(packed(7, positions[: ends[6]])) == stored[:7]
+    assert [split_position(own) for own in stored] == list(zip(each, beside, strict=True))
+    of_tails = [*compress(blocks, full)]
+    assert strings_of(packed(len(of_tails), tails)) == of_tails
+    some = int(np.count_nonzero(full[:50]))
+    assert strings_of(packed(some, tails[: ends_of_tails[49]])) == of_tails[:some]
+
+
+@pytest.mark.parametrize("stored", [b"", b"\0", b"abcd\0\0", b"abcdefgh\4\0"])
+def test_a_block_beside_a_position_is_none_of_it(stored):
+    with pytest.raises(Damaged):
+        split_position(stored)
 
 
 def test_numbers_are_entered_as_they_were_read():

@@ -28,13 +28,24 @@ from service.store.reads import AsyncStore
 from service.store.shards import script
 from service.store.streams import (
     BLOCK,
+    blocks_of,
     decoded,
     head_of,
     records_of,
+    rows_of,
     stored_head,
     values_of,
 )
-from service.wire import Import, Observation, Observe, ObserveMany, RunLength, rows, snapshot
+from service.wire import (
+    Import,
+    Observation,
+    Observe,
+    ObserveMany,
+    RunLength,
+    rows,
+    snapshot,
+    stored_records,
+)
 from service.worker import worker as loop
 from service.worker.worker import Worker
 from tests.answers import close
@@ -299,9 +310,19 @@ class Bench:
         return stored
 
     def everything(self, streams):
-        """All that is stored of the streams, but for when the log took it."""
+        """All that is stored of the streams, but for when the log took it.
+
+        Rows one by one: those that are committed together lie in blocks together.
+        """
         stored = {name: self.stored(name) for name in streams}
         known = [name for name in streams if stored[name]["head"]]
+        for name in known:
+            own = stored[name]
+            blobs = blocks_of(name, own["head"], own["tail"])
+            _, rows = rows_of(name, blobs, self.head(name).oldest)
+            own["tail"] = stored_records.singly(rows)
+            position, _ = stored_records.split_position(own["head"].position)
+            own["head"] = own["head"]._replace(position=position)
         partitions = range(self.settings.partitions)
         return {
             "stored": stored,
@@ -369,7 +390,8 @@ class Bench:
     def records(self, stream):
         """Retained records as the API reads them; checked."""
         head = self.head(stream)
-        records = records_of(stream, self.tail(stream))
+        blobs = blocks_of(stream, self._stored_head(stream), self.tail(stream))
+        records = records_of(stream, blobs)
         first = records[0].seq if records else head.seq
         assert [record.seq for record in records] == [*range(first, head.seq)]
         assert first <= head.oldest < first + BLOCK  # a block goes when all of it may

@@ -23,7 +23,13 @@ from service.wire import (
     RunLength,
     SetBelief,
 )
-from service.wire.stored_records import POSITION, numbers_of
+from service.wire.stored_records import (
+    BEFORE_ROWS,
+    POSITION,
+    begin_of,
+    numbers_of,
+    split_position,
+)
 from service.worker.filtering import quiet
 from service.worker.streams import alarm_period
 from service.worker.streams import stream as stream_module
@@ -214,6 +220,30 @@ def test_a_stream_sleeps_until_something_else_touches_its_head(bench):
     assert stream.at == -1
     assert row in table._free
     assert table.rows[row] == np.zeros((), ROW)
+
+
+@pytest.mark.parametrize("end", ["crash", "stop", None])
+def test_rows_lie_beside_their_position_until_they_are_three(bench, end):
+    bench.observe("a", noise(200))
+    (stream,) = bench.worker.engine.streams.values()
+    while stream.at < 0:  # a checkpoint has woken it
+        bench.observe("a", [0.0])
+    lying = []
+    labels = [y / 10 for y in range(7)]
+    for y in labels:
+        bench.observe("a", [y])
+        _, block = split_position(bench._stored_head("a").position)
+        lying.append(block[BEFORE_ROWS - 1] if block else 0)
+        assert begin_of(bench.tail("a")[-1]) < stream.seq - lying[-1]
+        assert (stream.at >= 0, stream.idle) == (True, True)
+    assert lying == [1, 2, 0, 1, 2, 0, 1]
+    assert bench.tail("a")[-1][BEFORE_ROWS - 1] == 3
+    seq = stream.seq
+    if end:
+        getattr(bench, end)()
+    bench.observe("a", [0.7, 0.8])
+    assert [record.y for record in bench.records("a")[-9:]] == [*labels, 0.7, 0.8]
+    assert bench.head("a").seq == seq + 2
 
 
 @pytest.mark.parametrize("count", [30, 49, 50, 51, 99, 100])
