@@ -46,7 +46,7 @@ _plain = re.compile(r"[A-Za-z0-9._:@-]*", re.ASCII).fullmatch
 Labels = bytes | tuple[str, ...]  # as sent: it depends on the protocol
 Samples = list[tuple[float | None, int]]  # value, None where it is missing, and ms since 1970
 KnownTargets = Mapping[Labels, "Target | None"]
-UNKNOWN: Any = object()
+UNKNOWN: Any = object()  # in place of the target of a series that is not known
 Texts = Callable[[Labels], tuple[str, ...]]  # of labels: name, value, name, value ...
 
 
@@ -72,8 +72,8 @@ class RemoteWrite(NamedTuple):
 class KnownSamples(NamedTuple):
     """Samples of series that have one each, by columns.
 
-    targets: None: they go nowhere; UNKNOWN: the others have nothing of it. sizes: bytes of each
-    sample, after the labels. times: ms since 1970.
+    targets: UNKNOWN: the sample is to be read from the message. sizes: bytes of each sample, after
+    the labels. times: ms since 1970.
     """
 
     targets: list[Any]

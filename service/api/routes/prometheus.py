@@ -209,7 +209,8 @@ class SampleWrite:
         self._samples = samples
         self._tally = samples.tally
         self._size = size
-        self._makes = False in [target.made for target in samples.targets]  # streams, or may
+        # Whether a command may make its stream.
+        self._makes = False in [target.made for target in samples.targets]
         self._left: dict[str, list[Group]] = {}  # places of samples that are not sent, by stream
         # Of each stream: samples that are applied and counted, and still sent once more; and those
         # that were refused one by one.
@@ -301,7 +302,7 @@ class SampleWrite:
             document = document_of(result)
         if result.status in AGAIN:  # by default Prometheus drops what is answered 429
             self._fail_all_left("deferred", stream, group, document["detail"])
-        elif target.made and document["type"] == NO_STREAM:  # any more: this makes it again
+        elif document["type"] == NO_STREAM:  # any more: this makes it again
             target.made = False
             self._makes = True
             self._left[stream] = [group, *self._left.get(stream, [])]

@@ -215,6 +215,23 @@ async def test_settings_are_sent_with_samples_of_streams_that_may_not_be_there(w
         assert sent == commands
 
 
+async def test_requests_that_find_a_stream_deleted_at_once_both_make_it_again(api, write):
+    sent = []
+
+    def submit(command):
+        sent.append(command.settings != wire.AS_IT_IS)
+        if sent == [False]:
+            for target in api.app.state.context.series_rules.known.values():
+                target.made = False  # as the other request does
+            raise UnknownStream("there is no stream")
+        return outcome()
+
+    samples = {"__name__": "x", "instance": "a"}, [(1.0, 1000), (2.0, 2000)]
+    await write(lambda _: outcome(), samples)
+    assert (await write(submit, samples)).status_code == 204
+    assert sent == [False, True]
+
+
 async def test_a_refused_part_is_halved_and_what_it_had_applied_is_not_skipped():
     worker, values = NonNegativeWorker(), [1.0] * 1000
     values[700] = -1.0
