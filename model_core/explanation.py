@@ -87,12 +87,11 @@ def _by_output(labels: Array) -> tuple[list[float | None], list[float | None]]:
 
     mean: list[float | None] = []
     sd: list[float | None] = []
-    with np.errstate(over="ignore", invalid="ignore"):
-        for column in labels.T:
-            present = explaining.within_reach(column[~np.isnan(column)])
-            own = _spread(present) if len(present) else None
-            mean.append(own.mean if own is not None else None)
-            sd.append(own.sd if own is not None and own.number > 1 else None)
+    for column in labels.T:
+        present = explaining.within_reach(column[~np.isnan(column)])
+        own = _spread(present) if len(present) else None
+        mean.append(own.mean if own is not None else None)
+        sd.append(own.sd if own is not None and own.number > 1 else None)
     return mean, sd
 
 
@@ -112,8 +111,9 @@ def explain(before: Array, after: Array, label: str = "real") -> Explanation | N
     after = after[:AFTER]
     explanations: list[tuple[float, Explanation]] = []
     for i in _candidates(before, after):
-        old = before[~np.isnan(before[:, i]), i]
-        new = after[~np.isnan(after[:, i]), i]
+        old, new = before[:, i], after[:, i]
+        old = old[~np.isnan(old)]
+        new = new[~np.isnan(new)]
         if label not in ("binary", "class"):
             old = explaining.within_reach(old)
             new = explaining.within_reach(new)
@@ -136,7 +136,7 @@ def _repeated(labels: Array, others: Array) -> float:
 
     So none of a rare signal is no change, however small its spread is then.
     """
-    if not (labels == labels[0]).all():
+    if labels[0] != labels[-1] or not (labels == labels[0]).all():
         return inf
     same = np.count_nonzero(others == labels[0])
     return len(labels) * log((len(others) + 1) / (same + 0.5)) if same else inf
@@ -187,6 +187,13 @@ def _spread(labels: Array) -> _Spread:
     return _Spread(len(labels), *explaining.spread(labels))
 
 
+def _about(labels: Array, trend: float, first: int) -> _Spread:
+    """Level at the change, and spread about a trend; first: place of the first label from there."""
+    if trend:
+        labels = labels - trend * (np.arange(len(labels)) + first + 0.5)
+    return _spread(labels)
+
+
 def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     """Log Bayes factor of the best model against nothing, and the explanation."""
     from model_core.compiled import explaining
@@ -210,10 +217,8 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     if scale <= least:  # constant within both regimes
         return _constant(centre + spread_of[0].mean, centre + spread_of[1].mean)
     weighed = _weighed(usual, spread_of, scale)
-    # Beside a trend: levels next to the change, and spreads about the line.
-    old = old - weighed.trend * (np.arange(len(old)) - len(old) + 0.5)
-    new = new - weighed.trend * (np.arange(len(new)) + 0.5)
-    every = _spread(old), _spread(new)  # outliers as well
+    # Outliers as well.
+    every = _about(old, weighed.trend, -len(old)), _about(new, weighed.trend, 0)
     within = _within(*every)
     means = centre + every[0].mean, centre + every[1].mean
     if within <= least:  # constant, or on two lines
@@ -447,13 +452,13 @@ def _line(labels: Array, own: _Spread) -> _Line:
     """Line through a regime's labels; of few of them the sd is about their mean."""
     from model_core.compiled.explaining import OUTLIERS_FROM
 
-    time = np.arange(len(labels)) - (len(labels) - 1) / 2
-    products = float(time @ labels)
-    times = float(time @ time)
+    count = len(labels)
+    products = float((np.arange(count) - (count - 1) / 2) @ labels)
+    times = count * (count**2 - 1) / 12
     left = own.squares
-    if len(labels) >= OUTLIERS_FROM:
+    if count >= OUTLIERS_FROM:
         left = max(left - products**2 / times, 0.0)
-    return _Line(products, times, sqrt(left / len(labels)))
+    return _Line(products, times, sqrt(left / count))
 
 
 # --- counts, durations, classes --------------------------------------------------------------
