@@ -719,7 +719,10 @@ async def test_unknown_outcomes(proxy, worker, start, store, clock):
         proxy.heal()
         worker.running.set()
         await failing(api, False)
-        answer = (await api.post(POST, json={"y": 1}, headers=KEY)).json()
+        await until_async(api.app.state.context.replies.subscribed.is_set)
+        response = await api.post(POST, json={"y": 1}, headers=KEY)
+        assert response.status_code == 200, response.text
+        answer = response.json()
         assert (answer["seq"], answer["duplicate"]) == (1, True)
 
 
