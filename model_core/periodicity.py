@@ -12,6 +12,8 @@ takes half a second.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ RECENT_PERIODS = 12  # that a profile and its evidence are taken from
 EVIDENCE = 12.0  # nats: one period in 160,000 by chance
 EXPLAINED = 0.3  # share of a period's variation that the others have to forecast
 GAINED = 0.1  # share of what is left of it by an autoregression
+AT_ONCE = 16  # outputs whose autocorrelations are taken together: their memory is fixed
 CANDIDATES = 4  # of each autocorrelation
 AS_GOOD = 0.9  # of what a period explains, for a part of it to be taken instead
 CORRELATED = 0.15  # at the lag of a candidate, and so many standard errors
@@ -36,37 +39,64 @@ AMPLITUDES = (0.5, 1.5)  # of the last periods, in units of the profile
 SHRINKAGE = 2.0  # squared standard errors by which a harmonic is taken to be smaller
 
 
-def found(y: Floats, shortest: int = SHORTEST) -> tuple[int, int]:
-    """Period of the season of labels (d, T) without trend, and the output that shows it best.
+def found(series: Sequence[Floats], shortest: int = SHORTEST) -> list[tuple[int, int]]:
+    """Period of the season of each of several series, and the output that shows it best.
 
-    The period is 0 where there is no evidence of one. It has to be seen in one output alone: what
-    several say together is no more than what one of them says where they correlate.
+    series: labels (d, T) without trend. The period is 0 where there is no evidence of one. It has
+    to be seen in one output alone: what several say together is no more than what one of them says
+    where they correlate.
     """
-    scored = [(*_best(row, shortest), output) for output, row in enumerate(y)]
+    rows = [row for y in series for row in y]
+    parts = [_best(rows[at : at + AT_ONCE], shortest) for at in range(0, len(rows), AT_ONCE)]
+    scored = chain.from_iterable(parts)
+    return [_shown(y, [next(scored) for _ in y]) for y in series]
+
+
+def _shown(y: Floats, scored: list[tuple[float, int]]) -> tuple[int, int]:
+    """The best of periods that are scored by evidence, of each output one: as of `found`."""
     least = EVIDENCE + math.log(len(y))  # the best of so many
-    for most, period, output in sorted(scored, key=lambda each: -each[0]):
+    for output, (most, period) in sorted(enumerate(scored), key=lambda each: -each[1][0]):
         if most >= least and _forecasts(y[output] / np.abs(y[output]).max(), period):
             return period, output
     return 0, 0
 
 
-def _best(y: Floats, shortest: int) -> tuple[float, int]:
+def _best(rows: Sequence[Floats], shortest: int) -> list[tuple[float, int]]:
     """Evidence of the period that has most of it in labels (T,), and that; 0, 0 where none has."""
     from model_core.compiled import periods
 
-    longest = len(y) // PERIODS
-    size = float(np.abs(y).max(initial=0.0))
-    if longest < shortest or size == 0:
-        return 0.0, 0
-    y = y / size
-    peaks = {*_peaks(y, shortest, longest), *_peaks(np.diff(y), shortest, longest)}
-    climbed = {periods.climbed(y, peak, shortest, longest, RECENT_PERIODS) for peak in peaks}
-    scored = [
-        (evidence(y, period), period)
-        for period in sorted(climbed)
-        if _explained(y, period) >= PLAUSIBLE
-    ]
-    return max(scored, default=(0.0, 0))
+    best = [(0.0, 0)] * len(rows)
+    labels = {}
+    for i, row in enumerate(rows):
+        size = float(np.abs(row).max(initial=0.0))
+        if len(row) // PERIODS >= shortest and size > 0:
+            labels[i] = row / size
+    lagged = iter(_autocorrelations([*labels.values()]))
+    for i, y in labels.items():
+        plausible = periods.plausible(y, next(lagged), next(lagged), shortest, len(y) // PERIODS)
+        scored = [(evidence(y, period), period) for period in plausible.tolist()]
+        best[i] = max(scored, default=(0.0, 0))
+    return best
+
+
+def _autocorrelations(series: Sequence[Floats]) -> list[Floats]:
+    """Sums of products so far apart: of labels (T,) about their mean, and of their differences."""
+    every = [own - own.mean() for y in series for own in (y, np.diff(y))]
+    alike: dict[int, list[int]] = {}
+    for i, own in enumerate(every):
+        # Lags that are looked at wrap around on none of each other. Other sizes may take longer.
+        least = len(own) + len(series[i // 2]) // PERIODS
+        size = 1 << (least + 1).bit_length()
+        alike.setdefault(3 * size // 4 if 3 * size // 4 > least else size, []).append(i)
+    products = [*every]
+    for size, places in alike.items():
+        table = np.zeros((len(places), size))
+        for row, i in zip(table, places, strict=True):
+            row[: len(every[i])] = every[i]
+        table = np.fft.irfft(np.abs(np.fft.rfft(table)) ** 2)
+        for row, i in zip(table, places, strict=True):
+            products[i] = row[: len(every[i])]
+    return products
 
 
 def fundamental(y: Floats, period: int) -> int:
@@ -99,8 +129,7 @@ def _evidence(y: Floats, period: int) -> tuple[float, int]:
     rows = _whitened(y, period)
     if len(rows) < PERIODS or np.vdot(rows, rows) <= periods.FLOOR * (y @ y):  # rounding alone
         return 0.0, 1
-    _, within, between, _ = periods.variation(_harmonics(rows), np.ones(len(rows)))
-    return periods.evidence(len(rows), within, between)
+    return periods.evidence(_harmonics(rows))
 
 
 def _forecasts(y: Floats, period: int) -> bool:
@@ -162,13 +191,7 @@ def _whitened(y: Floats, period: int) -> Floats:
     """
     from model_core.compiled import periods
 
-    rows = _folded(y, period)
-    if len(rows) < 2:
-        return rows[:0]
-    lag = periods.correlation(rows)
-    lag += (1 + 3 * lag) / period  # bias of short rows about their mean
-    lag = min(max(lag, 0.0), 1.0)
-    return _folded(y[1:] - lag * y[:-1], period)
+    return periods.whitened(y, period, RECENT_PERIODS)
 
 
 def _harmonics(rows: Floats) -> NDArray[np.complex128]:
@@ -197,23 +220,6 @@ def without(y: Floats, period: int) -> Floats:
     return y - means[phase]
 
 
-def _peaks(y: Floats, shortest: int, longest: int) -> list[int]:
-    """Lags of the highest local maxima of the autocorrelation."""
-    from model_core.compiled import periods
-
-    count = len(y)
-    y = y - y.mean()
-    # Lags that are looked at wrap around on none of each other. Other sizes may take longer.
-    size = 1 << (count + longest + 1).bit_length()
-    size = 3 * size // 4 if 3 * size // 4 > count + longest else size
-    products = np.fft.irfft(np.abs(np.fft.rfft(y, size)) ** 2)[:count]
-    if products[0] <= 0:
-        return []
-    least = max(CORRELATED, ERRORS / math.sqrt(count))
-    lags: list[int] = periods.highest(products, shortest, longest, least, CANDIDATES).tolist()
-    return lags
-
-
 def refined(y: Floats, period: int, apart: int) -> int:
     """Period at most so far from another one whose harmonics fit labels (d, T) without trend best.
 
@@ -239,7 +245,6 @@ def refined(y: Floats, period: int, apart: int) -> int:
 
 
 def _explained(y: Floats, period: int, most: int = RECENT_PERIODS) -> float:
-    """Share of the variation within periods that their mean explains, less that by chance."""
     from model_core.compiled import periods
 
     return periods.explained(y, period, most)

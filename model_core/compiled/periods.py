@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core.compiled.jit import Floats, Ints, allocating, compiled, locked
+from model_core.periodicity import CANDIDATES, CORRELATED, ERRORS, PLAUSIBLE, RECENT_PERIODS
 
 HARMONICS = 32  # that evidence is taken from
 WEIGHINGS = 3  # of periods, each by the mean of the one before
@@ -70,25 +71,66 @@ def folded(y: Floats, period: int, robust: bool, most: int) -> Floats:
 
 @allocating
 def explained(y: Floats, period: int, most: int) -> float:
-    """See `periodicity._explained`."""
-    rows = folded(y, period, False, most)
-    count = len(rows)
-    squares = (rows**2).sum() / (count * period)
-    if squares <= 0 or count < 2:
+    """Share of the variation within periods that their mean explains, less that by chance.
+
+    Periods are as of `folded`, which would write each label twice.
+    """
+    count = min(len(y) // period, most)
+    if count < 2:
         return 0.0
-    between = ((rows.sum(0) / count) ** 2).sum() / period
-    return (between - (squares - between) / (count - 1)) / squares  # type: ignore[no-any-return]
+    own = y[len(y) - count * period :]
+    means = np.empty(count)
+    for i in range(count):
+        means[i] = own[i * period : (i + 1) * period].sum() / period
+    row = np.empty(period)
+    sums = np.zeros(period)
+    squares = 0.0
+    for i in range(count):
+        before = max(i - 1, 0)
+        after = min(i + 1, count - 1)
+        slope = (means[after] - means[before]) / (after - before)
+        for k in range(period):
+            line = means[i] + slope * (k - (period - 1) / 2) / period
+            row[k] = own[i * period + k] - line
+            sums[k] += row[k]
+        for k in range(period):
+            squares += row[k] * row[k]
+    squares /= count * period
+    if squares <= 0:
+        return 0.0
+    between = 0.0
+    for k in range(period):
+        between += (sums[k] / count) ** 2
+    between /= period
+    return (between - (squares - between) / (count - 1)) / squares
 
 
 @allocating
-def highest(products: Floats, shortest: int, longest: int, least: float, most: int) -> Ints:
-    """Lags of the highest local maxima of an autocorrelation, `most` of them.
+def plausible(
+    y: Floats, of_labels: Floats, of_differences: Floats, shortest: int, longest: int
+) -> Ints:
+    """Periods of labels that explain enough of them, near peaks of their autocorrelation.
 
-    products: of labels so far apart, summed. least: correlation.
+    of_labels, of_differences: sums of products of labels so far apart, and of their differences.
     """
+    shares = np.full(longest + 1, math.nan)
+    found = np.zeros(longest + 1, np.bool_)
+    for products in (of_labels, of_differences):
+        if products[0] <= 0:
+            continue
+        least = max(CORRELATED, ERRORS / math.sqrt(len(products)))
+        for peak in highest(products, shortest, longest, least):
+            period = climbed(y, peak, shortest, longest, shares)
+            found[period] = shares[period] >= PLAUSIBLE
+    return found.nonzero()[0]
+
+
+@allocating
+def highest(products: Floats, shortest: int, longest: int, least: float) -> Ints:
+    """Lags of the highest local maxima of an autocorrelation of at least so much."""
     count = len(products)
-    lags = np.empty(most, np.int64)
-    heights = np.empty(most)
+    lags = np.empty(CANDIDATES, np.int64)
+    heights = np.empty(CANDIDATES)
     size = 0
     last = 0.0
     own = 0.0
@@ -98,28 +140,31 @@ def highest(products: Floats, shortest: int, longest: int, least: float, most: i
             at = size
             while at > 0 and heights[at - 1] < own:
                 at -= 1
-            for k in range(min(size, most - 1), at, -1):
+            for k in range(min(size, CANDIDATES - 1), at, -1):
                 lags[k] = lags[k - 1]
                 heights[k] = heights[k - 1]
-            if at < most:
+            if at < CANDIDATES:
                 lags[at] = lag - 1
                 heights[at] = own
-                size = min(size + 1, most)
+                size = min(size + 1, CANDIDATES)
         last = own
         own = coming
     return lags[:size]
 
 
 @allocating
-def climbed(y: Floats, period: int, shortest: int, longest: int, most: int) -> int:
-    """Period near another one that explains most, by steps that are halved."""
+def climbed(y: Floats, period: int, shortest: int, longest: int, shares: Floats) -> int:
+    """Period near another one that explains most, by steps that are halved.
+
+    shares: what each period explains; nan: not known yet, and to be filled in.
+    """
     step = max(1, period // 16)
-    share = explained(y, period, most)
+    share = _share(y, period, shares)
     while step:
         best = period
         for candidate in (period - step, period + step):
             if shortest <= candidate <= longest:
-                own = explained(y, candidate, most)
+                own = _share(y, candidate, shares)
                 if own > share:
                     share = own
                     best = candidate
@@ -130,11 +175,30 @@ def climbed(y: Floats, period: int, shortest: int, longest: int, most: int) -> i
 
 
 @allocating
+def _share(y: Floats, period: int, shares: Floats) -> float:
+    if math.isnan(shares[period]):
+        shares[period] = explained(y, period, RECENT_PERIODS)
+    return shares[period]  # type: ignore[no-any-return]
+
+
+@allocating
 def correlation(rows: Floats) -> float:
     """Autocorrelation at lag one of rows (n, P) about their mean, within rows."""
     off = rows - rows.sum(0) / len(rows)
     squares = (off**2).sum()
     return (off[:, 1:] * off[:, :-1]).sum() / squares if squares > 0 else 0.0
+
+
+@allocating
+def whitened(y: Floats, period: int, most: int) -> Floats:
+    """See `periodicity._whitened`."""
+    rows = folded(y, period, False, most)
+    if len(rows) < 2:
+        return rows[:0]
+    lag = correlation(rows)
+    lag += (1 + 3 * lag) / period  # bias of short rows about their mean
+    lag = min(max(lag, 0.0), 1.0)
+    return folded(y[1:] - lag * y[:-1], period, False, most)
 
 
 @allocating
@@ -189,12 +253,14 @@ def _log_tail(x: float, shape: int) -> float:
 
 
 @allocating
-def evidence(count: int, within: Floats, between: Floats) -> tuple[float, int]:
-    """Evidence of a period that was seen so often, and the number of harmonics that give it.
+def evidence(harmonics: Complexes) -> tuple[float, int]:
+    """Evidence of a period by the harmonics (n, H) of its rows, and the number that give it.
 
     The most that any first 1, 2, 4 ... give, less what the choice costs; 0 and 1 where there is
     none.
     """
+    count = len(harmonics)
+    _, within, between, _ = variation(harmonics, np.ones(count))
     most = min(len(within), HARMONICS)
     best = 0.0
     chosen = 1
@@ -259,12 +325,12 @@ def _compile() -> None:
     rows = folded(y, 2, False, 2)
     spread(y)
     explained(y, 2, 2)
-    highest(y, 1, 2, 0.0, 1)
-    climbed(y, 2, 1, 2, 2)
-    correlation(rows)
+    plausible(y, y, y, 1, 2)
+    whitened(y, 2, 2)
     weights(rows)
-    _, within, between, _ = variation(np.fft.rfft(rows)[:, 1:], y[:2])
-    evidence(2, within, between)
+    harmonics = np.zeros((2, 1), np.complex128)
+    variation(harmonics, y[:2])
+    evidence(harmonics)
     fitted(y, 2, 1)
 
 

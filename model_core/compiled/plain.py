@@ -86,6 +86,7 @@ class RestColumns(NamedTuple):
     seq to seen: what they move. since, timed, seen, per_day: as of `service.wire.Pace`. interval:
     nan where times do not count. until, look: last position, and first one, that they may not be
     at. own_rule, stale: whether the period of alarms is stated, or of a setting that is no more.
+    recent: (K, R) the last labels of the first series, each at its position modulo R.
     """
 
     seq: NDArray[Any]
@@ -110,6 +111,7 @@ class RestColumns(NamedTuple):
     look: NDArray[Any]
     own_rule: NDArray[Any]
     stale: NDArray[Any]
+    recent: Floats
 
 
 @called
@@ -164,6 +166,7 @@ def _enter(
     i = 0
     for run in range(len(places)):
         at = places[run]
+        first = i
         for _ in range(counts[run]):
             if not math.isnan(read[i, score]):
                 rest.log_score_sum[at] += read[i, score]
@@ -171,6 +174,8 @@ def _enter(
             rest.pruned_mass_sum[at] += read[i, pruned]
             if len(times) and not math.isnan(times[i]):
                 rest.last_time[at] = times[i]
+            if at < len(rest.recent):
+                rest.recent[at, (rest.seq[at] + i - first) % rest.recent.shape[1]] = labels[i, 0]
             i += 1
         last = i - 1
         rest.seq[at] += counts[run]
@@ -314,7 +319,7 @@ _REST = (
 )  # fmt: skip
 _rest = numba.types.NamedTuple(
     # Fields lie anywhere in their rows.
-    [numba.types.Array(_KINDS[kind], 1, "A", aligned=False) for kind in _REST],
+    [*(numba.types.Array(_KINDS[kind], 1, "A", aligned=False) for kind in _REST), _table],
     RestColumns,
 )
 LEFT = (_rest, _wholes, _wholes, _flags, _reals, _wholes)

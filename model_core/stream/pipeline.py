@@ -8,9 +8,9 @@ the same. They differ in what they keep of an observation, and where: see `Local
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,8 @@ Item = TypeVar("Item")  # one observation, as it is kept
 Kept = TypeVar("Kept")  # the last observations of a series, as they are kept
 Mark = TypeVar("Mark")  # a series as it was
 T = TypeVar("T")
-# Work on a series, which goes on with the last labels that it asks for, so many: with their values,
-# see `Pipeline.values`, or with all that is known of them, see `Pipeline.labels`.
-Asking = Generator[tuple[S, int, bool], Any, T]
+# Work on a series, which goes on with the last labels that it asks for, so many.
+Asking = Generator[tuple[S, int], SeenLabels | None, T]
 
 
 class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
@@ -142,23 +141,23 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
 
         offsets: their seasons.
         """
-        entered = zip(slabs, work, steps, offsets, y, strict=True)
-        return self._together(
+        entered = enumerate(zip(slabs, work, steps, offsets, y, strict=True))
+        parts = {
+            i: self._enter(slab, series, item, step, offset, label)
+            for i, (slab, (series, item), step, offset, label) in entered
+            if step.readout.ok
+        }
+        taken = dict(zip(parts, self._together([*parts.values()]), strict=True))
+        learning = [(i, slabs[i], work[i][0], own) for i, own in taken.items()]
+        self.look(
             [
-                self._take_step(slab, series, item, step, offset, label)
-                for slab, (series, item), step, offset, label in entered
+                (slab, series, self._learn(slab, series, [own], [y[i]]))
+                for i, slab, series, own in learning
             ]
         )
-
-    def _take_step(
-        self, slab: Slab, series: S, item: Item, step: Step, offset: list[float], y: list[float]
-    ) -> Asking[S, Taken | None]:
-        if not step.readout.ok:
-            return None
-        taken = yield from self._enter(slab, series, item, step, offset, y)
-        if (yield from self._learn(slab, series, [taken], [y])):
-            self._begin_anew(slab, series)
-        return taken
+        for _, _, series, own in learning:
+            own.season = series.state.season
+        return [taken.get(i) for i in range(len(work))]
 
     def _together(self, parts: Sequence[Asking[S, T]]) -> list[T]:
         """Be through with work on distinct series; what many of it wait for is asked for at once.
@@ -171,21 +170,16 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 self.tick()
             going = parts[at : at + AT_ONCE]
             done: dict[int, T] = {}
-            answers: Iterable[tuple[int, Any]] = enumerate([None] * len(going))
+            answers: Iterable[tuple[int, SeenLabels | None]]
+            answers = enumerate([None] * len(going))
             while len(done) < len(going):
-                values: dict[int, tuple[S, int]] = {}
-                labels: dict[int, tuple[S, int]] = {}
+                asked: dict[int, tuple[S, int]] = {}
                 for i, answer in answers:
                     try:
-                        series, most, alone = going[i].send(answer)
+                        asked[i] = going[i].send(answer)
                     except StopIteration as end:
                         done[i] = end.value
-                    else:
-                        (values if alone else labels)[i] = (series, most)
-                answers = [
-                    *(zip(values, self.values([*values.values()]), strict=True) if values else ()),
-                    *(zip(labels, self.labels([*labels.values()]), strict=True) if labels else ()),
-                ]
+                answers = zip(asked, self.labels([*asked.values()]), strict=True) if asked else ()
             results += [done[i] for i in range(len(going))]
         return results
 
@@ -235,12 +229,12 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
                 item = items[len(taken)]
                 taken.append(self._alone(self._enter(slab, series, item, step, offset, y)))
             own = taken[at:]
-            y_of_own = coming.y[: len(own)].tolist()
-            anew = bool(own) and self._alone(self._learn(slab, series, own, y_of_own))
-            if anew:
-                self._begin_anew(slab, series)
-                if believed:
-                    taken[-1].belief = slab.belief(series.row)
+            if own:
+                anew = self._learn(slab, series, own, coming.y[: len(own)].tolist())
+                (anew,) = self.look([(slab, series, anew)])
+                own[-1].season = series.state.season
+                if anew and believed:
+                    own[-1].belief = slab.belief(series.row)
             if len(own) < coming.rows:
                 return taken
         return taken
@@ -288,79 +282,92 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
 
     def _learn(
         self, slab: Slab, series: S, taken: Sequence[Taken], y: Sequence[list[float]]
-    ) -> Asking[S, bool]:
+    ) -> bool:
         """Take in the labels of the last observations; returns whether the filter is to begin anew.
 
-        It is where seasons were found or given up, and where the labels have outgrown its scale:
-        all that is looked at after the last of them alone.
+        It is where seasons were found or given up, or an output has left its constant: that is
+        looked at after the last of them alone.
         """
         state = series.state
         for own in taken[:-1]:
             own.season = state.season
         anew = series.season_state is not None and seasons.learn(state, series.season_state, y)
-        anew |= may_leave(slab.model, state) and bool(_left(slab, state, np.array(y[-1:]))[0])
-        anew = yield from self._look(slab, series, anew)
-        taken[-1].season = state.season
-        return anew
+        return anew or (may_leave(slab.model, state) and bool(_left(slab, state, np.array(y[-1:]))))
 
     def look(self, looking: Sequence[tuple[Slab, S, bool]]) -> list[bool]:
-        """Look at series after an observation, as of `_look`, and begin filters anew.
+        """Look at series after an observation: for seasons, and at the scale, where they are due.
 
-        Returns which have begun anew; the others may sleep on: nothing of their state has moved.
+        Of each whether its filter is to begin anew already; returns where that is so by now, and
+        has been done. The others may sleep on: nothing of their state has moved.
         """
-        return self._together([self._looked(*own) for own in looking])
+        begun: list[bool] = []
+        for at in range(0, len(looking), AT_ONCE):  # labels of many series take much memory
+            if at:
+                self.tick()
+            begun += self._look(looking[at : at + AT_ONCE])
+        return begun
 
-    def _looked(self, slab: Slab, series: S, anew: bool) -> Asking[S, bool]:
-        anew = yield from self._look(slab, series, anew)
-        if anew:
-            self._begin_anew(slab, series)
-        return anew
-
-    def _look(self, slab: Slab, series: S, anew: bool) -> Asking[S, bool]:
-        """Search for seasons and look at the scale, where they are due.
-
-        anew: whether the filter is to begin anew already. Returns whether it is now.
-        """
-        seq = series.seq
-        due = seq >= series.next_look
-        if due and seasons.next_search(slab.model, series, seq - 1) == seq:
-            y: Floats | None = yield series, min(season.CAPACITY, series.settings.history), True
-            searched = None if y is None else season.searched(y)
-            if searched is not None:
-                series.season_state = searched
-                series.state.season = SeasonPeriods(season.periods(searched), seq)
-                anew = True
-        if due or anew:
+    def _look(self, looking: Sequence[tuple[Slab, S, bool]]) -> list[bool]:
+        anew = {i for i, (_, _, own) in enumerate(looking) if own}
+        due = {
+            i: (slab.model, series)
+            for i, (slab, series, _) in enumerate(looking)
+            if series.seq >= series.next_look
+        }
+        anew |= self._search(due)
+        for i in {*due, *anew}:
+            slab, series, _ = looking[i]
             # Of a model that has neither it is the next observation: another model may be next.
-            series.next_look = seasons.next_look(slab.model, series, seq) or seq + 1
-        return anew or (due and (yield from self._misjudged(slab, series)))
+            following = seasons.next_look(slab.model, series, series.seq)
+            series.next_look = following or series.seq + 1
+        anew |= self._measure({i: own for i, own in due.items() if i not in anew})
+        for i in sorted(anew):
+            slab, series, _ = looking[i]
+            self._begin_anew(slab, series)
+        return [i in anew for i in range(len(looking))]
 
-    def _misjudged(self, slab: Slab, series: S) -> Asking[S, bool]:
-        """Whether labels are of another order than the scale, or on a grid that was not known.
+    def _search(self, due: Mapping[int, tuple[UnderlyingModel, S]]) -> set[int]:
+        """Search series for their first seasons, where that is due; returns which have one."""
+        labels = self._values(
+            {
+                i: (series, season.CAPACITY)
+                for i, (model, series) in due.items()
+                if seasons.next_search(model, series, series.seq - 1) == series.seq
+            }
+        )
+        found: set[int] = set()
+        for i, state in zip(labels, season.searched([*labels.values()]), strict=True):
+            if state is not None:
+                _, series = due[i]
+                series.season_state = state
+                series.state.season = SeasonPeriods(season.periods(state), series.seq)
+                found.add(i)
+        return found
 
-        Or on none that was. It is looked at now and then, of models of real numbers without inputs,
-        whose scale is not stated.
+    def _measure(self, due: Mapping[int, tuple[UnderlyingModel, S]]) -> set[int]:
+        """Look at the scale of series, where that is due; returns where it is `_misjudged`.
+
+        It is now and then, of models of real numbers without inputs, whose scale is not stated.
         """
-        settings = series.settings
-        if not slab.model.rescaled or settings.scale is not None:
-            return False
-        if warmup.next_look(series.seq - 1, slab.model.y_dim) != series.seq:
-            return False
-        location, scale, resolution = series.units
-        if scale is None or location is None:
-            return False
-        most = season.CAPACITY if slab.model.y_dim == 1 else season.REPLAYED
-        y: Floats | None = yield series, min(most, settings.history), True
-        if y is None:
-            return False
-        last = y[-season.REPLAYED :]  # what a filter begins anew with
-        if slab.model.y_dim > 1:
-            return any(warmup.outlived(last, location, scale, resolution))
-        since = last[-(series.seq // 2) :, 0]  # the look before
-        outgrown = warmup.outgrown(y[:, 0], location[0], scale[0])
-        if outgrown or warmup.shrunk(since, scale[0]):
-            return True
-        return renewed(slab.model, last, scale, resolution) != resolution
+        labels = self._values(
+            {
+                i: (series, season.CAPACITY if model.y_dim == 1 else season.REPLAYED)
+                for i, (model, series) in due.items()
+                if model.rescaled
+                and series.settings.scale is None
+                and warmup.next_look(series.seq - 1, model.y_dim) == series.seq
+                and None not in series.units[:2]
+            }
+        )
+        return {i for i, y in labels.items() if _misjudged(*due[i], y)}
+
+    def _values(self, asked: Mapping[int, tuple[S, int]]) -> dict[int, Floats]:
+        """`values` of series that can be read, as far back as their history goes."""
+        if not asked:
+            return {}
+        most = [(series, min(count, series.settings.history)) for series, count in asked.values()]
+        values = zip(asked, self.values(most), strict=True)
+        return {i: y for i, y in values if y is not None}
 
     def _begin_anew(self, slab: Slab, series: S) -> None:
         """Begin the filter anew with the last labels less the seasons of now."""
@@ -506,7 +513,7 @@ class Pipeline(ABC, Generic[S, Item, Kept, Mark]):
             own = event
             labels: SeenLabels | None = None
             if event.state == "confirmed" and self.explains:
-                labels = yield series, end - reach(event), False
+                labels = yield series, end - reach(event)
             if labels is not None:
                 until = min(seq + 1, following(event, track) or seq + 1)
                 own = explained(event, slab.model, labels, end, until, state.settings.history)
@@ -549,6 +556,23 @@ def _left(slab: Slab, state: State, y: Floats) -> NDArray[np.bool_]:
     """Which labels (n, d) move an output as of `may_leave`."""
     left = warmup.left(y, state.location or [], state.scale or []).any(1)
     return left & columns.labelled(slab.model, y)
+
+
+def _misjudged(model: UnderlyingModel, series: Series, y: Floats) -> bool:
+    """Whether labels are of another order than the scale, or on a grid that was not known.
+
+    Or on none that was.
+    """
+    location, scale, resolution = series.units
+    assert location is not None
+    assert scale is not None
+    last = y[-season.REPLAYED :]  # what a filter begins anew with
+    if model.y_dim > 1:
+        return any(warmup.outlived(last, location, scale, resolution))
+    since = last[-(series.seq // 2) :, 0]  # the look before
+    if warmup.outgrown(y[:, 0], location[0], scale[0]) or warmup.shrunk(since, scale[0]):
+        return True
+    return renewed(model, last, scale, resolution) != resolution
 
 
 def follow(

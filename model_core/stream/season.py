@@ -93,20 +93,26 @@ def next_search(seen: int, phase: float) -> int:
     return int(at)
 
 
-def searched(y: Floats) -> Floats | None:
-    """State after labels (T, d), nan where missing; the last of them are searched now, at once.
+def searched(series: Sequence[Floats]) -> list[Floats | None]:
+    """State of each of several series after labels (T, d), nan where missing, the last of them.
 
-    None where no season is found. Earlier searches have left no trace in it.
+    They are searched now, at once. None where no season is found. Earlier searches have left no
+    trace in it.
     """
-    if len(y) < PERIODS * SHORTEST:
-        return None
-    y = y[-CAPACITY:]
+    recent = [y[-CAPACITY:] for y in series]
+    found = periodicity.found([_detrended(_filled(np.array(y.T, order="C"))) for y in recent])
+    each = zip(recent, found, strict=True)
+    return [_searched(y) if period else None for y, (period, _) in each]
+
+
+def _searched(y: Floats) -> Floats:
+    """State after labels (T, d) that have a season."""
     state = blank(y.shape[1])
     state[:, NUMBERS : NUMBERS + len(y)] = y.T
     state[0, [SEEN, USABLE]] = len(y)
     while _search(state):
         pass  # a week on top of a day
-    return state if layers(state) else None
+    return state
 
 
 def left(state: Floats) -> int:
@@ -428,7 +434,8 @@ def _search(state: Floats) -> bool:
     if kept:
         rows = [periodicity.without(row, kept[0].period) for row in deseasoned]
         deseasoned = np.array(rows)
-    period, leading = periodicity.found(deseasoned, 2 * kept[0].period if kept else SHORTEST)
+    shortest = 2 * kept[0].period if kept else SHORTEST
+    ((period, leading),) = periodicity.found([deseasoned], shortest)
     if not period:
         return False
     if not kept:

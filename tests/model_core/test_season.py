@@ -42,7 +42,9 @@ def passed(y):
 
 
 def searched(y):
-    return season.searched(y[:, None])
+    """State after labels (T,) or (T, d), if they have a season."""
+    (state,) = season.searched([y if y.ndim > 1 else y[:, None]])
+    return state
 
 
 def ahead(state, count=DAY):
@@ -99,7 +101,7 @@ def test_noise_and_straight_lines_have_no_season():
     for slope in (0.1, -3.0):
         y = slope * np.arange(300.0)
         y[170:] = y[170]
-        assert periodicity.found(periodicity.detrended(y)[None])[0] == 0
+        assert periodicity.found([periodicity.detrended(y)[None]]) == [(0, 0)]
         assert passed(y)[1] == []
     for y in ([], [1.0], [1.0] * 11, [np.nan] * 50, [7.0] * 2000):
         assert searched(np.array(y)) is None
@@ -112,7 +114,7 @@ def test_the_period_is_that_of_an_exhaustive_search(make):
         y -= y.mean()
         every = range(periodicity.SHORTEST, len(y) // periodicity.PERIODS + 1)
         best = max(every, key=lambda each: periodicity.evidence(y, each))
-        assert periodicity.found(y[None]) == (best, 0)
+        assert periodicity.found([y[None]]) == [(best, 0)]
         assert abs(best - period) <= period // 48
 
 
@@ -268,6 +270,24 @@ def test_days_and_weeks_are_two_seasons():
     # Of as many labels as a state holds.
     longer = np.concatenate([sine(np.random.default_rng(2), 2000, 48), np.resize(y, 2016)])
     np.testing.assert_array_equal(searched(longer), searched(longer[2000:]))
+
+
+def test_series_that_are_searched_together_are_as_each_alone():
+    """Of any lengths: transforms of one length are made together."""
+    rng = np.random.default_rng(8)
+    series = []
+    for length in [0, 11, 12, *range(284, 292), *range(380, 390), *rng.integers(90, 1200, 20)]:
+        y = rng.normal(size=length)
+        if length % 2:
+            y = square(rng, length, int(rng.integers(4, 30)))
+        series.append(y[:, None])
+    together = season.searched(series)
+    assert 10 < sum(state is not None for state in together) < 30
+    for y, state in zip(series, together, strict=True):
+        alone = searched(y)
+        assert (alone is None) == (state is None)
+        if state is not None:
+            np.testing.assert_array_equal(state, alone)
 
 
 def test_steps_outliers_and_missing_labels_do_not_hide_a_season():
@@ -438,7 +458,7 @@ def test_outputs_share_a_period_and_have_profiles_of_their_own():
     again = season.corrected(state, 60, missing)
     assert season.periods(again) == [DAY]
     assert np.abs(season.coming(again, DAY) - found).max() < 0.3
-    np.testing.assert_array_equal(season.searched(y), season.searched(y.copy()))
+    np.testing.assert_array_equal(searched(y), searched(y.copy()))
 
 
 def test_outputs_that_are_the_same_have_the_season_of_one():
@@ -452,14 +472,14 @@ def test_outputs_that_are_the_same_have_the_season_of_one():
 def test_one_output_is_enough_and_many_that_correlate_find_none():
     rng = np.random.default_rng(5)
     y = several(rng, 1100, phases=(1.0,), flat=5)
-    state = season.searched(y)
+    state = searched(y)
     assert season.periods(state) == [DAY]
     assert season.coming(state, DAY).any(0).tolist() == [True] + 5 * [False]
     for kind in KINDS:
         for _ in range(4):
             common = noise(kind, rng, 1200)
             alike = common[:, None] + 0.3 * rng.normal(size=(1200, 8))
-            assert season.searched(alike) is None, kind
+            assert searched(alike) is None, kind
 
 
 def test_a_season_of_several_outputs_that_ends_is_given_up():
@@ -493,6 +513,13 @@ def test_missing_labels_are_no_evidence_against_a_season():
     assert np.corrcoef(ahead(state), np.sin(2 * np.pi * t / DAY))[0, 1] > 0.95
 
 
+def explained_share(y, period):
+    rows = periodicity._folded(y, period)
+    between = (rows.mean(0) ** 2).mean()
+    squares = (rows**2).mean()
+    return (between - (squares - between) / (len(rows) - 1)) / squares
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_candidates_are_the_highest_local_maxima_and_climb_to_the_best_nearby(seed):
     rng = np.random.default_rng(seed)
@@ -505,10 +532,13 @@ def test_candidates_are_the_highest_local_maxima_and_climb_to_the_best_nearby(se
     own = correlation[lags]
     high = (own >= correlation[lags - 1]) & (own >= correlation[lags + 1]) & (own > 0.1)
     expected = sorted(lags[high].tolist(), key=lambda lag: -correlation[lag])[:4]
-    assert periods.highest(products, 4, last, 0.1, 4).tolist() == expected
+    assert periods.highest(products, 4, last, 0.1).tolist() == expected
     y = rng.normal(size=count) + np.sin(np.arange(count))
     begin = int(rng.integers(4, count // 3 + 1))
-    found = periods.climbed(y, begin, 4, count // 3, 12)
-    shares = {near: periods.explained(y, near, 12) for near in range(4, count // 3 + 1)}
+    known = np.full(count // 3 + 1, np.nan)
+    found = periods.climbed(y, begin, 4, count // 3, known)
+    shares = {near: explained_share(y, near) for near in range(4, count // 3 + 1)}
+    for near in np.flatnonzero(~np.isnan(known)):
+        assert known[near] == pytest.approx(shares[near], abs=1e-12)
     assert shares[found] >= shares[begin]
     assert all(shares.get(near, -1.0) <= shares[found] for near in (found - 1, found + 1))

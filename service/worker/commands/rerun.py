@@ -697,7 +697,7 @@ def _known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None)
     elif (
         state is None and stream.live().settings.seasonal is False and len(records) >= SEASONS_FROM
     ):
-        state = season.searched(_labels(records, outputs))
+        (state,) = season.searched([_labels(records, outputs)])
         present = None if state is None else SeasonPeriods(season.periods(state), seq)
     if state is None:
         return records

@@ -24,7 +24,6 @@ from service.store.streams import UnreadablePart
 from service.wire import Head, Record, latest, numbers, timestamps
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import PendingAnswer, gathered
-from service.worker.streams.history import LastRows
 from service.worker.streams.registry import Engine, by_slab
 from service.worker.streams.stream import Stream
 
@@ -203,30 +202,35 @@ class StoredPipeline(Pipeline[Stream, PendingAnswer, Sequence[Record], StoredMar
 
     def labels(self, asked: Sequence[tuple[Stream, int]]) -> list[SeenLabels | None]:
         """Those of the last records, fewer where `history` is shorter."""
-        return self._labels([(stream, stream.last(most)) for stream, most in asked])
+        return self._labels([(stream, stream.first_of_last(most)) for stream, most in asked])
 
     def values(self, asked: Sequence[tuple[Stream, int]]) -> list[Floats | None]:
-        """As `labels`; those that are known since they were looked at last are not read again."""
+        """As `labels`; those that are known are not read again."""
         kept = self._engine.kept_labels
         known = []
-        rows = []
-        for stream, most in asked:
-            first = stream.last(most).span.first
-            known.append(kept.take(stream.tail, first))
-            rows.append((stream, stream.last(stream.seq - first - len(known[-1]))))
         values: list[Floats | None] = []
-        for (stream, _), before, new in zip(asked, known, self._labels(rows), strict=True):
-            if new is None:
-                values.append(None)
-                continue
-            y = np.concatenate((before, new.y)) if len(before) else new.y
-            kept.put(stream.tail, stream.seq, y)
-            values.append(y)
+        unknown: dict[int, tuple[Stream, int]] = {}
+        for i, (stream, most) in enumerate(asked):
+            first = stream.first_of_last(most)
+            known.append(kept.take(stream.tail, first))
+            first += len(known[-1])
+            values.append(stream.recent(first))
+            if values[-1] is None:
+                unknown[i] = stream, first
+        if unknown:
+            for i, read in zip(unknown, self._labels([*unknown.values()]), strict=True):
+                values[i] = None if read is None else read.y
+        for i, (stream, _) in enumerate(asked):
+            y = values[i]
+            if y is not None:
+                values[i] = y = np.concatenate((known[i], y)) if len(known[i]) else y
+                kept.put(stream.tail, stream.seq, y)
         return values
 
-    def _labels(self, asked: Sequence[tuple[Stream, LastRows]]) -> list[SeenLabels | None]:
+    def _labels(self, asked: Sequence[tuple[Stream, int]]) -> list[SeenLabels | None]:
+        """Those from positions on."""
         self._engine.tick()
-        rows = [last for _, last in asked]
+        rows = [stream.last(first) for stream, first in asked]
         stored = self._engine.store.tails([last.span for last in rows])
         found: list[SeenLabels | None] = []
         for (stream, _), last, blobs in zip(asked, rows, stored, strict=True):

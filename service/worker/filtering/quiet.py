@@ -126,6 +126,7 @@ def rest_of(
         inf if alarm is None else alarm,
         stream.next_look if slab.model.rescaled else TOO_MANY,
         nan if head.settings.interval is None else head.settings.interval,
+        head.seq,
         stream.season_state is not None or head.season is not None,
         head.own_rule,
         nan if head.settings.ttl is None else head.settings.ttl,

@@ -53,6 +53,8 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 FEWEST_ROWS = 64  # room for so many at first
+RECENT = 256  # labels of a stream that is asleep
+RINGS = 4096  # streams that have these, at most: 8 MB
 # A stream is listed again as one that expires once that moves by more than this share of its `ttl`;
 # when it seems to be due it is looked at, and listed as it is.
 LISTED_SHARE = 1 / 16
@@ -73,6 +75,7 @@ ROW = np.dtype(
         ("alarm", "<f8"),
         ("look", "<i8"),  # observations after which season or scale are looked at
         ("interval", "<f8"),  # as of `StreamSettings`; nan: times do not count
+        ("asleep", "<i8"),  # position since which its recent labels are there
         ("seasonal", "?"),  # whether seasons are looked for in each label, or were found
         ("own_rule", "?"),  # as of `Head`
         ("ttl", "<f8"),  # as of `StreamSettings`; nan: none
@@ -148,6 +151,10 @@ class Table:
         self.rows = rows
         # Rows that commits have written with positions, and not to tails.
         self.beside = beside
+        # Those at each position modulo `RECENT`, of single outputs. They take no memory before
+        # they are used, and begin anew here: it is rare.
+        self._recent = np.zeros((min(len(rows), RINGS), RECENT))
+        rows["asleep"] = rows["position"]["seq"]
         self._whole = rows.view(WHOLE_ROW)  # the same memory
         self._columns: RestColumns | None = None
 
@@ -155,7 +162,7 @@ class Table:
     def columns(self) -> RestColumns:
         """What quiet observations go by: the memory of the rows."""
         if self._columns is None:
-            self._columns = columns_of(self.rows)
+            self._columns = columns_of(self.rows, self._recent)
         return self._columns
 
     def add(self, stream: Stream) -> None:
@@ -245,6 +252,16 @@ class Table:
             row["moved"] = row["beside"] = row["beside_bytes"] = 0
         return stored_records.split_rows(b"".join(parts), count)
 
+    def recent(self, at: int, first: int) -> Floats | None:
+        """Labels (n, 1) of a row from a position on; None where they are not all there."""
+        row = self.rows[at]
+        seq = int(row["position"]["seq"])
+        held, room = self._recent.shape
+        if at >= held or first < max(row["asleep"], seq - room) or row["outputs"] > 1:
+            return None
+        labels: Floats = self._recent[at].take(np.arange(first, seq) % room)
+        return labels[:, None]
+
     def trim(self) -> bool:
         """Give back memory where at most a quarter of the rows is used; returns whether these move.
 
@@ -294,15 +311,18 @@ class Table:
         return np.asarray(position["seq"].astype(np.int64) - position["checkpoint"])
 
 
-def columns_of(rows: Rows) -> RestColumns:
-    """What quiet observations go by, of rows of `ROW`: the same memory."""
+def columns_of(rows: Rows, recent: Floats) -> RestColumns:
+    """What quiet observations go by, of rows of `ROW` and recent labels: the same memory."""
     from model_core.compiled.plain import RestColumns  # numba: half a second
 
     position = rows["position"]
     of_position = POSITION.names or ()
-    return RestColumns(
-        *((position if name in of_position else rows)[name] for name in RestColumns._fields)
-    )
+    numbers = {
+        name: (position if name in of_position else rows)[name]
+        for name in RestColumns._fields
+        if name != "recent"
+    }
+    return RestColumns(**numbers, recent=recent)
 
 
 def as_rows(rows: NDArray[Any], form: np.dtype[Any]) -> NDArray[Any]:
@@ -504,16 +524,23 @@ class Stream:
         """As the pipeline has it."""
         return self.live()
 
-    def last(self, most: int) -> LastRows:
-        """The last `most` records, as far as they are retained, of one that may sleep on."""
-        head = self._head
-        assert head is not None
-        first = self.seq - min(most, head.settings.history)
+    def first_of_last(self, most: int) -> int:
+        """Position of the first of the last `most` records, as far as they are retained."""
+        assert self._head is not None
         table = self._table
-        if table is None:
-            return self.tail.last(max(head.oldest, first), head.seq)
-        oldest = int(table.rows["position"]["oldest"][self.at])
-        return self.tail.last(max(oldest, first), self.seq, table.kept_of(self.at))
+        oldest = self._head.oldest
+        if table is not None:
+            oldest = int(table.rows["position"]["oldest"][self.at])
+        return max(oldest, self.seq - min(most, self.settings.history))
+
+    def last(self, first: int) -> LastRows:
+        """Records from a position on, of a stream that may sleep on."""
+        slept = () if self._table is None else self._table.kept_of(self.at)
+        return self.tail.last(first, self.seq, slept)
+
+    def recent(self, first: int) -> Floats | None:
+        """Labels (n, 1) from a position on; None where they have to be read."""
+        return None if self._table is None else self._table.recent(self.at, first)
 
     def growth(self) -> int:
         """Count what it takes on the host; returns how much that is more than in the total."""

@@ -246,6 +246,35 @@ def test_rows_lie_beside_their_position_until_they_are_three(bench, end):
     assert bench.head("a").seq == seq + 2
 
 
+def test_recent_labels_of_streams_that_sleep_are_known(bench, monkeypatch):
+    """Until they wake, of as many rows as have room for them."""
+    monkeypatch.setattr(stream_module, "RECENT", 16)
+    monkeypatch.setattr(stream_module, "RINGS", FEWEST_ROWS - 2)
+    table = bench.worker.engine.table
+    table._hold(table.rows, table.beside)
+    rng = random.Random(3)
+    labels = {name: [] for name in [*STREAMS][:6]}
+    known = Counter()
+    for _ in range(200):
+        name = rng.choice([*labels])
+        y = [rng.gauss(0.0, 1.0) for _ in range(rng.choice((1, 3, 40)))]
+        if rng.random() < 0.1:
+            y[0] = 50.0  # no quiet one
+        bench.observe(name, y)
+        labels[name] += y
+        if rng.random() < 0.05:
+            table._hold(table.rows.copy(), table.beside)
+        for stream in bench.worker.engine.streams.values():
+            own = labels[stream.name]
+            assert stream.recent(len(own) - 17) is None
+            for first in range(max(len(own) - 16, 0), len(own) + 1):
+                found = stream.recent(first)
+                known[stream.asleep, found is not None] += 1
+                assert found is None or found[:, 0].tolist() == own[first:]
+    assert not known[False, True]
+    assert min(known[True, True], known[True, False]) > 1000
+
+
 @pytest.mark.parametrize("count", [30, 49, 50, 51, 99, 100])
 def test_a_stream_that_is_loaded_sleeps_at_once(bench, count):
     """It looks at season and scale when it would have without a restart."""
@@ -413,7 +442,7 @@ def test_what_follows_the_alarm_periods_of_many_follows_each():
     rows["stale"] = [alarm_period.is_stale(head) for head in heads]
     left = np.zeros(len(heads), bool)
     plain.enter(
-        columns_of(rows),
+        columns_of(rows, np.zeros((0, 1))),
         np.arange(len(heads)),
         np.ones(len(heads), int),
         np.zeros((len(heads), 6)),

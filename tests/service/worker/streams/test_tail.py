@@ -307,7 +307,7 @@ def test_what_is_read_is_what_is_stored_and_what_is_new(often, expected_thin):
         labels += map(float, range(head.seq, head.seq + count))
         observe(stream, count)
         for most in (1, 7, 1000):
-            last = stream.last(most)
+            last = stream.last(stream.first_of_last(most))
             *_, first, end, thin = last.span
             at = bisect_right(stored, first, key=stored_records.begin_of) - 1
             blobs = stored[max(at, 0) :] if first < end else []
