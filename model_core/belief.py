@@ -80,7 +80,7 @@ def grow(
     change = torch.where(first, zero, change)
     best = torch.where(first, zero, best)
     starts = seq.unsqueeze(-1) - 1 - belief.run_length
-    previous = torch.where(first, -1, starts.gather(-1, came_from))
+    previous = torch.where(first | best.isneginf(), -1, starts.gather(-1, came_from))
     grown = Belief(
         torch.where(born, change, belief.log_prob + log_survival),
         torch.where(born, 0, belief.run_length + 1),

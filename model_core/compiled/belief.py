@@ -222,6 +222,7 @@ def grow(
     scale = 0.0
     changes = 0.0
     gap = 0.0
+    lines[GAP, slot] = 0.0  # a step that was refused may have left one
     if seq > 0:
         top = arithmetic.largest(work[EACH], n)
         change = -INF
@@ -232,8 +233,9 @@ def grow(
             changes = arithmetic.dot(work[CHANCE], lines[CHANGES], n) / ways + 1.0
             scale = math.exp(top + likelier)
         best = arithmetic.largest(work[SHARE], n)
-        run_length = lines[RUN_LENGTH]
-        previous = seq - 1.0 - run_length[_likeliest(work[SHARE], run_length, INF, work[SPARE])]
+        if best > -INF:
+            age = lines[RUN_LENGTH]
+            previous = seq - 1.0 - age[_likeliest(work[SHARE], age, INF, work[SPARE])]
         if change > -INF:
             gap = _gap(lines, head[STEPS], number, hazard, change, work)
     lines[GAP, slot] = gap
@@ -444,6 +446,9 @@ def keep(
     work[MASS, drop] = 0.0
     arithmetic.shift(posterior, 0.0, lines[LOG_PROB], slots)
     arithmetic.shift(path, 0.0, lines[SCORE], slots)
+    gap = lines[GAP]
+    for i in range(slots):  # what is no hypothesis has none: it is not stored
+        gap[i] = gap[i] if posterior[i] > -INF else 0.0
     head[STEPS] += min(elapsed, MOST_STEPS) if head[SEQ] > 0 else 0.0
     head[SEQ] += 1.0
 

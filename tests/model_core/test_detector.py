@@ -23,7 +23,7 @@ from model_core.errors import BadArtifact, BadInput, BadState, WarmingUp
 from model_core.stream import season, storage, warmup
 from model_core.stream.rows import PREVIOUS, times_of
 from model_core.stream.slab import Slab
-from model_core.table import RUN_LENGTH
+from model_core.table import GAP, LOG_PROB, RUN_LENGTH
 from model_core.upm.averaged import Averaged
 from model_core.upm.builtin import Options, build
 from model_core.upm.conjugate import Gaussian
@@ -276,6 +276,20 @@ def test_events_say_when_they_were_by_the_index_of_a_column(tmp_path):
     plain = gaussian(warmup=5)
     assert same(answers[-1], plain.update_many(labels)[-1])
     assert {each.start_time for each in plain.events} == {None}
+
+
+def test_a_pruned_hypothesis_leaves_nothing_that_is_not_stored():
+    """Else a series that was read back would go on by other numbers, though in the last bit."""
+    detector = gaussian(max_hypotheses=4)
+    labels = step(30.0)
+    detector.update_many(labels[:25])
+    series = detector._all._series(0)
+    for at, y in enumerate(labels[25:]):
+        none = at % 9 == 8
+        detector.update(y, elapsed=40.0 if at % 30 == 3 else 1.0, changepoint=0.0 if none else None)
+        lines = series.slab.row(series.row).lines
+        assert not lines[GAP, np.isinf(lines[LOG_PROB])].any()
+        assert (series.retained.rows[-1, PREVIOUS] == -1) == none
 
 
 def test_events_say_when_they_were_by_the_times_given():
