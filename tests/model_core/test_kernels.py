@@ -820,9 +820,10 @@ def test_a_run_ends_with_the_first_observation_that_is_not_quiet(ended):
     assert same_states(whole, plain)
     state = anomaly.begin(plain.model, [2.0], [1.5])
     scores = expected[:, SCORE]
+    room = np.empty(anomaly.ROOM)
     ranked = [
-        anomaly.observe(state, -score, [label])
-        for score, label in zip(scores.tolist(), y.tolist(), strict=False)
+        anomaly.observe(state, -score, label, room)
+        for score, label in zip(scores.tolist(), y[:, None], strict=False)
     ]
     assert np.array_equal(runs.anomalies, [*ranked, *[np.nan] * (count - stop)], equal_nan=True)
     assert np.array_equal(runs.ranks[0], state)
