@@ -223,8 +223,10 @@ def outgrown(labels: Floats, location: float, scale: float, most: float = OUTGRO
 
     Then the scale tells nothing of levels, noise and outliers any more.
     """
-    there = np.sort(np.abs(labels[np.isfinite(labels)] - location)).tolist()
-    return bool(there) and _quantile(there, 0.75) > most * scale
+    far = np.abs(labels[np.isfinite(labels)] - location)
+    if far.max(initial=0.0) <= most * scale:  # as nearly always: none is
+        return False
+    return _quantile(np.sort(far).tolist(), 0.75) > most * scale
 
 
 def estimated(model: UnderlyingModel, values: Values, settings: StreamSettings) -> Moments:
