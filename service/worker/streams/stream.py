@@ -59,7 +59,7 @@ RINGS = 4096  # streams that have these, at most: 8 MB
 # when it seems to be due it is looked at, and listed as it is.
 LISTED_SHARE = 1 / 16
 TOGETHER = 3  # rows of a block of a tail, at least; fewer lie beside the position
-BESIDE_BYTES = 240  # of rows, at most
+BESIDE_BYTES = 160  # of rows, at most: two usual ones
 ROW = np.dtype(
     [
         ("position", POSITION),
@@ -347,7 +347,7 @@ def _with_room(rows: NDArray[Any], held: int) -> NDArray[Any]:
 
 NO_POSITION = msgspec.structs.asdict(Position())
 # About, of a stream, and of a struct that is not encoded.
-STREAM_BYTES = 2200
+STREAM_BYTES = 2400
 STRUCT_BYTES = 500
 # Keys of a stream that end with it; a repeated request is known still.
 DROPPED = [key for key in keys.PARTS if key is not keys.idempotency]
